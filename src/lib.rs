@@ -1,0 +1,8 @@
+//! Countersign: an MCP gateway that puts a person between an AI agent and every write.
+
+pub mod auth;
+pub mod changes;
+pub mod config;
+pub mod pending;
+pub mod protocol;
+pub mod providers;

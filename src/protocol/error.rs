@@ -1,0 +1,124 @@
+//! The one error table: what the gateway may answer, with its numeric code, its stable string and its HTTP status.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::Revision;
+
+macro_rules! error_table {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $code:literal, $status:literal;)*) => {
+        /// Every way a request can fail. The variant fixes the JSON-RPC number, `data.code` and the HTTP status.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ErrorKind { $($(#[$doc])* $kind,)* }
+        impl ErrorKind {
+            pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
+            /// The number on the wire, before a revision's own exceptions (see [`McpError::number`]).
+            #[must_use]
+            pub const fn number(self) -> i64 { match self { $(Self::$kind => $number,)* } }
+            /// The stable string in `data.code`.
+            #[must_use]
+            pub const fn code(self) -> &'static str { match self { $(Self::$kind => $code,)* } }
+            /// The HTTP status on the plain HTTP and REST doors.
+            #[must_use]
+            pub const fn status(self) -> u16 { match self { $(Self::$kind => $status,)* } }
+        }
+    };
+}
+
+error_table! {
+    Parse = -32700, "PARSE_ERROR", 400;
+    InvalidRequest = -32600, "INVALID_REQUEST", 400;
+    MethodNotFound = -32601, "METHOD_NOT_FOUND", 404;
+    InvalidParams = -32602, "INVALID_PARAMS", 400;
+    Internal = -32603, "INTERNAL_ERROR", 500;
+    /// 2026-07-28/basic/index#error-codes
+    HeaderMismatch = -32020, "HEADER_MISMATCH", 400;
+    /// 2026-07-28/basic/index#error-codes
+    MissingCapability = -32021, "MISSING_CLIENT_CAPABILITY", 400;
+    /// 2026-07-28/basic/index#error-codes
+    UnsupportedVersion = -32022, "UNSUPPORTED_PROTOCOL_VERSION", 400;
+    /// `-32002` in the handshake revisions, `-32602` in 2026-07-28 (2026-07-28/server/resources).
+    ResourceNotFound = -32002, "RESOURCE_NOT_FOUND", 404;
+    ToolNotFound = -32602, "TOOL_NOT_FOUND", 404;
+    PromptNotFound = -32602, "PROMPT_NOT_FOUND", 404;
+    ValidationFailed = -32602, "VALIDATION_FAILED", 422;
+    Unauthorized = -31001, "UNAUTHORIZED", 401;
+    Forbidden = -31002, "FORBIDDEN", 403;
+    ToolExecution = -31003, "TOOL_EXECUTION_ERROR", 500;
+    ResourceAccessDenied = -31004, "RESOURCE_ACCESS_DENIED", 403;
+    NotInitialized = -31005, "NOT_INITIALIZED", 400;
+    SessionNotFound = -31006, "SESSION_NOT_FOUND", 404;
+    RateLimited = -31007, "RATE_LIMITED", 429;
+    Timeout = -31008, "TIMEOUT", 504;
+    Overloaded = -31009, "OVERLOADED", 503;
+    UpstreamUnavailable = -31010, "UPSTREAM_UNAVAILABLE", 502;
+    CircuitOpen = -31011, "CIRCUIT_OPEN", 503;
+    PolicyDenied = -31012, "POLICY_DENIED", 403;
+    ChangeNotFound = -31013, "CHANGE_NOT_FOUND", 404;
+    ChangeNotPending = -31014, "CHANGE_NOT_PENDING", 409;
+    ChangeStale = -31015, "CHANGE_STALE", 409;
+    ChangeExpired = -31016, "CHANGE_EXPIRED", 409;
+    /// The version or digest that a decision was made against is not the current one.
+    VersionConflict = -31017, "VERSION_CONFLICT", 409;
+    /// Whoever proposed a change cannot approve it.
+    SelfApproval = -31018, "SELF_APPROVAL", 403;
+    Cancelled = -31019, "CANCELLED", 499;
+    ShuttingDown = -31020, "SHUTTING_DOWN", 503;
+    /// The store could not be written; nothing was changed.
+    StoreUnavailable = -31021, "STORE_UNAVAILABLE", 503;
+    TooLarge = -31022, "TOO_LARGE", 413;
+    NotFound = -31023, "NOT_FOUND", 404;
+    /// An idempotency key was used again with other arguments.
+    IdempotencyConflict = -31024, "IDEMPOTENCY_CONFLICT", 409;
+    /// A session cannot be resumed because the missed frames are no longer held.
+    ResumeTooLate = -31025, "RESUME_TOO_LATE", 410;
+}
+
+/// An error as a client sees it. What the log should know beyond it is logged where it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct McpError {
+    pub kind: ErrorKind,
+    pub message: Cow<'static, str>,
+    /// More members for `data`, beside `code`.
+    pub data: Map<String, Value>,
+}
+
+impl McpError {
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into(), data: Map::new() }
+    }
+
+    /// Adds a member to `data`.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.data.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The number on the wire in that revision.
+    #[must_use]
+    pub fn number(&self, revision: Revision) -> i64 {
+        match self.kind {
+            ErrorKind::ResourceNotFound => revision.rules().resource_not_found,
+            kind => kind.number(),
+        }
+    }
+
+    /// The `data` member: `code` first, then what was added.
+    #[must_use]
+    pub fn data(&self) -> Value {
+        let mut data = Map::with_capacity(self.data.len() + 1);
+        data.insert("code".into(), self.kind.code().into());
+        data.extend(self.data.iter().map(|(k, v)| (k.clone(), v.clone())));
+        Value::Object(data)
+    }
+}
+
+impl std::fmt::Display for McpError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.kind.code(), self.message)
+    }
+}
+
+impl std::error::Error for McpError {}

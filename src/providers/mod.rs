@@ -1,0 +1,263 @@
+//! Providers: what a call can be routed to. Built-in modules here, upstream MCP servers later.
+//!
+//! A provider knows nothing of sessions, policy or changes: it is asked to preview a write, and later to run it.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+use tokio_util::sync::CancellationToken;
+
+use crate::{auth::Principal, changes::Preview, protocol::McpError};
+
+/// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolAnnotations {
+    pub read_only_hint: bool,
+    pub destructive_hint: bool,
+    pub idempotent_hint: bool,
+    pub open_world_hint: bool,
+}
+
+/// A tool as its provider defines it.
+#[derive(Clone, Debug)]
+pub struct ToolDef {
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    /// JSON Schema 2020-12 with an object root.
+    pub input_schema: Value,
+    /// JSON Schema of `structuredContent` of a call that ran (the pending answer is added by the router).
+    pub output_schema: Option<Value>,
+    pub annotations: ToolAnnotations,
+    /// Manages the caller's own changes, or the gateway itself: never put under review, never denied by `policy.default`.
+    pub self_service: bool,
+    /// Sends progress or waits: its answer may have to be streamed.
+    pub long_running: bool,
+}
+
+/// A concrete resource (`resources/list`).
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceDef {
+    pub uri: String,
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    pub mime_type: String,
+}
+
+/// A parameterized resource (`resources/templates/list`).
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceTemplateDef {
+    pub uri_template: String,
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    pub mime_type: String,
+}
+
+/// One argument of a prompt.
+#[derive(Clone, Debug, Serialize)]
+pub struct PromptArgumentDef {
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    pub required: bool,
+}
+
+/// A prompt (`prompts/list`).
+#[derive(Clone, Debug, Serialize)]
+pub struct PromptDef {
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    pub arguments: Vec<PromptArgumentDef>,
+}
+
+/// What a tool call gave back. Encoded for the client's revision by the session layer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResult {
+    /// The `content` array, as JSON.
+    pub content: Box<RawValue>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
+}
+
+impl ToolResult {
+    /// One text block and, beside it, the same thing for machines.
+    #[must_use]
+    pub fn text(text: &str, structured: Option<&Value>) -> Self {
+        let raw = |v: &Value| RawValue::from_string(v.to_string()).unwrap_or_default();
+        Self {
+            content: raw(&serde_json::json!([{ "type": "text", "text": text }])),
+            structured_content: structured.map(raw),
+            is_error: false,
+        }
+    }
+
+    /// A failed call: `{"error": true, "code", "message", "details"}` in the text and in `structuredContent`.
+    #[must_use]
+    pub fn error(error: &McpError) -> Self {
+        let body = serde_json::json!({
+            "error": true,
+            "code": error.kind.code(),
+            "message": error.message,
+            "details": Value::Object(error.data.clone()),
+        });
+        Self { is_error: true, ..Self::text(&body.to_string(), Some(&body)) }
+    }
+}
+
+/// Sends progress of the running call to whoever asked for it; dropped silently where nobody did.
+pub trait ProgressSink: Send + Sync {
+    /// `progress` must rise from call to call (2026-07-28/basic/patterns/progress).
+    fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>);
+    /// Whether anybody listens.
+    fn wanted(&self) -> bool;
+}
+
+/// Nobody listens.
+#[derive(Debug, Default)]
+pub struct NoProgress;
+impl ProgressSink for NoProgress {
+    fn progress(&self, _: f64, _: Option<f64>, _: Option<&str>) {}
+    fn wanted(&self) -> bool {
+        false
+    }
+}
+
+/// On whose behalf a call is made.
+#[derive(Clone)]
+pub struct CallContext {
+    /// The proposer, also when the Executor runs an approved change long after.
+    pub principal: Arc<Principal>,
+    pub cancel: CancellationToken,
+    pub progress: Arc<dyn ProgressSink>,
+    /// Set when this is the run of an approved change.
+    pub change_id: Option<String>,
+}
+
+/// A text resource that was read. `json` and Markdown are both text.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceText {
+    pub uri: String,
+    pub mime_type: String,
+    pub text: String,
+}
+
+/// One message of a prompt; text only.
+#[derive(Clone, Debug)]
+pub struct PromptMessage {
+    /// `user` or `assistant`.
+    pub role: &'static str,
+    pub text: String,
+}
+
+/// What `prompts/get` answers.
+#[derive(Clone, Debug)]
+pub struct PromptResult {
+    pub description: String,
+    pub messages: Vec<PromptMessage>,
+}
+
+/// What is completed (2026-07-28/server/utilities/completion).
+#[derive(Clone, Debug)]
+pub enum CompletionRef {
+    Prompt(String),
+    ResourceTemplate(String),
+}
+
+/// At most 100 values, with the total where it is known.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    pub values: Vec<String>,
+    pub total: Option<u64>,
+    pub has_more: bool,
+}
+
+/// Something happened to what a provider offers or holds; resource watchers are told.
+#[derive(Clone, Debug)]
+pub enum ProviderEvent {
+    /// Resources with exactly these URIs have new contents.
+    ResourcesUpdated(Vec<String>),
+    /// `resources/list` answers differently now.
+    ResourceListChanged,
+}
+
+/// A tool provider. All futures are `Send`: the Executor runs them away from the session's thread.
+///
+/// Names are the provider's own: the router has already resolved prefixes.
+pub trait Provider: Send + Sync + 'static {
+    /// `tracker`, `gateway`, or an upstream's configured name.
+    fn name(&self) -> &str;
+
+    fn tools(&self) -> Vec<ToolDef>;
+    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>>;
+    fn resource_templates(&self) -> Vec<ResourceTemplateDef>;
+    fn prompts(&self) -> Vec<PromptDef>;
+    /// URI prefixes this provider answers for, such as `tracker://`.
+    fn uri_schemes(&self) -> Vec<String>;
+
+    /// Runs a tool. `arguments` is a JSON object that has passed the tool's input schema.
+    ///
+    /// # Errors
+    /// A failure of the tool itself (no such issue, an illegal transition) is an `McpError` too; the
+    /// session layer turns it into an `isError` result.
+    fn call<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<ToolResult, McpError>>;
+
+    /// Computes what a write would do, against the live state, without doing it.
+    ///
+    /// # Errors
+    /// As [`Provider::call`]: a write that could not run is refused before anything is stored.
+    fn preview<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Preview, McpError>>;
+
+    fn read_resource<'a>(
+        &'a self,
+        uri: &'a str,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>>;
+
+    fn get_prompt<'a>(
+        &'a self,
+        name: &'a str,
+        arguments: &'a serde_json::Map<String, Value>,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<PromptResult, McpError>>;
+
+    /// `argument` is the name and the typed prefix; `context` the other arguments given so far.
+    fn complete<'a>(
+        &'a self,
+        reference: &'a CompletionRef,
+        argument: (&'a str, &'a str),
+        context: &'a serde_json::Map<String, Value>,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Completion, McpError>>;
+
+    /// Events from now on (bounded; a slow receiver sees `Lagged` and re-reads).
+    fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent>;
+}
+
+/// Finds providers and tool definitions by name; implemented by the route table.
+pub trait ProviderDirectory: Send + Sync + 'static {
+    fn provider(&self, name: &str) -> Option<Arc<dyn Provider>>;
+    /// The hash of the tool's current definition (`sha256:…`), to compare with the one a change was proposed against.
+    fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
+}
