@@ -39,7 +39,7 @@ pub enum Credential {
     Loopback,
     /// The key with that hash.
     Key(SecretHash),
-    /// The dashboard sign-in whose cookie has that hash.
+    /// The dashboard sign-in whose secret has that hash.
     SignIn(SecretHash),
 }
 
@@ -146,10 +146,10 @@ impl Authenticator {
     fn key_at(&self, key: &str, peer: Option<IpAddr>, now: Instant) -> Result<Identity, McpError> {
         let hash = secret::hash(key.as_bytes());
         let known = self.cache.get(&hash).map(|hit| (Arc::clone(&hit.principal), hit.checked));
-        if let Some((principal, checked)) = &known {
-            if now.saturating_duration_since(*checked) < FRESH {
-                return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
-            }
+        if let Some((principal, checked)) = &known
+            && now.saturating_duration_since(*checked) < FRESH
+        {
+            return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
         }
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
         let peer_subject = Subject::peer(peer);
@@ -186,10 +186,10 @@ impl Authenticator {
     }
 
     fn recheck_at(&self, key: &SecretHash, now: Instant) -> Result<Arc<Principal>, McpError> {
-        if let Some(hit) = self.cache.get(key) {
-            if now.saturating_duration_since(hit.checked) < FRESH {
-                return Ok(Arc::clone(&hit.principal));
-            }
+        if let Some(hit) = self.cache.get(key)
+            && now.saturating_duration_since(hit.checked) < FRESH
+        {
+            return Ok(Arc::clone(&hit.principal));
         }
         if let Some(principal) = self.look_up(key)? {
             self.cache.insert(*key, Cached { principal: Arc::clone(&principal), checked: now });
