@@ -1,5 +1,11 @@
 //! The domain of changes: what a change is, its states, its diff, its audit trail. Pure: the clock is passed in.
 
+pub mod diff;
+pub mod digest;
+pub mod visible;
+
+pub use digest::fingerprint;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
