@@ -6,7 +6,7 @@ use std::{
     fs,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
@@ -62,12 +62,17 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     }
     drop(file);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, e))?;
-    prepare(&mut conn, &path).map_err(|e| match e {
-        StoreError::Sqlite(e) => explain(&path, e),
-        other => other,
-    })?;
-    Ok(conn)
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, e))?;
+        match prepare(&mut conn, &path) {
+            Ok(()) => return Ok(conn),
+            // SQLite does not wait by itself where waiting could deadlock, as when the journal mode changes.
+            Err(StoreError::Locked) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            Err(StoreError::Sqlite(e)) => return Err(explain(&path, e)),
+            Err(other) => return Err(other),
+        }
+    }
 }
 
 /// Opens for reading only. The database must exist.
