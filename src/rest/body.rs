@@ -11,12 +11,10 @@ use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
 use super::Problem;
-use crate::protocol::ErrorKind;
+use crate::{pending::MAX_COMMENT, protocol::ErrorKind};
 
 /// Bytes of a body; the largest thing in one is a comment.
 pub const MAX_BODY: usize = 64 * 1024;
-/// Bytes of a reviewer's comment.
-pub const MAX_COMMENT: usize = 8 * 1024;
 
 /// Reads and checks a body.
 ///

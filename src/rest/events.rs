@@ -74,7 +74,7 @@ pub async fn stream(
 /// # Errors
 /// `SHUTTING_DOWN` once the feed is closed.
 pub fn subscribe(state: &RestState, since: Option<u64>) -> Result<(FeedSubscription, Option<FeedEvent>), Problem> {
-    let subscription = state.feed.subscribe(since);
+    let subscription = state.changes.feed().subscribe(since);
     let subscription =
         subscription.ok_or_else(|| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
     let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
