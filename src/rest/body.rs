@@ -55,7 +55,8 @@ fn too_large() -> Problem {
 async fn read(mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
     let mut body = Vec::new();
     while let Some(chunk) = payload.next().await {
-        let chunk = chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
+        let chunk =
+            chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
         if body.len() + chunk.len() > MAX_BODY {
             return Err(too_large());
         }

@@ -65,7 +65,10 @@ async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change()
     let reply = doors.post(&path, &key, &decision("approve", &change)).await;
     assert_eq!(reply.problem(409), "CHANGE_STALE");
     let current = reply.json()["change"].clone();
-    assert_eq!((current["state"].as_str(), current["diff"]["fields"][0]["before"].as_str()), (Some("pending"), Some("moved")));
+    assert_eq!(
+        (current["state"].as_str(), current["diff"]["fields"][0]["before"].as_str()),
+        (Some("pending"), Some("moved"))
+    );
     assert_eq!(current["previousDiff"]["fields"][0]["before"], "old");
     let anew = json!({ "decision": "approve", "version": current["version"], "digest": current["digest"] });
     assert_eq!(doors.post(&path, &key, &anew).await.status, 200);
@@ -113,7 +116,16 @@ async fn bad_requests_are_told_what_is_wrong() {
     let doors = Doors::open().await;
     let key = doors.key("alice", Role::Reviewer);
     let change = doors.propose_by("ci").await;
-    for query in ["limit=0", "limit=201", "limit=x", "status=open", "stauts=pending", "cursor=%ff", "cursor=nonsense", "limit=1&limit=2"] {
+    for query in [
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "status=open",
+        "stauts=pending",
+        "cursor=%ff",
+        "cursor=nonsense",
+        "limit=1&limit=2",
+    ] {
         assert_eq!(doors.get(&format!("/api/changes?{query}"), &key).await.problem(400), "INVALID_PARAMS", "{query}");
     }
     assert_eq!(doors.get("/api/audit?limit=-1", &key).await.problem(400), "INVALID_PARAMS");

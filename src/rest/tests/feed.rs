@@ -258,7 +258,8 @@ async fn sockets_are_bounded_and_end_with_their_credential() {
     let mut socket = connect(&doors, "", &key).await;
     frame(&mut socket).await.unwrap();
     let client = awc::Client::default();
-    let second = client.ws(format!("ws://{}/events", doors.address)).header("Authorization", key.as_str()).connect().await;
+    let second =
+        client.ws(format!("ws://{}/events", doors.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
     doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
     doors.state.authenticator.forget(&new.hash);

@@ -27,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    auth::{Principal, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
+    auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, Proposer, Target},
     pending::{PendingConfig, Proposal},
-    protocol::McpError,
+    protocol::{ErrorKind, McpError},
     providers::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
         ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
@@ -168,7 +168,8 @@ impl SessionsView for Nobody {
 
 impl ProvidersView for Nobody {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        let info = ProviderInfo { name: "pretend".into(), kind: "module", status: "up", tools: 1, resources: 0, prompts: 0 };
+        let info =
+            ProviderInfo { name: "pretend".into(), kind: "module", status: "up", tools: 1, resources: 0, prompts: 0 };
         async { vec![info] }.boxed()
     }
 }
@@ -298,7 +299,9 @@ impl Doors {
             tool_title: "Write".into(),
             tool_hash: "sha256:tool".into(),
             // Numbers that only survive as the text they are.
-            arguments: Arc::from(RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap()),
+            arguments: Arc::from(
+                RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
+            ),
             preview: self.provider.preview_now(),
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),

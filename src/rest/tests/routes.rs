@@ -20,7 +20,9 @@ fn every_route_is_described_and_every_description_is_a_route() {
         .collect();
     let routes: BTreeSet<(String, String)> = ROUTES
         .iter()
-        .flat_map(|route| route.allow.split(", ").filter(|m| *m != "HEAD").map(|m| (route.path.to_owned(), m.to_owned())))
+        .flat_map(|route| {
+            route.allow.split(", ").filter(|m| *m != "HEAD").map(|m| (route.path.to_owned(), m.to_owned()))
+        })
         .collect();
     assert_eq!(described, routes);
 }
@@ -66,7 +68,8 @@ async fn answers_are_as_described() {
     doors.reached(&change.id, ChangeState::Applied).await;
     let document = documented();
     let check = |schema: &str, instance: &Value| {
-        let mut root = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "components": document["components"] });
+        let mut root =
+            json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "components": document["components"] });
         root["$ref"] = format!("#/components/schemas/{schema}").into();
         let validator = jsonschema::validator_for(&root).unwrap();
         let errors: Vec<_> = validator.iter_errors(instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
@@ -108,7 +111,9 @@ async fn other_methods_and_other_paths_are_problems() {
             }
         }
     }
-    for path in ["/api", "/api/", "/api/nothing", "/api/changes/", "/api/changes/a/b", "/api/Changes", "/nothing", "/api/%ff"] {
+    for path in
+        ["/api", "/api/", "/api/nothing", "/api/changes/", "/api/changes/a/b", "/api/Changes", "/nothing", "/api/%ff"]
+    {
         assert_eq!(doors.get(path, &key).await.problem(404), "NOT_FOUND", "{path}");
     }
     doors.close().await;

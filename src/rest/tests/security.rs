@@ -7,7 +7,9 @@ async fn reaching_the_port_is_not_enough_even_on_loopback() {
     let doors = Doors::open().await;
     let change = doors.propose_by("local-agent").await;
     let one = format!("/api/changes/{}", change.id);
-    for path in ["/api/me", "/api/changes", &one, "/api/audit", "/api/sessions", "/api/providers", "/api/events", "/events"] {
+    for path in
+        ["/api/me", "/api/changes", &one, "/api/audit", "/api/sessions", "/api/providers", "/api/events", "/events"]
+    {
         let reply = doors.send("GET", path, &[], None).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{path}");
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
@@ -59,7 +61,16 @@ async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
         let second = doors.key(&name, role);
         assert_eq!(doors.post(&path, &second, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
         let (cookie, secret) = doors.sign_in(&json!({ "key": second })).await;
-        let reply = browser(&doors, "POST", &path, Some(&cookie), Some(&secret), Some(&doors.origin()), &decision("approve", &change)).await;
+        let reply = browser(
+            &doors,
+            "POST",
+            &path,
+            Some(&cookie),
+            Some(&secret),
+            Some(&doors.origin()),
+            &decision("approve", &change),
+        )
+        .await;
         assert_eq!(reply.problem(403), "SELF_APPROVAL");
     }
     assert_eq!(doors.provider.ran.load(Ordering::SeqCst), 0);
@@ -122,9 +133,21 @@ async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
     let path = format!("/api/changes/{}/decision", change.id);
     let body = decision("approve", &change);
     let port = doors.address.port();
-    let (other_port, other_scheme, other_name) =
-        (format!("http://127.0.0.1:{}", port ^ 1), format!("https://127.0.0.1:{port}"), format!("http://localhost:{port}"));
-    for origin in ["null", "http://evil.example", "https://app.example", "http://127.0.0.1", &other_port, &other_scheme, &other_name, ""] {
+    let (other_port, other_scheme, other_name) = (
+        format!("http://127.0.0.1:{}", port ^ 1),
+        format!("https://127.0.0.1:{port}"),
+        format!("http://localhost:{port}"),
+    );
+    for origin in [
+        "null",
+        "http://evil.example",
+        "https://app.example",
+        "http://127.0.0.1",
+        &other_port,
+        &other_scheme,
+        &other_name,
+        "",
+    ] {
         for method in ["POST", "GET"] {
             let path = if method == "POST" { path.as_str() } else { "/api/changes" };
             let reply = browser(&doors, method, path, Some(&cookie), Some(&secret), Some(origin), &body).await;
@@ -153,8 +176,12 @@ async fn a_form_on_another_site_does_nothing() {
     let body = decision("approve", &change).to_string();
     let own = doors.origin();
     // Even if a browser sent everything: a simple request's media type is not JSON.
-    let headers =
-        [("Content-Type", "text/plain"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str()), ("Origin", own.as_str())];
+    let headers = [
+        ("Content-Type", "text/plain"),
+        ("Cookie", cookie.as_str()),
+        ("X-Countersign-Secret", secret.as_str()),
+        ("Origin", own.as_str()),
+    ];
     assert_eq!(doors.send("POST", &path, &headers, Some(&body)).await.problem(415), "INVALID_REQUEST");
     let headers = [("Content-Type", "text/plain"), ("Cookie", cookie.as_str()), ("Origin", "https://evil.example")];
     assert_eq!(doors.send("POST", &path, &headers, Some(&body)).await.problem(403), "FORBIDDEN");
@@ -174,7 +201,13 @@ async fn codes_work_once_and_guessing_is_limited() {
     let again = attempt(json!({ "code": code })).await;
     assert_eq!(again.problem(401), "UNAUTHORIZED");
     assert!(again.header("set-cookie").is_none());
-    for body in [json!({}), json!({ "code": code, "key": code }), json!({ "code": 5 }), json!({ "password": "x" }), json!({ "code": null })] {
+    for body in [
+        json!({}),
+        json!({ "code": code, "key": code }),
+        json!({ "code": 5 }),
+        json!({ "password": "x" }),
+        json!({ "code": null }),
+    ] {
         assert_eq!(attempt(body).await.problem(422), "VALIDATION_FAILED");
     }
     let fresh = doors.code();
@@ -190,7 +223,11 @@ async fn codes_work_once_and_guessing_is_limited() {
         assert_eq!(wrong.problem(401), "UNAUTHORIZED");
     }
     assert!(limited.is_some(), "guesses must be limited");
-    assert_eq!(attempt(json!({ "code": fresh })).await.problem(429), "RATE_LIMITED", "no attempt is looked at while limited");
+    assert_eq!(
+        attempt(json!({ "code": fresh })).await.problem(429),
+        "RATE_LIMITED",
+        "no attempt is looked at while limited"
+    );
     doors.close().await;
 }
 
@@ -213,14 +250,24 @@ async fn guessing_keys_is_limited_and_a_good_key_goes_on() {
 async fn odd_credentials_are_refused_cleanly() {
     let doors = Doors::open().await;
     let key = doors.key("alice", Role::Reviewer);
-    for good in [format!("Bearer {key}"), format!("bearer {key}"), format!("BEARER   {key}"), format!("Bearer {key}  ")] {
+    for good in [format!("Bearer {key}"), format!("bearer {key}"), format!("BEARER   {key}"), format!("Bearer {key}  ")]
+    {
         assert_eq!(doors.send("GET", "/api/me", &[("Authorization", &good)], None).await.status, 200, "{good}");
     }
     let long = format!("Bearer {}", "a".repeat(20_000));
     for bad in [
-        key.clone(), format!("Basic {key}"), format!("Bearer{key}"), format!("Bearer\t{key}"), format!("Bearer {key},"),
-        format!("Bearer {key} {key}"), format!("Bearer \"{key}\""), "Bearer".into(), String::new(), long,
-        format!("Bearer {}", key.to_uppercase()), format!("Bearer {}", &key[..46]),
+        key.clone(),
+        format!("Basic {key}"),
+        format!("Bearer{key}"),
+        format!("Bearer\t{key}"),
+        format!("Bearer {key},"),
+        format!("Bearer {key} {key}"),
+        format!("Bearer \"{key}\""),
+        "Bearer".into(),
+        String::new(),
+        long,
+        format!("Bearer {}", key.to_uppercase()),
+        format!("Bearer {}", &key[..46]),
     ] {
         let reply = doors.send("GET", "/api/me", &[("Authorization", &bad)], None).await;
         assert_eq!(reply.problem(401), "UNAUTHORIZED", "{bad:.80}");
@@ -231,7 +278,8 @@ async fn odd_credentials_are_refused_cleanly() {
     assert_eq!(doors.send("GET", &format!("/api/me?key={key}"), &[], None).await.problem(401), "UNAUTHORIZED");
     // A bad key is not covered up by a good sign-in.
     let (cookie, secret) = doors.sign_in(&json!({ "code": doors.code() })).await;
-    let headers = [("Authorization", "Bearer csk_no"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str())];
+    let headers =
+        [("Authorization", "Bearer csk_no"), ("Cookie", cookie.as_str()), ("X-Countersign-Secret", secret.as_str())];
     assert_eq!(doors.send("GET", "/api/me", &headers, None).await.problem(401), "UNAUTHORIZED");
     doors.close().await;
 }
@@ -241,7 +289,8 @@ async fn signing_out_ends_every_tab_and_clears_the_cookie() {
     let doors = Doors::open().await;
     let (cookie, secret) = doors.sign_in(&json!({ "code": doors.code() })).await;
     let none = json!({});
-    let out = browser(&doors, "POST", "/api/sign-out", Some(&cookie), Some(&secret), Some(&doors.origin()), &none).await;
+    let out =
+        browser(&doors, "POST", "/api/sign-out", Some(&cookie), Some(&secret), Some(&doors.origin()), &none).await;
     assert_eq!((out.status, out.text.as_str()), (204, ""));
     let cleared = out.header("set-cookie").unwrap();
     assert!(cleared.starts_with("countersign_session=;") && cleared.contains("Max-Age=0"), "{cleared}");
