@@ -11,6 +11,8 @@ use super::*;
 struct Sse {
     socket: TcpStream,
     head: String,
+    /// As it came, in chunks; and what was in them.
+    raw: String,
     buffer: String,
     /// Comments seen so far.
     comments: usize,
@@ -24,18 +26,29 @@ struct SseEvent {
 }
 
 impl Sse {
-    /// HTTP/1.0, so that the body is not in chunks.
     async fn open(doors: &Doors, query: &str, headers: &[(&str, &str)]) -> Self {
         let mut socket = TcpStream::connect(doors.address).await.unwrap();
         let headers: String = headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-        let request = format!("GET /api/events{query} HTTP/1.0\r\nHost: {}\r\n{headers}\r\n", doors.address);
+        let request = format!("GET /api/events{query} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", doors.address);
         socket.write_all(request.as_bytes()).await.unwrap();
-        let mut sse = Self { socket, head: String::new(), buffer: String::new(), comments: 0 };
-        sse.head = sse.until("\r\n\r\n").await.unwrap();
-        assert!(sse.head.starts_with("HTTP/1.0 200") || sse.head.starts_with("HTTP/1.1 200"), "{}", sse.head);
+        let mut sse = Self { socket, head: String::new(), raw: String::new(), buffer: String::new(), comments: 0 };
+        while !sse.raw.contains("\r\n\r\n") {
+            assert!(sse.read().await, "{}", sse.raw);
+        }
+        let (head, rest) = sse.raw.split_once("\r\n\r\n").unwrap();
+        (sse.head, sse.raw) = (head.to_owned(), rest.to_owned());
+        assert!(sse.head.starts_with("HTTP/1.1 200"), "{}", sse.head);
         sse
     }
 
+    async fn read(&mut self) -> bool {
+        let mut bytes = [0; 8192];
+        let n = self.socket.read(&mut bytes).await.unwrap_or(0);
+        self.raw.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
+        n > 0
+    }
+
+    /// The body up to the next `end`; `None` when it is over.
     async fn until(&mut self, end: &str) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.buffer.split_once(end) {
@@ -43,10 +56,18 @@ impl Sse {
                 self.buffer = rest;
                 return Some(block);
             }
-            let mut bytes = [0; 8192];
-            match self.socket.read(&mut bytes).await.unwrap_or(0) {
-                0 => return None,
-                n => self.buffer.push_str(std::str::from_utf8(&bytes[..n]).unwrap()),
+            let chunk = self.raw.split_once("\r\n").and_then(|(size, rest)| {
+                let size = usize::from_str_radix(size, 16).unwrap();
+                (rest.len() >= size + 2).then(|| (rest[..size].to_owned(), rest[size + 2..].to_owned()))
+            });
+            match chunk {
+                Some((chunk, _)) if chunk.is_empty() => return None,
+                Some((chunk, rest)) => {
+                    self.buffer.push_str(&chunk);
+                    self.raw = rest;
+                }
+                None if !self.read().await => return None,
+                None => {}
             }
         }
     }
@@ -249,7 +270,7 @@ async fn the_socket_only_sends_and_only_to_those_who_may_see() {
 async fn sockets_are_bounded_and_end_with_their_credential() {
     let doors = Doors::open_with(|c| {
         c.transports.websocket.max_connections = 1;
-        c.transports.websocket.ping_interval = Duration::from_millis(10);
+        c.transports.websocket.ping_interval = Duration::from_millis(500);
     })
     .await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
@@ -270,7 +291,7 @@ async fn sockets_are_bounded_and_end_with_their_credential() {
 #[actix_web::test]
 async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
     let doors = Doors::open_with(|c| {
-        c.transports.websocket.ping_interval = Duration::from_millis(100);
+        c.transports.websocket.ping_interval = Duration::from_millis(500);
         c.limits.outbox_bytes = 1 << 20;
     })
     .await;
@@ -279,7 +300,7 @@ async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
     let mut reader = connect(&doors, "", &key).await;
     frame(&mut reader).await.unwrap();
     let feed = doors.changes.feed();
-    let filler = "x".repeat(64 * 1024);
+    let filler = "x".repeat(32 * 1024);
     let mut pending = VecDeque::new();
     let mut n = 0_u64;
     // More than the kernel's buffers and the outbox hold, until the gateway gives the stalled one up.
