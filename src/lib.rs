@@ -6,3 +6,4 @@ pub mod config;
 pub mod pending;
 pub mod protocol;
 pub mod providers;
+pub mod store;

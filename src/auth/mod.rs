@@ -1,5 +1,13 @@
 //! Who is asking: principals, roles, API keys, sign-in codes, dashboard sign-ins, Origin and Host rules.
 
+pub mod attempts;
+pub mod authenticator;
+pub mod bearer;
+pub mod keys;
+pub mod secret;
+
+pub use authenticator::{Authenticator, Credential, Identity};
+
 use serde::{Deserialize, Serialize};
 
 /// What a principal may do. `admin` may do everything that the others may.

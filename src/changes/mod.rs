@@ -1,5 +1,13 @@
 //! The domain of changes: what a change is, its states, its diff, its audit trail. Pure: the clock is passed in.
 
+pub mod audit;
+pub mod diff;
+pub mod digest;
+pub mod machine;
+pub mod visible;
+
+pub use digest::fingerprint;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;

@@ -1,0 +1,202 @@
+//! Counts failed attempts to authenticate and makes those who fail too often wait.
+//!
+//! Only failures count, so a busy client with a good key is never slowed down. Memory is bounded: when too many
+//! addresses fail at once, the newcomers share one count.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    num::NonZeroU32,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use governor::{
+    DefaultKeyedRateLimiter, Quota, RateLimiter,
+    clock::{Clock as _, DefaultClock},
+};
+
+use crate::protocol::{ErrorKind, McpError};
+
+/// Addresses that are remembered at a time.
+const MAX_TRACKED: usize = 8192;
+/// Failures that are answered at once, and how long one takes to be forgotten.
+const BURST: NonZeroU32 = match NonZeroU32::new(10) {
+    Some(n) => n,
+    None => NonZeroU32::MIN,
+};
+const FORGET_ONE_AFTER: Duration = Duration::from_secs(5);
+
+/// Whose failures are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// An address; an IPv6 network of 64 bits is one, since a host may own all of it.
+    Peer(IpAddr),
+    /// One wrong key from one address, again and again: a client with an old configuration, which must not
+    /// lock out its neighbours on the same host.
+    Repeat(IpAddr, u64),
+    /// Everyone beyond the bound, and peers without an address.
+    Others,
+}
+
+impl Subject {
+    #[must_use]
+    pub fn peer(peer: Option<IpAddr>) -> Self {
+        peer.map_or(Self::Others, |ip| Self::Peer(network(ip)))
+    }
+    #[must_use]
+    pub fn repeat(peer: Option<IpAddr>, of: u64) -> Self {
+        peer.map_or(Self::Others, |ip| Self::Repeat(network(ip), of))
+    }
+}
+
+fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// The counts of one door.
+pub struct Attempts {
+    limiter: DefaultKeyedRateLimiter<Subject>,
+    clock: DefaultClock,
+    blocked: Mutex<HashMap<Subject, Instant>>,
+    any_blocked: AtomicBool,
+    /// When the counts were last cleared of those who waited long enough; clearing walks through all of them.
+    swept: Mutex<Option<Instant>>,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        let quota = Quota::with_period(FORGET_ONE_AFTER).unwrap_or(Quota::per_second(NonZeroU32::MIN));
+        Self {
+            limiter: RateLimiter::keyed(quota.allow_burst(BURST)),
+            clock: DefaultClock::default(),
+            blocked: Mutex::default(),
+            any_blocked: AtomicBool::new(false),
+            swept: Mutex::default(),
+        }
+    }
+}
+
+impl Attempts {
+    fn blocked(&self) -> MutexGuard<'_, HashMap<Subject, Instant>> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a subject may try (again).
+    ///
+    /// # Errors
+    /// `RATE_LIMITED` with `retryAfter` (seconds) while it has to wait.
+    pub fn check(&self, subject: Subject, now: Instant) -> Result<(), McpError> {
+        if !self.any_blocked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut blocked = self.blocked();
+        match blocked.get(&subject) {
+            Some(until) if *until > now => Err(limited(until.duration_since(now))),
+            Some(_) => {
+                blocked.remove(&subject);
+                self.any_blocked.store(!blocked.is_empty(), Ordering::Release);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a failure. Answers the given error, or `RATE_LIMITED` where it was one too many.
+    pub fn failed(&self, subject: Subject, now: Instant, error: McpError) -> McpError {
+        let subject = if self.has_room(now) { subject } else { Subject::Others };
+        let Err(not_until) = self.limiter.check_key(&subject) else { return error };
+        let wait = not_until.wait_time_from(self.clock.now());
+        let mut blocked = self.blocked();
+        if blocked.len() >= MAX_TRACKED {
+            blocked.retain(|_, until| *until > now);
+        }
+        if blocked.len() < MAX_TRACKED {
+            blocked.insert(subject, now + wait);
+            self.any_blocked.store(true, Ordering::Release);
+        }
+        drop(blocked);
+        tracing::warn!(?subject, "too many failed attempts to authenticate");
+        limited(wait)
+    }
+
+    fn has_room(&self, now: Instant) -> bool {
+        if self.limiter.len() < MAX_TRACKED {
+            return true;
+        }
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_none_or(|at| now.saturating_duration_since(at) >= FORGET_ONE_AFTER) {
+            *swept = Some(now);
+            self.limiter.retain_recent();
+        }
+        self.limiter.len() < MAX_TRACKED
+    }
+
+    #[cfg(test)]
+    fn tracked(&self) -> usize {
+        self.limiter.len()
+    }
+}
+
+fn limited(wait: Duration) -> McpError {
+    McpError::new(ErrorKind::RateLimited, "too many failed attempts; try again later")
+        .with("retryAfter", wait.as_secs().saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong() -> McpError {
+        McpError::new(ErrorKind::Unauthorized, "wrong")
+    }
+    fn ip(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([192, 0, 2, last]))
+    }
+
+    #[test]
+    fn the_eleventh_failure_is_limited_and_the_next_attempt_is_not_even_looked_at() {
+        let (attempts, now) = (Attempts::default(), Instant::now());
+        let subject = Subject::peer(ip(1));
+        for _ in 0..10 {
+            attempts.check(subject, now).unwrap();
+            assert_eq!(attempts.failed(subject, now, wrong()).kind, ErrorKind::Unauthorized);
+        }
+        let error = attempts.failed(subject, now, wrong());
+        assert_eq!(error.kind, ErrorKind::RateLimited);
+        assert!(error.data["retryAfter"].as_u64().unwrap() <= 6);
+        assert_eq!(attempts.check(subject, now).unwrap_err().kind, ErrorKind::RateLimited);
+        attempts.check(Subject::peer(ip(2)), now).unwrap();
+        attempts.check(subject, now + Duration::from_secs(6)).unwrap();
+        assert!(!attempts.any_blocked.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn a_host_does_not_escape_by_walking_through_its_ipv6_network() {
+        let (attempts, now) = (Attempts::default(), Instant::now());
+        for n in 0..11_u128 {
+            let ip = IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + n));
+            attempts.failed(Subject::peer(Some(ip)), now, wrong());
+        }
+        let other = IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 999));
+        attempts.check(Subject::peer(Some(other)), now).unwrap_err();
+        let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+        assert_eq!(Subject::peer(Some(mapped)), Subject::peer(ip(1)));
+    }
+
+    #[test]
+    fn memory_is_bounded_however_many_addresses_fail() {
+        let (attempts, now) = (Attempts::default(), Instant::now());
+        for n in 0..20_000_u32 {
+            attempts.failed(Subject::Peer(IpAddr::from(n.to_be_bytes())), now, wrong());
+        }
+        assert!(attempts.tracked() <= MAX_TRACKED + 1);
+        assert!(attempts.blocked().len() <= MAX_TRACKED);
+    }
+}

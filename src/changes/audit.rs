@@ -1,0 +1,212 @@
+//! The audit trail: one entry for each transition, chained by hashes, so that an entry altered, inserted, removed
+//! or moved later is found. A head that was exported also shows whether the end was cut off.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    ChangeState,
+    digest::{PartHasher, hex},
+};
+
+/// The hash of one entry.
+pub type Hash = [u8; 32];
+
+/// What stands before the first entry.
+pub const GENESIS: Hash = [0; 32];
+
+/// An entry, as it is stored and shown.
+#[derive(Clone, Debug)]
+pub struct AuditEntry {
+    /// From 1, without gaps.
+    pub seq: u64,
+    pub at: Timestamp,
+    pub change_id: String,
+    pub event: String,
+    pub from: Option<ChangeState>,
+    pub to: ChangeState,
+    pub actor: String,
+    /// A JSON object: version, digest, comment, hash of the whole change.
+    pub details: Box<RawValue>,
+    pub prev_hash: Hash,
+    pub hash: Hash,
+}
+
+/// The end of the trail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditHead {
+    /// 0 where the trail is empty.
+    pub seq: u64,
+    pub hash: Hash,
+}
+
+impl Default for AuditHead {
+    fn default() -> Self {
+        Self { seq: 0, hash: GENESIS }
+    }
+}
+
+impl AuditHead {
+    /// `<seq>:<64 hexadecimal digits>`, to keep elsewhere and compare with later.
+    #[must_use]
+    pub fn export(&self) -> String {
+        format!("{}:{}", self.seq, hex(&self.hash))
+    }
+
+    /// Reads what [`AuditHead::export`] wrote.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (seq, digits) = text.trim().split_once(':')?;
+        if digits.len() != 64 || !digits.is_ascii() {
+            return None;
+        }
+        let mut hash = GENESIS;
+        for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        Some(Self { seq: seq.parse().ok()?, hash })
+    }
+}
+
+/// What is hashed of an entry, besides the hash before it.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryContent<'a> {
+    pub seq: u64,
+    pub at: &'a str,
+    pub change_id: &'a str,
+    pub event: &'a str,
+    pub from: Option<&'a str>,
+    pub to: &'a str,
+    pub actor: &'a str,
+    pub details: &'a str,
+}
+
+impl EntryContent<'_> {
+    /// The entry's hash.
+    #[must_use]
+    pub fn hash(&self, prev: &Hash) -> Hash {
+        let mut hasher = PartHasher::new("countersign.audit.1");
+        hasher.part(prev).number(self.seq);
+        for text in [self.at, self.change_id, self.event] {
+            hasher.part(text.as_bytes());
+        }
+        hasher.optional(self.from);
+        for text in [self.to, self.actor, self.details] {
+            hasher.part(text.as_bytes());
+        }
+        hasher.bytes()
+    }
+}
+
+/// Where and how the trail is broken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    #[error("entry {expected} is missing: entry {found} comes instead")]
+    Gap { expected: u64, found: u64 },
+    #[error("entry {seq} does not continue the one before it")]
+    Chain { seq: u64 },
+    #[error("entry {seq} was altered")]
+    Altered { seq: u64 },
+    #[error("the trail ends at entry {seq}, before the expected head {expected}")]
+    CutOff { seq: u64, expected: u64 },
+    #[error("entry {seq} is not the expected head: the trail was written anew")]
+    HeadDiffers { seq: u64 },
+    #[error("change {id} is not as its last audit entry {seq} left it")]
+    ChangeAltered { id: String, seq: u64 },
+    #[error("change {id} has no audit entry")]
+    ChangeUnknown { id: String },
+    #[error("change {id} of audit entry {seq} is gone")]
+    ChangeGone { id: String, seq: u64 },
+}
+
+/// Checks a trail entry by entry, in bounded memory.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    head: AuditHead,
+    expected: Option<AuditHead>,
+}
+
+impl Verifier {
+    /// `expected` is a head that was exported earlier: the trail must contain it.
+    #[must_use]
+    pub fn new(expected: Option<AuditHead>) -> Self {
+        Self { head: AuditHead::default(), expected }
+    }
+
+    /// The next entry, with the hashes stored beside it.
+    ///
+    /// # Errors
+    /// [`Broken`], at the first entry that does not fit.
+    pub fn entry(&mut self, content: &EntryContent<'_>, prev_hash: &[u8], hash: &[u8]) -> Result<(), Broken> {
+        let seq = content.seq;
+        if seq != self.head.seq + 1 {
+            return Err(Broken::Gap { expected: self.head.seq + 1, found: seq });
+        }
+        if prev_hash != self.head.hash {
+            return Err(Broken::Chain { seq });
+        }
+        let computed = content.hash(&self.head.hash);
+        if hash != computed {
+            return Err(Broken::Altered { seq });
+        }
+        if self.expected.is_some_and(|e| e.seq == seq && e.hash != computed) {
+            return Err(Broken::HeadDiffers { seq });
+        }
+        self.head = AuditHead { seq, hash: computed };
+        Ok(())
+    }
+
+    /// The head of the whole trail.
+    ///
+    /// # Errors
+    /// [`Broken::CutOff`] where the expected head lies beyond the end.
+    pub fn finish(self) -> Result<AuditHead, Broken> {
+        match self.expected {
+            Some(e) if e.seq > self.head.seq => Err(Broken::CutOff { seq: self.head.seq, expected: e.seq }),
+            _ => Ok(self.head),
+        }
+    }
+}
+
+impl Serialize for AuditEntry {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Wire<'a> {
+            seq: u64,
+            at: Timestamp,
+            change_id: &'a str,
+            event: &'a str,
+            from: Option<ChangeState>,
+            to: ChangeState,
+            actor: &'a str,
+            details: &'a RawValue,
+            prev_hash: String,
+            hash: String,
+        }
+        Wire {
+            seq: self.seq,
+            at: self.at,
+            change_id: &self.change_id,
+            event: &self.event,
+            from: self.from,
+            to: self.to,
+            actor: &self.actor,
+            details: &self.details,
+            prev_hash: hex(&self.prev_hash),
+            hash: hex(&self.hash),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl Serialize for AuditHead {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut out = serializer.serialize_struct("AuditHead", 2)?;
+        out.serialize_field("seq", &self.seq)?;
+        out.serialize_field("hash", &hex(&self.hash))?;
+        out.end()
+    }
+}

@@ -1,0 +1,333 @@
+//! The life of a change: which event may happen in which state, and what comes out.
+//!
+//! Pure: no I/O, and the clock is passed in. Every transition raises the version by one. Who may cause an event
+//! (roles, versions shown, expiry) is checked before; what may never be, whoever asks, is checked here.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use super::{Change, ChangeFault, ChangeState, Decision, Preview, Verdict, digest::Shown};
+
+/// What may happen to a change that exists.
+#[derive(Clone, Debug)]
+pub enum ChangeEvent {
+    /// An approval or a rejection. An approval below the quorum is a vote.
+    Decide(Decision),
+    /// New arguments and their preview; earlier votes are void.
+    Edit { by: String, arguments: Arc<RawValue>, preview: Preview },
+    /// An approval taken back before the claim.
+    Unapprove { by: String },
+    /// By its proposer.
+    Withdraw { by: String },
+    /// Its time is over.
+    Expire { reason: String },
+    /// The target or the tool is no longer what was shown, or that cannot be found out.
+    MarkStale { fault: ChangeFault },
+    /// A new preview of a stale change; earlier votes are void.
+    Refresh { preview: Preview },
+    /// The Executor takes it, before anything is sent.
+    Claim,
+    /// The provider answered.
+    Succeed { result: Arc<RawValue> },
+    /// It was not applied, for certain.
+    Fail { fault: ChangeFault, result: Option<Arc<RawValue>> },
+    /// Nobody knows whether it was applied.
+    LoseTrack { fault: ChangeFault },
+    /// A person looked, and says how it ended.
+    Settle { by: String, applied: bool, comment: Option<String> },
+}
+
+/// The edges of the state table, as they are named on the feed and in the audit trail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventKind {
+    Created,
+    Voted,
+    Edited,
+    Approved,
+    Unapproved,
+    Rejected,
+    Expired,
+    Withdrawn,
+    Stale,
+    Refreshed,
+    Executing,
+    Applied,
+    Failed,
+    OutcomeUnknown,
+    Settled,
+}
+
+impl EventKind {
+    /// As in the audit trail.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Voted => "voted",
+            Self::Edited => "edited",
+            Self::Approved => "approved",
+            Self::Unapproved => "unapproved",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+            Self::Withdrawn => "withdrawn",
+            Self::Stale => "stale",
+            Self::Refreshed => "refreshed",
+            Self::Executing => "executing",
+            Self::Applied => "applied",
+            Self::Failed => "failed",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Settled => "settled",
+        }
+    }
+
+    /// As on the feed.
+    #[must_use]
+    pub const fn feed_type(self) -> &'static str {
+        match self {
+            Self::Created => "change.created",
+            Self::Voted => "change.voted",
+            Self::Edited => "change.edited",
+            Self::Approved => "change.approved",
+            Self::Unapproved => "change.unapproved",
+            Self::Rejected => "change.rejected",
+            Self::Expired => "change.expired",
+            Self::Withdrawn => "change.withdrawn",
+            Self::Stale => "change.stale",
+            Self::Refreshed => "change.refreshed",
+            Self::Executing => "change.executing",
+            Self::Applied => "change.applied",
+            Self::Failed => "change.failed",
+            Self::OutcomeUnknown => "change.outcome_unknown",
+            Self::Settled => "change.settled",
+        }
+    }
+}
+
+/// A step that was taken.
+#[derive(Clone, Debug)]
+pub struct Transition {
+    pub kind: EventKind,
+    /// `None` for a new change.
+    pub from: Option<ChangeState>,
+    /// Who caused it: a principal, or `system`.
+    pub actor: String,
+    /// What a person wrote, or why it happened.
+    pub comment: Option<String>,
+    pub after: Change,
+}
+
+/// Who causes what no person causes.
+pub const SYSTEM: &str = "system";
+
+/// An event that may not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IllegalTransition {
+    #[error("a change that is {} cannot become {}", .from.as_str(), .event.as_str())]
+    State { from: ChangeState, event: EventKind },
+    #[error("whoever proposed a change cannot approve it")]
+    SelfApproval,
+    #[error("this reviewer has voted already")]
+    VotedAlready,
+    #[error("the decision was made on version {decided}, and the change is at {current}")]
+    Version { decided: u64, current: u64 },
+    #[error("only its proposer can withdraw a change")]
+    NotTheProposer,
+}
+
+impl ChangeState {
+    /// As in JSON and in the store.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Approved => "approved",
+            Self::Executing => "executing",
+            Self::Applied => "applied",
+            Self::Failed => "failed",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+            Self::Withdrawn => "withdrawn",
+            Self::Stale => "stale",
+        }
+    }
+
+    pub const ALL: [Self; 10] = [
+        Self::Pending,
+        Self::Approved,
+        Self::Executing,
+        Self::Applied,
+        Self::Failed,
+        Self::OutcomeUnknown,
+        Self::Rejected,
+        Self::Expired,
+        Self::Withdrawn,
+        Self::Stale,
+    ];
+
+    /// The state of that name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.as_str() == name)
+    }
+}
+
+impl ChangeEvent {
+    /// The edge it would be, and the states it may leave. `change` tells a vote from an approval.
+    fn edge(&self, change: &Change) -> (EventKind, &'static [ChangeState]) {
+        use ChangeState as S;
+        const OPEN: &[ChangeState] = &[S::Pending, S::Stale];
+        match self {
+            Self::Decide(d) if d.verdict == Verdict::Reject => (EventKind::Rejected, OPEN),
+            Self::Decide(_) if change.approvals() + 1 < change.quorum as usize => (EventKind::Voted, &[S::Pending]),
+            Self::Decide(_) => (EventKind::Approved, &[S::Pending]),
+            Self::Edit { .. } => (EventKind::Edited, &[S::Pending]),
+            Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
+            Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN),
+            Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale]),
+            Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved]),
+            Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale]),
+            Self::Claim => (EventKind::Executing, &[S::Approved]),
+            Self::Succeed { .. } => (EventKind::Applied, &[S::Executing]),
+            Self::Fail { .. } => (EventKind::Failed, &[S::Executing]),
+            Self::LoseTrack { .. } => (EventKind::OutcomeUnknown, &[S::Executing]),
+            Self::Settle { .. } => (EventKind::Settled, &[S::OutcomeUnknown]),
+        }
+    }
+}
+
+impl Change {
+    /// Reviewers who have approved what is shown now.
+    #[must_use]
+    pub fn approvals(&self) -> usize {
+        self.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count()
+    }
+
+    /// The digest of what is shown now.
+    #[must_use]
+    pub fn shown_digest(&self) -> String {
+        Shown {
+            provider: &self.provider,
+            tool: &self.tool,
+            tool_title: &self.tool_title,
+            tool_hash: &self.tool_hash,
+            arguments: &self.arguments,
+            operation: self.operation,
+            target: &self.target,
+            summary: &self.summary,
+            diff: &self.diff,
+        }
+        .digest()
+    }
+
+    fn show(&mut self, preview: Preview) {
+        let Preview { operation, target, summary, diff, fingerprint } = preview;
+        self.operation = operation;
+        self.target = target;
+        self.summary = summary;
+        self.previous_diff = Some(std::mem::replace(&mut self.diff, diff));
+        self.fingerprint = fingerprint;
+        self.decisions.clear();
+        self.fault = None;
+        self.digest = self.shown_digest();
+    }
+}
+
+/// Takes the event, if it may happen in the change's state.
+///
+/// # Errors
+/// [`IllegalTransition`]; the change is as it was.
+pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Transition, IllegalTransition> {
+    let (kind, from) = event.edge(change);
+    if !from.contains(&change.state) {
+        return Err(IllegalTransition::State { from: change.state, event: kind });
+    }
+    let mut after = change.clone();
+    after.version += 1;
+    // The wall clock may go back; the history of one change does not.
+    after.updated_at = now.max(change.updated_at);
+    let mut actor = SYSTEM.to_owned();
+    let mut comment = None;
+    match event {
+        ChangeEvent::Decide(decision) => {
+            if decision.version != change.version {
+                return Err(IllegalTransition::Version { decided: decision.version, current: change.version });
+            }
+            if decision.verdict == Verdict::Approve {
+                if decision.reviewer == change.proposer.principal {
+                    return Err(IllegalTransition::SelfApproval);
+                }
+                if change.decisions.iter().any(|d| d.reviewer == decision.reviewer && d.verdict == Verdict::Approve) {
+                    return Err(IllegalTransition::VotedAlready);
+                }
+            }
+            actor.clone_from(&decision.reviewer);
+            comment.clone_from(&decision.comment);
+            after.decisions.push(decision);
+            after.state = match kind {
+                EventKind::Rejected => ChangeState::Rejected,
+                EventKind::Approved => ChangeState::Approved,
+                _ => ChangeState::Pending,
+            };
+        }
+        ChangeEvent::Edit { by, arguments, preview } => {
+            actor = by;
+            after.arguments = arguments;
+            after.show(preview);
+        }
+        ChangeEvent::Unapprove { by } => {
+            after.decisions.retain(|d| d.reviewer != by);
+            actor = by;
+            after.state = ChangeState::Pending;
+        }
+        ChangeEvent::Withdraw { by } => {
+            if by != change.proposer.principal {
+                return Err(IllegalTransition::NotTheProposer);
+            }
+            actor = by;
+            after.state = ChangeState::Withdrawn;
+        }
+        ChangeEvent::Expire { reason } => {
+            comment = Some(reason.clone());
+            after.fault = Some(ChangeFault { code: "CHANGE_EXPIRED".into(), message: reason });
+            after.state = ChangeState::Expired;
+        }
+        ChangeEvent::MarkStale { fault } => {
+            comment = Some(fault.message.clone());
+            after.fault = Some(fault);
+            after.state = ChangeState::Stale;
+        }
+        ChangeEvent::Refresh { preview } => {
+            after.show(preview);
+            after.state = ChangeState::Pending;
+        }
+        ChangeEvent::Claim => after.state = ChangeState::Executing,
+        ChangeEvent::Succeed { result } => {
+            after.result = Some(result);
+            after.state = ChangeState::Applied;
+        }
+        ChangeEvent::Fail { fault, result } => {
+            comment = Some(fault.message.clone());
+            after.fault = Some(fault);
+            after.result = result;
+            after.state = ChangeState::Failed;
+        }
+        ChangeEvent::LoseTrack { fault } => {
+            comment = Some(fault.message.clone());
+            after.fault = Some(fault);
+            after.state = ChangeState::OutcomeUnknown;
+        }
+        ChangeEvent::Settle { by, applied, comment: said } => {
+            actor = by;
+            comment = said;
+            // The fault stays with a failure: it is why a person had to look.
+            if applied {
+                after.fault = None;
+            }
+            after.state = if applied { ChangeState::Applied } else { ChangeState::Failed };
+        }
+    }
+    Ok(Transition { kind, from: Some(change.state), actor, comment, after })
+}

@@ -1,0 +1,217 @@
+//! Opens the database of a data directory: files and their modes, settings, checks, migrations.
+//!
+//! Refuses what it does not know (another program's file, a newer schema) and what is damaged; never repairs silently.
+
+use std::{
+    fs,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::StoreError;
+
+/// The file in the data directory.
+pub const DATABASE_FILE: &str = "countersign.db";
+
+/// `CSGN`: tells our databases from others (`PRAGMA application_id`).
+const APPLICATION_ID: i64 = 0x4353_474e;
+
+/// In order; the schema version is how many have run (`PRAGMA user_version`).
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_initial.sql")];
+
+/// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes sure that the directory exists, with mode 0700 where it is new.
+///
+/// # Errors
+/// [`StoreError::DataDir`]
+pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
+    let fail = |source| StoreError::DataDir { path: dir.to_owned(), source };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
+    let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        // Not ours to change: it may be a directory that others use too.
+        tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
+    }
+    Ok(())
+}
+
+/// The path of the database in the directory.
+#[must_use]
+pub fn database_path(dir: &Path) -> PathBuf {
+    dir.join(DATABASE_FILE)
+}
+
+/// Opens for reading and writing; creates and migrates as needed. Safe while other processes do the same.
+///
+/// # Errors
+/// Every [`StoreError`] about files, foreign, newer or damaged databases.
+pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
+    ensure_data_dir(dir)?;
+    let path = database_path(dir);
+    // Created here for its mode; SQLite gives the same mode to the files beside it.
+    let fail = |source| StoreError::DataDir { path: path.clone(), source };
+    let file =
+        fs::OpenOptions::new().create(true).truncate(false).append(true).mode(0o600).open(&path).map_err(fail)?;
+    if file.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    }
+    drop(file);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, e))?;
+        match prepare(&mut conn, &path) {
+            Ok(()) => return Ok(conn),
+            // SQLite does not wait by itself where waiting could deadlock, as when the journal mode changes.
+            Err(StoreError::Locked) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            Err(StoreError::Sqlite(e)) => return Err(explain(&path, e)),
+            Err(other) => return Err(other),
+        }
+    }
+}
+
+/// Opens for reading only. The database must exist.
+///
+/// # Errors
+/// As [`open_writer`].
+pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
+    let path = database_path(dir);
+    if let Err(source) = fs::metadata(&path) {
+        return Err(StoreError::DataDir { path, source });
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, e))?;
+    let ready = || -> Result<(), StoreError> {
+        conn.busy_timeout(BUSY_TIMEOUT)?;
+        check_identity(&conn, &path)?;
+        conn.pragma_update(None, "query_only", true)?;
+        conn.pragma_update(None, "mmap_size", 64 << 20)?;
+        conn.set_prepared_statement_cache_capacity(32);
+        Ok(())
+    };
+    match ready() {
+        Ok(()) => Ok(conn),
+        Err(StoreError::Sqlite(e)) => Err(explain(&path, e)),
+        Err(other) => Err(other),
+    }
+}
+
+fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    check_identity(conn, path)?;
+    conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
+    // FULL: a commit is on the disk when it returns, whatever happens to the machine after it.
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "foreign_keys", true)?;
+    conn.pragma_update(None, "trusted_schema", false)?;
+    conn.set_prepared_statement_cache_capacity(64);
+    migrate(conn, path)?;
+    Ok(())
+}
+
+/// Refuses another program's database and a newer schema, before anything is written.
+fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let application: i64 = conn.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let objects: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if application != APPLICATION_ID && (application != 0 || objects > 0) {
+        return Err(StoreError::Foreign { path: path.to_owned(), found: application });
+    }
+    let known = known_version();
+    if version > known {
+        return Err(StoreError::TooNew { path: path.to_owned(), found: version, known });
+    }
+    Ok(version)
+}
+
+fn known_version() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    if check_identity(conn, path)? == known_version() {
+        return Ok(());
+    }
+    // Another process may be migrating too: the version is read again under the write lock.
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let done = usize::try_from(check_identity(&tx, path)?).unwrap_or(0);
+    for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
+        tracing::info!(migration = number + 1, path = %path.display(), "migrating the database");
+        tx.execute_batch(sql)?;
+    }
+    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    tx.pragma_update(None, "user_version", known_version())?;
+    tx.commit()?;
+    Ok(())
+}
+
+/// Says what an error of opening or reading means for this file.
+pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
+    use rusqlite::ErrorCode as Code;
+    match error.sqlite_error_code() {
+        Some(Code::NotADatabase | Code::DatabaseCorrupt) => {
+            StoreError::Corrupt { path: path.to_owned(), detail: error.to_string() }
+        }
+        Some(Code::CannotOpen | Code::PermissionDenied | Code::ReadOnly) => {
+            StoreError::DataDir { path: path.to_owned(), source: std::io::Error::other(error.to_string()) }
+        }
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_database_is_private_and_opens_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("a/b");
+        drop(open_writer(&data).unwrap());
+        let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&data), 0o700);
+        assert_eq!(mode(&database_path(&data)), 0o600);
+        let conn = open_writer(&data).unwrap();
+        assert_eq!(mode(&data.join("countersign.db-wal")), 0o600);
+        let version: i64 = conn.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
+        assert_eq!(version, known_version());
+        assert!(open_reader(&data).unwrap().execute("DELETE FROM changes", []).is_err(), "readers cannot write");
+    }
+
+    #[test]
+    fn a_newer_a_foreign_and_a_damaged_database_are_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open_writer(dir.path()).unwrap();
+        conn.pragma_update(None, "user_version", 99).unwrap();
+        drop(conn);
+        assert!(matches!(open_writer(dir.path()), Err(StoreError::TooNew { found: 99, .. })));
+        assert!(matches!(open_reader(dir.path()), Err(StoreError::TooNew { .. })));
+
+        let dir = tempfile::tempdir().unwrap();
+        let conn = Connection::open(database_path(dir.path())).unwrap();
+        conn.execute_batch("CREATE TABLE theirs (a)").unwrap();
+        drop(conn);
+        assert!(matches!(open_writer(dir.path()), Err(StoreError::Foreign { .. })));
+
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(database_path(dir.path()), b"this is not a database, but long enough to look like one").unwrap();
+        assert!(matches!(open_writer(dir.path()), Err(StoreError::Corrupt { .. })));
+        assert!(fs::read(database_path(dir.path())).unwrap().starts_with(b"this is not"));
+    }
+
+    #[test]
+    fn many_processes_may_create_it_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| open_writer(dir.path()).map(drop))).collect();
+            for thread in threads {
+                thread.join().unwrap().unwrap();
+            }
+        });
+    }
+}
