@@ -6,4 +6,5 @@ pub mod config;
 pub mod pending;
 pub mod protocol;
 pub mod providers;
+pub mod rest;
 pub mod store;

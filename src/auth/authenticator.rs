@@ -199,10 +199,15 @@ impl Authenticator {
         Err(McpError::new(ErrorKind::Unauthorized, "the key was revoked"))
     }
 
+    /// Makes the next use of a key ask the store.
+    pub fn forget(&self, key: &SecretHash) {
+        self.cache.remove(key);
+    }
+
     fn look_up(&self, hash: &SecretHash) -> Result<Option<Arc<Principal>>, McpError> {
         let record = self.store.find_key(hash)?;
         // The index compared the hashes too, but not in constant time.
-        let live = record.filter(|record| record.revoked_at.is_none() && secret::same(&record.hash, hash));
+        let live = record.filter(|record| record.key.revoked_at.is_none() && secret::same(&record.hash, hash));
         Ok(live.map(|record| Arc::new(record.principal())))
     }
 
@@ -236,31 +241,31 @@ pub(crate) mod tests {
     use super::*;
     use crate::auth::{
         Role,
-        keys::{self, KeyRecord},
+        keys::{self, StoredKey},
     };
 
     /// Keys in memory, as another process would write them.
     #[derive(Default)]
     pub(crate) struct MemoryKeys {
-        pub keys: Mutex<HashMap<SecretHash, KeyRecord>>,
+        pub keys: Mutex<HashMap<SecretHash, StoredKey>>,
         pub looked_up: AtomicUsize,
         pub broken: std::sync::atomic::AtomicBool,
     }
 
     impl MemoryKeys {
         pub(crate) fn add(&self, name: &str, role: Role) -> String {
-            let (record, secret) = keys::create(name, role, Timestamp::UNIX_EPOCH).unwrap();
-            self.keys.lock().unwrap().insert(record.hash, record);
-            secret
+            let new = keys::create(name, role, Timestamp::UNIX_EPOCH).unwrap();
+            self.keys.lock().unwrap().insert(new.hash, StoredKey { key: new.key, hash: new.hash });
+            new.secret
         }
         pub(crate) fn revoke(&self, secret: &str) {
             let mut keys = self.keys.lock().unwrap();
-            keys.get_mut(&secret::hash(secret.as_bytes())).unwrap().revoked_at = Some(Timestamp::UNIX_EPOCH);
+            keys.get_mut(&secret::hash(secret.as_bytes())).unwrap().key.revoked_at = Some(Timestamp::UNIX_EPOCH);
         }
     }
 
     impl KeyStore for MemoryKeys {
-        fn find_key(&self, hash: &SecretHash) -> Result<Option<KeyRecord>, McpError> {
+        fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
             self.looked_up.fetch_add(1, Ordering::Relaxed);
             if self.broken.load(Ordering::Relaxed) {
                 return Err(McpError::new(ErrorKind::StoreUnavailable, "broken"));

@@ -3,40 +3,42 @@
 //! A key is shown once, when it is made; only its SHA-256 is kept.
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use super::{
     Principal, Role,
     secret::{self, SecretHash},
 };
-use crate::protocol::{ErrorKind, McpError};
+use crate::{
+    protocol::{ErrorKind, McpError},
+    store::keys::ApiKey,
+};
 
 /// Every key begins with this, so that scanners for leaked secrets can find it.
 pub const PREFIX: &str = "csk_";
 /// Names that keys and reviewers must not have: they stand for someone else in decisions and the audit trail.
 pub const RESERVED_NAMES: [&str; 3] = ["local-agent", "system", "gateway"];
 
-/// A stored key, without its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct KeyRecord {
-    /// `key_` and 12 characters; names the key in listings, events and `keys revoke`.
-    pub id: String,
-    /// The principal's name.
-    pub name: String,
-    pub role: Role,
-    #[serde(skip)]
+/// A key that was just made.
+pub struct NewKey {
+    /// For [`crate::store::keys::Keys::insert`], with `hash`.
+    pub key: ApiKey,
     pub hash: SecretHash,
-    pub created_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub revoked_at: Option<Timestamp>,
+    /// Shown once and nowhere kept: `csk_` and 43 characters.
+    pub secret: String,
 }
 
-impl KeyRecord {
+/// A stored key with the hash it is stored under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredKey {
+    pub key: ApiKey,
+    pub hash: SecretHash,
+}
+
+impl StoredKey {
     /// Who presents this key.
     #[must_use]
     pub fn principal(&self) -> Principal {
-        Principal { name: self.name.clone(), role: self.role, key_id: Some(self.id.clone()) }
+        Principal { name: self.key.name.clone(), role: self.key.role, key_id: Some(self.key.id.clone()) }
     }
 }
 
@@ -47,19 +49,20 @@ pub trait KeyStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` where it could not be read; the request is then refused.
-    fn find_key(&self, hash: &SecretHash) -> Result<Option<KeyRecord>, McpError>;
+    fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError>;
 }
 
-/// A new key and the secret that is shown once.
+/// Makes a key. Nothing is stored yet.
 ///
 /// # Errors
 /// `INVALID_PARAMS` for a name that [`check_name`] refuses; `INTERNAL_ERROR` without randomness.
-pub fn create(name: &str, role: Role, now: Timestamp) -> Result<(KeyRecord, String), McpError> {
+pub fn create(name: &str, role: Role, now: Timestamp) -> Result<NewKey, McpError> {
     check_name(name)?;
     let secret = secret::generate(PREFIX)?;
     let hash = secret::hash(secret.as_bytes());
-    let id = format!("key_{}", nanoid::nanoid!(12));
-    Ok((KeyRecord { id, name: name.to_owned(), role, hash, created_at: now, revoked_at: None }, secret))
+    let id = format!("key_{}", nanoid::nanoid!(12, &nanoid::alphabet::SAFE[2..]));
+    let key = ApiKey { id, name: name.to_owned(), role, created_at: now, last_used_at: None, revoked_at: None };
+    Ok(NewKey { key, hash, secret })
 }
 
 /// Names are 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
@@ -90,13 +93,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_key_is_stored_as_its_hash_only() {
-        let (record, secret) = create("ci", Role::Agent, Timestamp::UNIX_EPOCH).unwrap();
-        assert!(secret::well_formed(PREFIX, &secret));
-        assert_eq!(record.hash, secret::hash(secret.as_bytes()));
-        let shown = serde_json::to_string(&record).unwrap();
-        assert!(!shown.contains(&secret) && !shown.contains("hash"), "{shown}");
-        assert_eq!(record.principal().key_id.as_deref(), Some(record.id.as_str()));
+    fn a_new_key_is_known_by_its_hash() {
+        let new = create("ci", Role::Agent, Timestamp::UNIX_EPOCH).unwrap();
+        assert!(secret::well_formed(PREFIX, &new.secret));
+        assert_eq!(new.hash, secret::hash(new.secret.as_bytes()));
+        // An id that begins with a hyphen would be an option to `countersign keys revoke`.
+        assert!(new.key.id.strip_prefix("key_").unwrap().bytes().all(|b| b.is_ascii_alphanumeric()), "{}", new.key.id);
+        let id = new.key.id.clone();
+        let principal = StoredKey { key: new.key, hash: new.hash }.principal();
+        assert_eq!((principal.name.as_str(), principal.role, principal.key_id), ("ci", Role::Agent, Some(id)));
     }
 
     #[test]

@@ -3,10 +3,17 @@
 pub mod attempts;
 pub mod authenticator;
 pub mod bearer;
+pub mod codes;
+pub mod dashboard;
+pub mod guard;
 pub mod keys;
+pub mod origin;
 pub mod secret;
+pub mod stored;
 
 pub use authenticator::{Authenticator, Credential, Identity};
+pub use dashboard::DashboardSignIns;
+pub use origin::{OriginRules, OriginVerdict};
 
 use serde::{Deserialize, Serialize};
 

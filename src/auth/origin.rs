@@ -58,7 +58,8 @@ impl Origin {
             "https" => true,
             other => {
                 let legal = |b: u8| b.is_ascii_alphanumeric() || b"-._~[]:+".contains(&b);
-                let named = !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+                let named =
+                    !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
                 let fits = named && !rest.is_empty() && rest.len() <= 255 && rest.bytes().all(legal);
                 return fits.then(|| Self(OriginKind::Other(format!("{other}://{}", rest.to_ascii_lowercase()))));
             }
@@ -268,8 +269,16 @@ mod tests {
     fn loopback_names_are_ours_on_any_port() {
         let rules = rules(|_| {});
         for host in [
-            "127.0.0.1:8080", "localhost:8080", "LocalHost:8080", "localhost", "localhost:9000", "[::1]:8080", "[::1]",
-            "localhost.:8080", "[0:0:0:0:0:0:0:1]:8080", "127.0.0.1",
+            "127.0.0.1:8080",
+            "localhost:8080",
+            "LocalHost:8080",
+            "localhost",
+            "localhost:9000",
+            "[::1]:8080",
+            "[::1]",
+            "localhost.:8080",
+            "[0:0:0:0:0:0:0:1]:8080",
+            "127.0.0.1",
         ] {
             assert!(rules.check_host(host.as_bytes()), "{host}");
         }
@@ -279,12 +288,42 @@ mod tests {
     fn nothing_else_is() {
         let rules = rules(|_| {});
         for host in [
-            "", "evil.example", "evil.example:8080", "localhost.evil.example", "evil.localhost", "localhost..", ".",
-            "127.0.0.1@evil.example", "user@127.0.0.1:8080", "127.0.0.1:8080@evil.example", "127.0.0.1:",
-            "127.0.0.1:80801", "127.0.0.1:-1", "127.0.0.1:+80", "127.1", "0x7f.0.0.1", "2130706433", "0177.0.0.1",
-            "127.0.0.1 ", " 127.0.0.1", "127.0.0.1/", "127.0.0.1#", "127.0.0.1,evil.example", "[::1", "[::1]x",
-            "[::1]8080", "[::1%25lo]:8080", "::1", "[::ffff:127.0.0.1]:8080", "127.0.0.1:8080:8080", "192.0.2.1:8080",
-            "localhost%00.evil.example", "localhost\\evil", "127.0.0.2", "0.0.0.0:8080", "ⓛocalhost",
+            "",
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "evil.localhost",
+            "localhost..",
+            ".",
+            "127.0.0.1@evil.example",
+            "user@127.0.0.1:8080",
+            "127.0.0.1:8080@evil.example",
+            "127.0.0.1:",
+            "127.0.0.1:80801",
+            "127.0.0.1:-1",
+            "127.0.0.1:+80",
+            "127.1",
+            "0x7f.0.0.1",
+            "2130706433",
+            "0177.0.0.1",
+            "127.0.0.1 ",
+            " 127.0.0.1",
+            "127.0.0.1/",
+            "127.0.0.1#",
+            "127.0.0.1,evil.example",
+            "[::1",
+            "[::1]x",
+            "[::1]8080",
+            "[::1%25lo]:8080",
+            "::1",
+            "[::ffff:127.0.0.1]:8080",
+            "127.0.0.1:8080:8080",
+            "192.0.2.1:8080",
+            "localhost%00.evil.example",
+            "localhost\\evil",
+            "127.0.0.2",
+            "0.0.0.0:8080",
+            "ⓛocalhost",
         ] {
             assert!(!rules.check_host(host.as_bytes()), "{host}");
         }
@@ -299,10 +338,24 @@ mod tests {
             c.allowed_hosts = vec!["gw.example".into(), "other.example:8443".into(), "not a host".into()];
             c.public_url = Some("https://Gate.Example/base?x".into());
         });
-        for host in ["192.0.2.7:8080", "gw.example", "GW.example.:1234", "other.example:8443", "gate.example", "gate.example:443"] {
+        for host in [
+            "192.0.2.7:8080",
+            "gw.example",
+            "GW.example.:1234",
+            "other.example:8443",
+            "gate.example",
+            "gate.example:443",
+        ] {
             assert!(rules.check_host(host.as_bytes()), "{host}");
         }
-        for host in ["192.0.2.8:8080", "other.example:8444", "other.example", "gate.example:8443", "xgw.example", "gw.example.evil"] {
+        for host in [
+            "192.0.2.8:8080",
+            "other.example:8444",
+            "other.example",
+            "gate.example:8443",
+            "xgw.example",
+            "gw.example.evil",
+        ] {
             assert!(!rules.check_host(host.as_bytes()), "{host}");
         }
     }
@@ -330,12 +383,28 @@ mod tests {
             assert_eq!(verdict(&rules, origin, host), SameOrigin, "{origin}");
         }
         for origin in [
-            "null", "", "http://127.0.0.1:8081", "http://127.0.0.1", "https://127.0.0.1:8080", "http://localhost:8080",
-            "http://evil.example:8080", "http://127.0.0.1:8080@evil.example", "http://evil@127.0.0.1:8080",
-            "http://127.0.0.1:8080/", "http://127.0.0.1:8080/path", "http://127.0.0.1:8080.evil.example",
-            "http://127.0.0.1.:8080", "127.0.0.1:8080", "file://", "http://", "http:///127.0.0.1:8080",
-            "http://127.0.0.1:8080, http://evil.example", "http://127.0.0.1:8080 ", "http://127.0.0.1:08080x",
-            "data:text/html,x", "chrome-extension://abc",
+            "null",
+            "",
+            "http://127.0.0.1:8081",
+            "http://127.0.0.1",
+            "https://127.0.0.1:8080",
+            "http://localhost:8080",
+            "http://evil.example:8080",
+            "http://127.0.0.1:8080@evil.example",
+            "http://evil@127.0.0.1:8080",
+            "http://127.0.0.1:8080/",
+            "http://127.0.0.1:8080/path",
+            "http://127.0.0.1:8080.evil.example",
+            "http://127.0.0.1.:8080",
+            "127.0.0.1:8080",
+            "file://",
+            "http://",
+            "http:///127.0.0.1:8080",
+            "http://127.0.0.1:8080, http://evil.example",
+            "http://127.0.0.1:8080 ",
+            "http://127.0.0.1:08080x",
+            "data:text/html,x",
+            "chrome-extension://abc",
         ] {
             assert_eq!(verdict(&rules, origin, "127.0.0.1:8080"), Forbidden, "{origin}");
         }
@@ -351,14 +420,26 @@ mod tests {
     #[test]
     fn configured_origins_are_exact() {
         let rules = rules(|c| {
-            c.transports.http.cors_origins =
-                vec!["https://app.example".into(), "http://localhost:5173".into(), "vscode-webview://Abc".into(), "*".into()];
+            c.transports.http.cors_origins = vec![
+                "https://app.example".into(),
+                "http://localhost:5173".into(),
+                "vscode-webview://Abc".into(),
+                "*".into(),
+            ];
         });
         assert!(rules.has_cors());
-        for origin in ["https://app.example", "https://app.example:443", "http://localhost:5173", "vscode-webview://abc"] {
+        for origin in
+            ["https://app.example", "https://app.example:443", "http://localhost:5173", "vscode-webview://abc"]
+        {
             assert_eq!(verdict(&rules, origin, "127.0.0.1:8080"), CorsAllowed, "{origin}");
         }
-        for origin in ["http://app.example", "https://app.example:8443", "https://x.app.example", "http://localhost:5174", "https://evil.example"] {
+        for origin in [
+            "http://app.example",
+            "https://app.example:8443",
+            "https://x.app.example",
+            "http://localhost:5174",
+            "https://evil.example",
+        ] {
             assert_eq!(verdict(&rules, origin, "127.0.0.1:8080"), Forbidden, "{origin}");
         }
     }

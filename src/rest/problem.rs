@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn a_document_has_its_members_and_extensions_cannot_replace_them() {
-        let problem = Problem::new(ErrorKind::VersionConflict, "changed meanwhile").with("change", 7).with("status", 200);
+        let problem =
+            Problem::new(ErrorKind::VersionConflict, "changed meanwhile").with("change", 7).with("status", 200);
         let document = problem.document();
         assert_eq!(document["status"], 409);
         assert_eq!(document["title"], "Conflict");
@@ -135,7 +136,10 @@ mod tests {
         assert_eq!(response.headers().get(WWW_AUTHENTICATE).unwrap(), "Bearer");
         assert_eq!(response.headers().get("content-type").unwrap(), MEDIA_TYPE);
         let response = Problem::method_not_allowed("PUT", "GET, HEAD").error_response();
-        assert_eq!((response.status().as_u16(), response.headers().get(ALLOW).unwrap().as_bytes()), (405, &b"GET, HEAD"[..]));
+        assert_eq!(
+            (response.status().as_u16(), response.headers().get(ALLOW).unwrap().as_bytes()),
+            (405, &b"GET, HEAD"[..])
+        );
         let response = Problem::new(ErrorKind::RateLimited, "slow down").with("retryAfter", 3).error_response();
         assert_eq!(response.headers().get(RETRY_AFTER).unwrap(), "3");
         assert_eq!(Problem::unsupported_media_type().error_response().status().as_u16(), 415);

@@ -105,6 +105,22 @@ impl Keys {
         })
     }
 
+    /// As [`Self::find`], with the hash as it is stored, for a comparison in constant time.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn find_with_hash(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
+        self.with(|conn| {
+            conn.prepare_cached(&format!("SELECT {COLUMNS}, hash FROM api_keys WHERE hash = ?1"))?
+                .query_row(params![hash], |row| {
+                    let stored: SecretHash = row.get(6)?;
+                    Ok(read_key(row).map(|key| (key, stored)))
+                })
+                .optional()?
+                .transpose()
+        })
+    }
+
     /// Revokes the key with that id. `false` if there is none or it was revoked before.
     ///
     /// # Errors
@@ -248,6 +264,7 @@ mod tests {
         assert!(tool.insert(&key("key_9", Role::Agent), &[1; 32]).is_err(), "a secret belongs to one key");
         assert_eq!(gateway.find(&[1; 32]).unwrap(), Some(key("key_1", Role::Reviewer)));
         assert_eq!(gateway.find(&[9; 32]).unwrap(), None);
+        assert_eq!(gateway.find_with_hash(&[1; 32]).unwrap(), Some((key("key_1", Role::Reviewer), [1; 32])));
         assert_eq!(gateway.list().unwrap().len(), 4);
         assert!(tool.revoke("key_1", at(5)).unwrap());
         assert!(!tool.revoke("key_1", at(6)).unwrap() && !tool.revoke("key_7", at(6)).unwrap());

@@ -116,6 +116,8 @@ fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
 
 /// Refuses another program's database and a newer schema, before anything is written.
 fn check_identity(conn: &Connection, path: &Path) -> Result<i64, StoreError> {
+    // One snapshot: another process may be migrating between the reads.
+    let _snapshot = if conn.is_autocommit() { Some(conn.unchecked_transaction()?) } else { None };
     let application: i64 = conn.query_row("PRAGMA application_id", [], |row| row.get(0))?;
     let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let objects: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
