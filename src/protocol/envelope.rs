@@ -253,4 +253,6 @@ pub(super) fn text_of(raw: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
