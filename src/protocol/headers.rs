@@ -167,8 +167,8 @@ pub fn http_status(error: &McpError) -> u16 {
         | ErrorKind::HeaderMismatch
         | ErrorKind::MissingCapability
         | ErrorKind::UnsupportedVersion => 400,
-        // A request whose `_meta` is malformed never reached a handler.
-        ErrorKind::InvalidParams if about_meta(error) => 400,
+        // A request whose `params` or `_meta` are malformed as a whole never reached a handler.
+        ErrorKind::InvalidParams if about_envelope(error) => 400,
         ErrorKind::MethodNotFound => 404,
         ErrorKind::Unauthorized => 401,
         ErrorKind::TooLarge => 413,
@@ -176,8 +176,9 @@ pub fn http_status(error: &McpError) -> u16 {
     }
 }
 
-fn about_meta(error: &McpError) -> bool {
-    error.data.get("member").and_then(|m| m.as_str()).is_some_and(|m| m == "_meta" || m.starts_with("_meta."))
+fn about_envelope(error: &McpError) -> bool {
+    let member = error.data.get("member").and_then(|member| member.as_str());
+    member.is_some_and(|member| matches!(member, "params" | "_meta") || member.starts_with("_meta."))
 }
 
 /// The protocol version, if `_meta` has all that every request must have.

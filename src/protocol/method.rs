@@ -3,7 +3,7 @@
 //! One table, read by the dispatcher: a method that is not here, or not in the client's revision, is
 //! `-32601`. Sources: `schema.ts` of each revision; the last three requests are our own extensions.
 
-use super::{Era, ErrorKind, McpError, Revision};
+use super::{Era, ErrorKind, McpError, Revision, negotiate};
 
 /// In which revisions a method exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,8 @@ impl Method {
     pub fn request(name: &str, revision: Revision) -> Result<Self, McpError> {
         match Self::parse(name) {
             Some(method) if method.is_request() && method.exists_in(revision) => Ok(method),
+            // Nobody but a handshake-era client sends this, and it may show the message to a person.
+            Some(Self::Initialize) => Err(not_found(name).with("supported", negotiate::supported(None))),
             _ => Err(not_found(name)),
         }
     }

@@ -35,6 +35,14 @@ pub fn supported(era: Option<Era>) -> Vec<&'static str> {
     Revision::ALL.iter().rev().filter(|r| era.is_none_or(|era| r.era() == era)).map(|r| r.as_str()).collect()
 }
 
+/// `-32021`: the request needs what its client did not declare. `required` is a `ClientCapabilities` object
+/// of what is missing (2026-07-28/basic/index, "`_meta`"). Of the stateless era only.
+#[must_use]
+pub fn missing_capability(required: serde_json::Value) -> McpError {
+    McpError::new(ErrorKind::MissingCapability, "The client lacks a capability that this request needs")
+        .with("requiredCapabilities", required)
+}
+
 fn unsupported(kind: ErrorKind, requested: &str, supported: &[&str]) -> McpError {
     // What a client sends is echoed only as far as any version is long.
     let requested: String = requested.chars().take(64).collect();

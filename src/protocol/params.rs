@@ -32,23 +32,37 @@ pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, 
 /// Reads again what has failed, this time keeping track of where: only the failing path pays for it.
 fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Ok(_) => invalid("params", "`params` are invalid"),
-        Err(error) => {
-            let mut reason = error.inner().to_string();
-            // The position is one within `params`, which the client cannot see.
-            if let Some(at) = reason.rfind(" at line ") {
-                reason.truncate(at);
-            }
-            match error.path().to_string().as_str() {
-                "." | "?" => match reason.split('`').nth(1).map(str::to_owned) {
-                    Some(member) => invalid(&member, format!("`params`: {reason}")),
-                    None => invalid("params", format!("`params`: {reason}")),
-                },
-                path => invalid(path, format!("`params.{path}`: {reason}")),
-            }
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
+        return invalid("params", "`params` are invalid");
+    };
+    let mut reason = error.inner().to_string();
+    // The position is one within `params`, which the client cannot see.
+    if let Some(at) = reason.rfind(" at line ") {
+        reason.truncate(at);
+    }
+    let (field, what) = verdict(&reason);
+    let path = error.path().to_string();
+    let member = match (path.as_str(), field) {
+        ("." | "?", None) => return invalid("params", format!("`params` {what}")),
+        ("." | "?", Some(field)) => field.to_owned(),
+        (path, None) => path.chars().take(128).collect(),
+        // A member that is there twice is already part of the path.
+        (path, Some(field)) if path.rsplit('.').next() == Some(field) => path.to_owned(),
+        (path, Some(field)) => format!("{path}.{field}"),
+    };
+    invalid(&member, format!("`params.{member}` {what}"))
+}
+
+/// The member that serde names, and what is wrong. Only our own part of serde's text is passed on: the rest
+/// quotes what the client sent, at any length.
+fn verdict(reason: &str) -> (Option<&str>, String) {
+    for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is there more than once")] {
+        if let Some(rest) = reason.strip_prefix(prefix) {
+            return (rest.strip_suffix('`'), what.to_owned());
         }
     }
+    let expected = reason.strip_prefix("expected ").or_else(|| reason.rsplit_once(", expected ").map(|(_, tail)| tail));
+    (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
 }
 
 /// An `InvalidParams` error about that member.

@@ -21,10 +21,7 @@ pub(super) fn optional_object<'de: 'a, 'a, D: Deserializer<'de>>(
 /// A map whose values are all strings.
 pub(super) fn strings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
     let map = Map::deserialize(deserializer)?;
-    match map.iter().find(|(_, value)| !value.is_string()) {
-        None => Ok(map),
-        Some((name, _)) => Err(Error::custom(format!("the value of `{name}` must be a string"))),
-    }
+    if map.values().all(Value::is_string) { Ok(map) } else { Err(Error::custom("expected a map of strings")) }
 }
 
 /// A string or an integer, kept byte for byte.
