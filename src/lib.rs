@@ -8,3 +8,4 @@ pub mod protocol;
 pub mod providers;
 pub mod rest;
 pub mod store;
+pub mod telemetry;
