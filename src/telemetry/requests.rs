@@ -12,7 +12,7 @@ use std::{
 use metrics::{Counter, Histogram, counter, histogram};
 
 use super::metrics::{ERRORS, REQUEST_DURATION, REQUESTS, Transport, labels};
-use crate::protocol::ErrorKind;
+use crate::protocol::{ErrorKind, method::Method as Protocol};
 
 labels! {
     /// How a request ended.
@@ -63,42 +63,8 @@ impl Outcome {
     }
 }
 
-macro_rules! methods {
-    ($($name:literal,)*) => {
-        /// A method as a label: one of a closed list, all else is `other`.
-        const METHODS: &[&str] = &[$($name,)*];
-    };
-}
-
-methods! {
-    "other",
-    "initialize",
-    "server/discover",
-    "ping",
-    "tools/list",
-    "tools/call",
-    "resources/list",
-    "resources/templates/list",
-    "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "prompts/list",
-    "prompts/get",
-    "completion/complete",
-    "logging/setLevel",
-    "subscriptions/listen",
-    "tasks/get",
-    "tasks/list",
-    "tasks/result",
-    "tasks/update",
-    "tasks/cancel",
-    "health/check",
-    "info/server",
-    "metrics/get",
-    "notifications/initialized",
-    "notifications/cancelled",
-    "notifications/progress",
-    "notifications/roots/list_changed",
+/// Requests that are no MCP methods: the REST doors, the plain HTTP doors, the dashboard's files.
+const DOORS: [&str; 19] = [
     "rest/changes",
     "rest/change",
     "rest/decision",
@@ -117,13 +83,15 @@ methods! {
     "rest/tools",
     "rest/tool",
     "dashboard",
-}
+    "stdio/attach",
+];
 
-const METHOD_COUNT: usize = METHODS.len();
+/// `other`, the protocol's methods, the doors.
+const METHOD_COUNT: usize = 1 + Protocol::ALL.len() + DOORS.len();
 const OUTCOME_COUNT: usize = Outcome::ALL.len();
 const TRANSPORT_COUNT: usize = Transport::ALL.len();
 
-/// The index of a method's label. Take it once per request; comparing names costs some 20 ns.
+/// The index of a method's label; free for a method of the protocol, some 20 ns by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Method(u8);
 
@@ -131,16 +99,33 @@ impl Method {
     /// What is not in the list.
     pub const OTHER: Self = Self(0);
 
-    /// The label of a method's name; unknown names are [`Method::OTHER`].
+    /// The label of a name, of the protocol or of a door; unknown names are [`Method::OTHER`].
     #[must_use]
     pub fn of(name: &str) -> Self {
-        let at = METHODS.iter().position(|m| *m == name).unwrap_or(0);
+        if let Some(method) = Protocol::parse(name) {
+            return method.into();
+        }
+        let at = DOORS.iter().position(|door| *door == name).map_or(0, |at| 1 + Protocol::ALL.len() + at);
         u8::try_from(at).map_or(Self::OTHER, Self)
     }
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        METHODS.get(usize::from(self.0)).copied().unwrap_or("other")
+        let at = usize::from(self.0);
+        match at.checked_sub(1) {
+            None => "other",
+            Some(at) => match Protocol::ALL.get(at) {
+                Some(method) => method.as_str(),
+                None => DOORS.get(at - Protocol::ALL.len()).copied().unwrap_or("other"),
+            },
+        }
+    }
+}
+
+impl From<Protocol> for Method {
+    fn from(method: Protocol) -> Self {
+        // The table of methods has far fewer than 255 rows; a test says so.
+        u8::try_from(method as usize + 1).map_or(Self::OTHER, Self)
     }
 }
 
@@ -210,7 +195,7 @@ impl RequestMetrics {
 /// Makes the families appear in the first scrape.
 pub(super) fn register() {
     let all = RequestMetrics::get();
-    let ping = Method::of("ping");
+    let ping = Method::from(Protocol::Ping);
     if let Some(cell) = all.counts.first().and_then(|c| c.get(usize::from(ping.0))).and_then(|c| c.first()) {
         cell.get_or_init(|| counter!(REQUESTS, "transport" => "http", "method" => "ping", "outcome" => "ok"));
     }
@@ -266,15 +251,17 @@ mod tests {
 
     #[test]
     fn labels_are_distinct_and_bounded() {
-        let mut names: Vec<&str> = METHODS.to_vec();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), METHODS.len());
-        assert!(METHODS.len() < 256);
-        for name in METHODS {
-            assert_eq!(Method::of(name).as_str(), *name);
+        let mut names = std::collections::BTreeSet::new();
+        for at in 0..METHOD_COUNT {
+            let method = Method(u8::try_from(at).unwrap());
+            assert!(names.insert(method.as_str()), "{}", method.as_str());
+            assert_eq!(Method::of(method.as_str()), method);
+        }
+        for method in Protocol::ALL {
+            assert_eq!(Method::from(*method).as_str(), method.as_str());
         }
         assert_eq!(Method::of("tools/cal\n"), Method::OTHER);
+        assert_eq!(Method(255).as_str(), "other");
     }
 
     #[test]
