@@ -1,5 +1,6 @@
 //! Countersign: an MCP gateway that puts a person between an AI agent and every write.
 
+pub mod attach;
 pub mod auth;
 pub mod changes;
 pub mod config;
@@ -8,3 +9,4 @@ pub mod protocol;
 pub mod providers;
 pub mod rest;
 pub mod store;
+pub mod telemetry;
