@@ -1,5 +1,126 @@
 //! The REST API under `/api` and the two feed doors, for people at a dashboard, in a terminal or with curl.
+//!
+//! Every door here needs a reviewer's or viewer's credential, on loopback too, but for signing in and for the
+//! description of the API. Handlers only translate: what may happen to a change is decided in [`crate::pending`].
 
+pub mod account;
+pub mod body;
+pub mod caller;
+pub mod changes;
+pub mod events;
+pub mod events_ws;
 pub mod problem;
+pub mod query;
+pub mod streams;
+pub mod views;
 
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse, Resource,
+    guard::{self, Guard},
+    http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    web::{self, ServiceConfig},
+};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+pub use caller::Caller;
 pub use problem::Problem;
+pub use query::Query;
+pub use streams::StreamSlots;
+pub use views::{ProviderInfo, ProvidersView, SessionInfo, SessionsView};
+
+use crate::{
+    auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore},
+    config::Config,
+    pending::{Changes, Feed},
+};
+
+/// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// What the handlers need; given to the application as `web::Data`. One for all workers.
+pub struct RestState {
+    pub changes: Changes,
+    pub feed: Feed,
+    pub authenticator: Arc<Authenticator>,
+    pub sign_ins: Arc<DashboardSignIns>,
+    pub codes: Arc<dyn CodeStore>,
+    pub config: Arc<Config>,
+    pub origins: Arc<OriginRules>,
+    pub sessions: Arc<dyn SessionsView>,
+    pub providers: Arc<dyn ProvidersView>,
+    /// Ends the feed's streams.
+    pub shutdown: CancellationToken,
+    /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
+    pub web_sockets: Arc<Semaphore>,
+    pub streams: Arc<StreamSlots>,
+    pub sign_in_attempts: Attempts,
+}
+
+/// One path, its methods as the `Allow` header names them, and its handlers.
+pub struct Route {
+    pub path: &'static str,
+    pub allow: &'static str,
+    build: fn(Resource) -> Resource,
+}
+
+const READ: &str = "GET, HEAD";
+const POST: &str = "POST";
+
+fn read() -> impl Guard {
+    guard::Any(guard::Get()).or(guard::Head())
+}
+
+/// All paths of this module.
+pub const ROUTES: [Route; 13] = [
+    Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
+    Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
+    Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
+    Route { path: "/api/me", allow: READ, build: |r| r.route(web::route().guard(read()).to(account::me)) },
+    Route { path: "/api/changes", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::list)) },
+    Route { path: "/api/changes/{id}", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::one)) },
+    Route { path: "/api/changes/{id}/decision", allow: POST, build: |r| r.route(web::post().to(changes::decide)) },
+    Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
+    Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
+    Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
+    Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::providers)) },
+    Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
+    Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
+];
+
+/// Registers everything: `App::new().app_data(web::Data<RestState>).configure(rest::routes)`.
+pub fn routes(config: &mut ServiceConfig) {
+    for route in ROUTES {
+        let allow = route.allow;
+        let refuse = move |request: HttpRequest| {
+            let problem = Problem::method_not_allowed(request.method().as_str(), allow);
+            async move { Err::<HttpResponse, _>(problem) }
+        };
+        config.service((route.build)(web::resource(route.path)).default_service(web::to(refuse)));
+    }
+    config.service(web::scope("/api").default_service(web::to(not_found)));
+}
+
+/// A problem document for paths that lead nowhere; for the application's own default service too.
+pub async fn not_found(request: HttpRequest) -> Result<HttpResponse, Problem> {
+    Err(Problem::not_found(request.path()))
+}
+
+async fn openapi() -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type("application/json")
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-cache")))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+        .body(OPENAPI)
+}
+
+/// An answer that is nobody else's to keep.
+fn json_ok(body: &impl Serialize) -> HttpResponse {
+    HttpResponse::Ok()
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+        .json(body)
+}

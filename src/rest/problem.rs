@@ -2,16 +2,23 @@
 //!
 //! The text is for the client; what the log should know beyond it is logged where it happens.
 
+use std::sync::Arc;
+
 use actix_web::{
     HttpResponse, HttpResponseBuilder, ResponseError,
     http::{
         StatusCode,
-        header::{ALLOW, CACHE_CONTROL, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS},
+        header::{ALLOW, CACHE_CONTROL, HeaderValue, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS},
     },
 };
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+use serde_json::Value;
 
-use crate::protocol::{ErrorKind, McpError};
+use crate::{
+    changes::Change,
+    pending::DecideError,
+    protocol::{ErrorKind, McpError},
+};
 
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
@@ -22,9 +29,12 @@ pub struct Problem {
     pub error: McpError,
     status: StatusCode,
     allow: Option<&'static str>,
+    /// The change as it is now, where a decision came too late for what was shown.
+    change: Option<Arc<Change>>,
 }
 
 impl Problem {
+    #[must_use]
     pub fn new(kind: ErrorKind, detail: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         McpError::new(kind, detail).into()
     }
@@ -61,26 +71,52 @@ impl Problem {
         }
     }
 
-    /// The document itself.
+    /// The client took too long to send its body.
     #[must_use]
-    pub fn document(&self) -> Value {
-        let mut members = Map::new();
-        members.insert("type".into(), "about:blank".into());
-        members.insert("title".into(), self.status.canonical_reason().unwrap_or("Client Closed Request").into());
-        members.insert("status".into(), self.status.as_u16().into());
-        members.insert("detail".into(), self.error.message.as_ref().into());
-        members.insert("code".into(), self.error.kind.code().into());
-        for (key, value) in &self.error.data {
-            members.entry(key.clone()).or_insert_with(|| value.clone());
+    pub fn request_timeout() -> Self {
+        let problem = Self::new(ErrorKind::Timeout, "the body did not arrive in time");
+        Self { status: StatusCode::REQUEST_TIMEOUT, ..problem }
+    }
+
+    /// This path speaks WebSocket only.
+    #[must_use]
+    pub fn upgrade_required(why: &str) -> Self {
+        let problem = Self::new(ErrorKind::InvalidRequest, format!("this path is a WebSocket: {why}"));
+        Self { status: StatusCode::UPGRADE_REQUIRED, ..problem }
+    }
+}
+
+/// The members of every document; those of an error's own data come after them and cannot replace them.
+const MEMBERS: [&str; 6] = ["type", "title", "status", "detail", "code", "change"];
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut document = serializer.serialize_map(None)?;
+        document.serialize_entry("type", "about:blank")?;
+        document.serialize_entry("title", self.status.canonical_reason().unwrap_or("Client Closed Request"))?;
+        document.serialize_entry("status", &self.status.as_u16())?;
+        document.serialize_entry("detail", &self.error.message)?;
+        document.serialize_entry("code", self.error.kind.code())?;
+        for (key, value) in self.error.data.iter().filter(|(key, _)| !MEMBERS.contains(&key.as_str())) {
+            document.serialize_entry(key, value)?;
         }
-        Value::Object(members)
+        if let Some(change) = &self.change {
+            document.serialize_entry("change", change)?;
+        }
+        document.end()
+    }
+}
+
+impl From<DecideError> for Problem {
+    fn from(error: DecideError) -> Self {
+        Self { change: error.current, ..error.error.into() }
     }
 }
 
 impl From<McpError> for Problem {
     fn from(error: McpError) -> Self {
         let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self { error, status, allow: None }
+        Self { error, status, allow: None, change: None }
     }
 }
 
@@ -110,7 +146,11 @@ impl ResponseError for Problem {
         if let Some(seconds) = self.error.data.get("retryAfter").and_then(Value::as_u64) {
             response.insert_header((RETRY_AFTER, seconds));
         }
-        response.body(self.document().to_string())
+        if self.status == StatusCode::UPGRADE_REQUIRED {
+            response.insert_header((UPGRADE, HeaderValue::from_static("websocket")));
+        }
+        // Only maps with odd keys and broken `Serialize`s fail, and there are none here.
+        response.body(serde_json::to_string(self).unwrap_or_default())
     }
 }
 
@@ -126,7 +166,7 @@ mod tests {
         assert_eq!(document["status"], 409);
         assert_eq!(document["title"], "Conflict");
         assert_eq!(document["code"], "VERSION_CONFLICT");
-        assert_eq!(document["change"], 7);
+        assert_eq!(document["version"], 7);
         assert_eq!(document["type"], "about:blank");
     }
 

@@ -1,0 +1,165 @@
+//! Changes and the audit trail: lists, one, a decision, a settlement.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{Caller, Problem, Query, RestState, body, json_ok};
+use crate::{
+    changes::{Change, ChangeState, Verdict, audit::AuditEntry, digest::hex},
+    pending::{ChangeFilter, DecideChange},
+    protocol::ErrorKind,
+};
+
+fn id(request: &HttpRequest) -> Result<&str, Problem> {
+    let id = request.match_info().query("id");
+    let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    if legal { Ok(id) } else { Err(no_such_change()) }
+}
+
+fn no_such_change() -> Problem {
+    Problem::new(ErrorKind::ChangeNotFound, "there is no change with this id")
+}
+
+/// `GET /api/changes?status=&principal=&limit=&cursor=`, newest first.
+pub async fn list(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        changes: Vec<Arc<Change>>,
+        next_cursor: Option<String>,
+        counts: BTreeMap<ChangeState, u64>,
+    }
+    let query = Query::read(&request, &["status", "principal", "limit", "cursor"])?;
+    let filter = ChangeFilter { states: query.names("status")?, principal: query.get("principal").map(str::to_owned) };
+    let page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
+    let counts = state.changes.counts().await?;
+    drop(caller);
+    Ok(json_ok(&Answer { changes: page.items, next_cursor: page.next_cursor, counts }))
+}
+
+/// `GET /api/changes/{id}`
+pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let change = state.changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
+    Ok(json_ok(&change))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DecisionBody {
+    decision: Verdict,
+    comment: Option<String>,
+    version: u64,
+    digest: Option<String>,
+}
+
+/// `POST /api/changes/{id}/decision`
+pub async fn decide(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let reviewer = Arc::clone(caller.decides()?);
+    let id = id(&request)?.to_owned();
+    let body: DecisionBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    let decision = DecideChange {
+        id,
+        reviewer,
+        verdict: body.decision,
+        comment: body::comment(body.comment)?,
+        version: body.version,
+        digest: body.digest,
+    };
+    Ok(json_ok(&state.changes.decide(decision).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Applied,
+    Failed,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettleBody {
+    outcome: Outcome,
+    comment: Option<String>,
+    version: u64,
+}
+
+/// `POST /api/changes/{id}/settle`
+pub async fn settle(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let reviewer = Arc::clone(caller.decides()?);
+    let id = id(&request)?.to_owned();
+    let body: SettleBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    let applied = matches!(body.outcome, Outcome::Applied);
+    let comment = body::comment(body.comment)?;
+    Ok(json_ok(&state.changes.settle(&id, &reviewer, applied, comment, body.version).await?))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry<'a> {
+    seq: u64,
+    at: Timestamp,
+    change_id: &'a str,
+    event: &'a str,
+    from: Option<ChangeState>,
+    to: ChangeState,
+    actor: &'a str,
+    details: &'a RawValue,
+    prev_hash: String,
+    hash: String,
+}
+
+impl<'a> From<&'a AuditEntry> for Entry<'a> {
+    fn from(entry: &'a AuditEntry) -> Self {
+        Self {
+            seq: entry.seq,
+            at: entry.at,
+            change_id: &entry.change_id,
+            event: &entry.event,
+            from: entry.from,
+            to: entry.to,
+            actor: &entry.actor,
+            details: &entry.details,
+            prev_hash: hex(&entry.prev_hash),
+            hash: hex(&entry.hash),
+        }
+    }
+}
+
+/// `GET /api/audit?change=&limit=&cursor=`, newest first, with the head of the whole trail.
+pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    struct Head {
+        seq: u64,
+        hash: String,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer<'a> {
+        entries: Vec<Entry<'a>>,
+        next_cursor: Option<String>,
+        head: Head,
+    }
+    let query = Query::read(&request, &["change", "limit", "cursor"])?;
+    let change = query.get("change").map(str::to_owned);
+    let (page, head) = state.changes.audit(change, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
+    Ok(json_ok(&Answer {
+        entries: page.items.iter().map(Entry::from).collect(),
+        next_cursor: page.next_cursor,
+        head: Head { seq: head.seq, hash: hex(&head.hash) },
+    }))
+}
