@@ -72,6 +72,14 @@ pub fn fingerprint(parts: &[(&str, &str)]) -> String {
     hasher.finish()
 }
 
+/// Hash of a whole change as it is stored, for the audit trail.
+#[must_use]
+pub fn body_hash(json: &str) -> String {
+    let mut hasher = PartHasher::new("countersign.change.1");
+    hasher.part(json.as_bytes());
+    hasher.finish()
+}
+
 /// What a reviewer is shown of a change.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {

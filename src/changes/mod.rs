@@ -1,5 +1,6 @@
 //! The domain of changes: what a change is, its states, its diff, its audit trail. Pure: the clock is passed in.
 
+pub mod arguments;
 pub mod audit;
 pub mod diff;
 pub mod digest;

@@ -1,17 +1,45 @@
 //! Pending changes at work: the one writer (`PendingChanges`), the `Executor` that runs what was approved,
-//! and the `Feed` that tells everybody. Commit, then announce.
+//! and the [`Feed`] that tells everybody. Commit, then announce.
 //!
-//! Everyone else holds a [`Changes`] handle.
+//! Everyone else holds a [`Changes`] handle. Nothing here ever runs a write that was not approved, runs one twice,
+//! or tells of a transition that is not durable.
+
+mod actor;
+mod commit;
+mod decide;
+mod executor;
+mod expiry;
+pub mod feed;
+mod ledger;
+mod propose;
+mod recheck;
+mod record;
+mod start;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod watch;
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::{
     auth::Principal,
-    changes::{Change, ChangeState, Preview, Proposer, Verdict},
-    protocol::McpError,
+    changes::{
+        Change, ChangeState, Preview, Proposer, Verdict,
+        audit::{AuditEntry, AuditHead},
+    },
+    config::ChangesConfig,
+    protocol::{ErrorKind, McpError},
+    store::{ListQuery, StoreError},
 };
+
+pub use crate::store::crash::crash_point;
+pub use feed::{Feed, FeedChange, FeedEvent, FeedSubscription};
+pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.
 pub struct Proposal {
@@ -35,6 +63,7 @@ pub struct ChangeFilter {
 }
 
 /// A page of a listing, newest first.
+#[derive(Debug)]
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Opaque; `None` at the end.
@@ -42,6 +71,7 @@ pub struct Page<T> {
 }
 
 /// A decision as it comes from a door.
+#[derive(Clone, Debug)]
 pub struct DecideChange {
     pub id: String,
     pub reviewer: Arc<Principal>,
@@ -60,37 +90,146 @@ pub struct DecideError {
     pub current: Option<Arc<Change>>,
 }
 
+impl From<McpError> for DecideError {
+    fn from(error: McpError) -> Self {
+        Self { error, current: None }
+    }
+}
+
+/// The wall clock; tests pass their own.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// How pending changes are bounded and timed.
+#[derive(Clone)]
+pub struct PendingConfig {
+    /// Changes of one principal that are not final, and bytes of them (arguments, diff and all).
+    pub max_pending: usize,
+    pub max_pending_bytes: usize,
+    /// Bytes of one change.
+    pub max_change_bytes: usize,
+    /// Bytes of a tool's result that are kept.
+    pub max_result_bytes: usize,
+    /// Transitions on their way to the store, and bytes of them.
+    pub queue: usize,
+    pub queue_bytes: usize,
+    /// How long a provider may take to preview, and to run.
+    pub preview_timeout: Duration,
+    pub run_timeout: Duration,
+    /// How long a door waits for the store.
+    pub write_timeout: Duration,
+    /// Approved changes that run at the same time.
+    pub concurrency: usize,
+    /// How long after the start an approved change waits for its provider to appear.
+    pub provider_grace: Duration,
+    /// Waits ([`Changes::wait`]) at the same time.
+    pub max_waiters: usize,
+    /// How often expiry is looked for.
+    pub expiry_interval: Duration,
+    /// Events that the feed keeps in memory.
+    pub feed_ring: usize,
+    pub clock: Clock,
+}
+
+impl From<&ChangesConfig> for PendingConfig {
+    fn from(config: &ChangesConfig) -> Self {
+        Self {
+            max_pending: config.max_pending,
+            max_pending_bytes: config.max_pending_bytes,
+            max_change_bytes: 20 << 20,
+            max_result_bytes: 1 << 20,
+            queue: 4096,
+            queue_bytes: 256 << 20,
+            preview_timeout: Duration::from_secs(10),
+            run_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(15),
+            concurrency: 16,
+            provider_grace: Duration::from_secs(30),
+            max_waiters: 10_000,
+            expiry_interval: Duration::from_secs(1),
+            feed_ring: 4096,
+            clock: Arc::new(Timestamp::now),
+        }
+    }
+}
+
 /// The handle to everything about changes. Cheap to clone; methods may be called from any thread.
 #[derive(Clone)]
-pub struct Changes {}
+pub struct Changes {
+    inner: Arc<start::Inner>,
+}
 
-#[allow(clippy::unused_async, clippy::missing_errors_doc, clippy::todo, unused_variables)]
+/// The longest comment of a decision, in bytes.
+pub const MAX_COMMENT: usize = 4096;
+/// The longest idempotency key, in bytes.
+pub const MAX_IDEMPOTENCY_KEY: usize = 256;
+/// The most items of a page.
+pub const MAX_PAGE: usize = 500;
+
 impl Changes {
     /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
-    /// same tool and arguments returns the same change.
+    /// same tool and arguments returns the same change. Without a key, a twin is a change of its own.
+    ///
+    /// # Errors
+    /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
+    /// many of this principal are open), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-        todo!()
+        propose::propose(&self.inner, proposal).await
     }
+
+    /// # Errors
+    /// Those of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
-        todo!()
+        if id.len() > 64 {
+            return Ok(None);
+        }
+        self.inner.store.get(id).await.map_err(|e| store_error(&e))
     }
+
+    /// Newest first; `limit` is held to 1..=500.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
     pub async fn list(
         &self,
         filter: ChangeFilter,
         limit: usize,
         cursor: Option<String>,
     ) -> Result<Page<Arc<Change>>, McpError> {
-        todo!()
+        let limit = limit.clamp(1, MAX_PAGE);
+        let before = parse_cursor(cursor.as_deref())?;
+        // One more than asked for tells whether there is a next page.
+        let query = ListQuery { states: filter.states, principal: filter.principal, before, limit: limit + 1 };
+        let mut found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next_cursor = found.last().filter(|_| more).map(|(no, _)| no.to_string());
+        Ok(Page { items: found.into_iter().map(|(_, change)| change).collect(), next_cursor })
     }
-    /// Approves or rejects. Refuses the proposer, an old version, and a target that moved (which makes it stale).
+
+    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that moved (which
+    /// makes the change stale, and pending again with a fresh diff). Goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
+    /// `CHANGE_EXPIRED`, what the provider said of the preview, and those of the store. All conflicts carry the
+    /// change as it is now.
     pub async fn decide(&self, decision: DecideChange) -> Result<Arc<Change>, DecideError> {
-        todo!()
+        decide::decide(self, decision).await
     }
+
     /// By its proposer, while pending or stale.
+    ///
+    /// # Errors
+    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, DecideError> {
-        todo!()
+        decide::withdraw(&self.inner, id, principal).await
     }
+
     /// A reviewer says how an unknown outcome ended.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those
+    /// of the store.
     pub async fn settle(
         &self,
         id: &str,
@@ -99,11 +238,85 @@ impl Changes {
         comment: Option<String>,
         version: u64,
     ) -> Result<Arc<Change>, DecideError> {
-        todo!()
+        decide::settle(&self.inner, id, reviewer, applied, comment, version).await
     }
+
     /// Returns when the change's version is above `version`, or it is final, or `timeout` has passed
-    /// (then the change as it is). Cancel-safe.
+    /// (then the change as it is); at once when the gateway shuts down. Cancel-safe.
+    ///
+    /// # Errors
+    /// `OVERLOADED` where too many wait already; those of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
-        todo!()
+        let watch = self.inner.watchers.watch(id);
+        let mut watch = watch.ok_or_else(|| {
+            McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
+        })?;
+        let Some(mut change) = self.get(id).await? else { return Ok(None) };
+        let news = async {
+            while change.version <= version && !change.state.is_final() {
+                let Some(latest) = watch.next().await else { return };
+                // What was read may be newer than what was announced since.
+                if latest.version > change.version {
+                    change = latest;
+                }
+            }
+        };
+        // A timeout is an answer here: the change as it is.
+        let _ = tokio::time::timeout(timeout, news).await;
+        Ok(Some(change))
     }
+
+    /// The feed of change and session events.
+    #[must_use]
+    pub fn feed(&self) -> &Feed {
+        &self.inner.feed
+    }
+
+    /// How many changes are in each state, all states named.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(ChangeState, u64)> {
+        self.inner.counts.read()
+    }
+
+    /// The audit trail, newest first, of one change or of all; `limit` is held to 1..=500.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    pub async fn audit_page(
+        &self,
+        change: Option<&str>,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page<AuditEntry>, McpError> {
+        let limit = limit.clamp(1, MAX_PAGE);
+        let before = parse_cursor(cursor)?;
+        let page = self.inner.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
+        let mut items = page.await.map_err(|e| store_error(&e))?;
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next_cursor = items.last().filter(|_| more).map(|entry| entry.seq.to_string());
+        Ok(Page { items, next_cursor })
+    }
+
+    /// The end of the audit trail, to export.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
+        self.inner.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
+    }
+}
+
+fn parse_cursor(cursor: Option<&str>) -> Result<Option<u64>, McpError> {
+    cursor
+        .map(|text| text.parse().map_err(|_| McpError::new(ErrorKind::InvalidParams, "The cursor is not valid")))
+        .transpose()
+}
+
+/// What a client hears of a failing store; the log hears the rest.
+fn store_error(error: &StoreError) -> McpError {
+    if !matches!(error, StoreError::Closed) {
+        tracing::error!(%error, "the store failed");
+    }
+    error.to_mcp()
 }

@@ -1,12 +1,12 @@
 //! What can go wrong with the store, and whether a failed write certainly did nothing.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 /// An error of the store. The text is for the log and the terminal; clients get [`StoreError::to_mcp`].
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot use the data directory {path}: {source}")]
-    DataDir { path: PathBuf, source: std::io::Error },
+    DataDir { path: PathBuf, source: Arc<std::io::Error> },
     #[error("{path} is not a Countersign database (application id {found:#x}); move it away or choose another --data")]
     Foreign { path: PathBuf, found: i64 },
     #[error(
@@ -31,7 +31,7 @@ pub enum StoreError {
     #[error("the outcome of the write is unknown")]
     OutcomeUnknown,
     #[error("{0}")]
-    Sqlite(rusqlite::Error),
+    Sqlite(Arc<rusqlite::Error>),
 }
 
 impl StoreError {
@@ -72,7 +72,7 @@ impl From<rusqlite::Error> for StoreError {
         match error.sqlite_error_code() {
             Some(Code::DiskFull) => Self::DiskFull,
             Some(Code::DatabaseBusy | Code::DatabaseLocked) => Self::Locked,
-            _ => Self::Sqlite(error),
+            _ => Self::Sqlite(Arc::new(error)),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::{
     io::{Read, Seek, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
+    sync::Arc,
 };
 
 use super::{StoreError, open::ensure_data_dir};
@@ -36,7 +37,7 @@ pub enum LockError {
 pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
-    let fail = |source| StoreError::DataDir { path: path.clone(), source };
+    let fail = |source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
     let mut file = fs::OpenOptions::new()
         .read(true)
         .write(true)

@@ -1,9 +1,150 @@
 //! The durable store: changes, their audit trail, the feed's events, keys. SQLite in the data directory.
+//!
+//! One trait ([`Store`]), written so that another backend fits, and one suite of tests against it. A write is a
+//! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
+//! about changes: what may happen is decided before, by [`crate::changes::machine`].
 
+pub mod crash;
 pub mod error;
 pub mod keys;
 pub mod lock;
 pub mod open;
+mod reader;
+mod rows;
+mod sqlite;
+#[cfg(test)]
+mod suite;
+mod verify;
+mod writer;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+
+use crate::changes::{
+    Change, ChangeState,
+    audit::{AuditEntry, AuditHead},
+    machine::EventKind,
+};
 
 pub use error::StoreError;
 pub use lock::{DataLock, LockError, lock_data_dir};
+pub use sqlite::{SqliteOptions, SqliteStore};
+pub use verify::{Verified, VerifyError, verify_audit};
+
+/// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The change after the transition.
+    pub change: Arc<Change>,
+    /// The version that it replaces; `None` for a new change.
+    pub expected: Option<u64>,
+    /// The whole change as JSON.
+    pub body: String,
+    pub kind: EventKind,
+    pub from: Option<ChangeState>,
+    pub at: Timestamp,
+    pub actor: String,
+    /// The audit entry's details: a JSON object.
+    pub details: String,
+    /// The feed event's members after `type` and `seq`, with the closing brace.
+    pub event_tail: String,
+}
+
+/// A transition that is durable.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Of its feed event.
+    pub seq: u64,
+    /// The feed event's JSON.
+    pub event: Bytes,
+}
+
+/// Why a transition was not written.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The change is not at the expected version.
+    #[error("the change has another version")]
+    Conflict,
+    /// There is a change with this id, or with this idempotency key of the same principal.
+    #[error("there is such a change already")]
+    Duplicate,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Hears the outcome of a write, on the store's thread: must be quick and never block. Called in commit order.
+pub type Done = Box<dyn FnOnce(Result<Written, WriteError>) + Send>;
+
+/// What is kept of a live change beside its row, to bound and to expire it.
+#[derive(Clone, Debug)]
+pub struct LiveChange {
+    pub id: String,
+    pub state: ChangeState,
+    pub principal: String,
+    pub bytes: u64,
+    pub expires_at: Timestamp,
+}
+
+/// A stored feed event.
+#[derive(Clone, Debug)]
+pub struct StoredEvent {
+    pub seq: u64,
+    /// As `change.created`.
+    pub kind: String,
+    pub data: String,
+}
+
+/// Which changes to list, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Empty means any.
+    pub states: Vec<ChangeState>,
+    pub principal: Option<String>,
+    /// Only those created before the one with this number.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
+/// Where the feed and the trail end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    pub event: u64,
+    pub audit: AuditHead,
+}
+
+/// Answers of the store.
+pub type Answer<T> = BoxFuture<'static, Result<T, StoreError>>;
+
+/// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
+pub trait Store: Send + Sync + 'static {
+    /// Queues a transition; never blocks. Many are committed together.
+    ///
+    /// # Errors
+    /// [`StoreError::QueueFull`] or [`StoreError::Closed`]: `done` is not called then. Every other failure goes to
+    /// `done`, and says whether the write certainly did nothing ([`StoreError::certainly_aborted`]).
+    fn submit(&self, draft: Draft, done: Done) -> Result<(), StoreError>;
+
+    /// The change with that id.
+    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
+    /// The change that the principal proposed with that idempotency key.
+    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>>;
+    /// Changes with their numbers, newest first.
+    fn list(&self, query: ListQuery) -> Answer<Vec<(u64, Arc<Change>)>>;
+    /// All changes that are not final.
+    fn live(&self) -> Answer<Vec<LiveChange>>;
+    /// How many changes are in each state; states without changes may be left out.
+    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>>;
+    /// Feed events above `after`, in order, at most `limit`.
+    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>>;
+    /// Audit entries below `before`, newest first.
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>>;
+    fn heads(&self) -> Answer<Heads>;
+
+    /// Whether its threads live and it takes writes.
+    fn is_open(&self) -> bool;
+    /// Takes no more writes, finishes those that are queued, and closes the files. Blocks; may be called twice.
+    fn close(&self);
+}

@@ -6,6 +6,7 @@ use std::{
     fs,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -30,7 +31,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`StoreError::DataDir`]
 pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
-    let fail = |source| StoreError::DataDir { path: dir.to_owned(), source };
+    let fail = |source| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(source) };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
     let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
     if mode & 0o077 != 0 {
@@ -54,7 +55,7 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     ensure_data_dir(dir)?;
     let path = database_path(dir);
     // Created here for its mode; SQLite gives the same mode to the files beside it.
-    let fail = |source| StoreError::DataDir { path: path.clone(), source };
+    let fail = |source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
     let file =
         fs::OpenOptions::new().create(true).truncate(false).append(true).mode(0o600).open(&path).map_err(fail)?;
     if file.metadata().map_err(fail)?.permissions().mode() & 0o077 != 0 {
@@ -64,12 +65,12 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
-        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, e))?;
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, &e))?;
         match prepare(&mut conn, &path) {
             Ok(()) => return Ok(conn),
             // SQLite does not wait by itself where waiting could deadlock, as when the journal mode changes.
             Err(StoreError::Locked) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-            Err(StoreError::Sqlite(e)) => return Err(explain(&path, e)),
+            Err(StoreError::Sqlite(e)) => return Err(explain(&path, &e)),
             Err(other) => return Err(other),
         }
     }
@@ -82,10 +83,10 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
 pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
     let path = database_path(dir);
     if let Err(source) = fs::metadata(&path) {
-        return Err(StoreError::DataDir { path, source });
+        return Err(StoreError::DataDir { path, source: Arc::new(source) });
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, e))?;
+    let conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, &e))?;
     let ready = || -> Result<(), StoreError> {
         conn.busy_timeout(BUSY_TIMEOUT)?;
         check_identity(&conn, &path)?;
@@ -96,7 +97,7 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
     };
     match ready() {
         Ok(()) => Ok(conn),
-        Err(StoreError::Sqlite(e)) => Err(explain(&path, e)),
+        Err(StoreError::Sqlite(e)) => Err(explain(&path, &e)),
         Err(other) => Err(other),
     }
 }
@@ -153,16 +154,17 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
 }
 
 /// Says what an error of opening or reading means for this file.
-pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
+fn explain(path: &Path, error: &rusqlite::Error) -> StoreError {
     use rusqlite::ErrorCode as Code;
     match error.sqlite_error_code() {
         Some(Code::NotADatabase | Code::DatabaseCorrupt) => {
             StoreError::Corrupt { path: path.to_owned(), detail: error.to_string() }
         }
         Some(Code::CannotOpen | Code::PermissionDenied | Code::ReadOnly) => {
-            StoreError::DataDir { path: path.to_owned(), source: std::io::Error::other(error.to_string()) }
+            StoreError::DataDir { path: path.to_owned(), source: Arc::new(std::io::Error::other(error.to_string())) }
         }
-        _ => error.into(),
+        Some(Code::DatabaseBusy | Code::DatabaseLocked) => StoreError::Locked,
+        _ => StoreError::DataDir { path: path.to_owned(), source: Arc::new(std::io::Error::other(error.to_string())) },
     }
 }
 

@@ -12,7 +12,7 @@ CREATE TABLE changes (
     body            TEXT    NOT NULL
 ) STRICT;
 CREATE INDEX changes_by_state ON changes (state, no);
-CREATE INDEX changes_by_principal ON changes (principal, no);
+CREATE INDEX changes_by_principal ON changes (principal, state, no);
 CREATE UNIQUE INDEX changes_by_idempotency_key ON changes (principal, idempotency_key)
     WHERE idempotency_key IS NOT NULL;
 
@@ -57,3 +57,9 @@ CREATE TABLE sign_in_codes (
     expires_at TEXT NOT NULL,
     used_at    TEXT
 ) STRICT, WITHOUT ROWID;
+
+-- Written after a commit of unknown outcome, so that what it may have left in the log is overwritten.
+CREATE TABLE fence (
+    n INTEGER NOT NULL
+) STRICT;
+INSERT INTO fence (n) VALUES (0);

@@ -1,0 +1,296 @@
+//! The Executor: owns approved work. It checks once more, claims durably, calls the provider once, and records what
+//! came of it. It never retries a call, and never calls before the claim is durable.
+//!
+//! Changes to one target run one after another, others side by side.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+
+use super::{
+    actor::Approved,
+    commit::StepError,
+    recheck::{Recheck, fault, moved_fault, proposer},
+    start::Inner,
+};
+use crate::{
+    changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent},
+    protocol::{ErrorKind, McpError},
+    providers::{CallContext, NoProgress, Provider, ToolResult},
+    store::{StoreError, crash::crash_point},
+};
+
+/// How often a check that could not be made is tried again before the change goes back to a person.
+const RECHECKS: u32 = 4;
+
+/// Between tries while the store does not work.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs what is approved until the gateway closes, then waits for what is running.
+pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
+    let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
+    // A key is present while one of its changes is running; the others wait in its queue.
+    let mut queues: HashMap<String, VecDeque<String>> = HashMap::new();
+    let mut running: JoinSet<String> = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = inner.stop.cancelled() => break,
+            next = approved.recv() => match next {
+                Some(Approved { id, lock_key }) => match queues.get_mut(&lock_key) {
+                    Some(queue) => queue.push_back(id),
+                    None => {
+                        queues.insert(lock_key.clone(), VecDeque::new());
+                        start(&inner, &slots, &mut running, id, lock_key);
+                    }
+                },
+                None => break,
+            },
+            Some(ended) = running.join_next(), if !running.is_empty() => {
+                // `one` catches panics of providers; one of its own must not block the target for ever.
+                let key = ended.unwrap_or_else(|error| {
+                    tracing::error!(%error, "a run of the Executor failed");
+                    String::new()
+                });
+                match queues.get_mut(&key).map(VecDeque::pop_front) {
+                    Some(Some(id)) => start(&inner, &slots, &mut running, id, key),
+                    Some(None) => { queues.remove(&key); }
+                    None => {}
+                }
+            }
+        }
+    }
+    while running.join_next().await.is_some() {}
+}
+
+fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<String>, id: String, lock_key: String) {
+    let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
+    running.spawn(async move {
+        let slot = tokio::select! {
+            () = inner.stop.cancelled() => None,
+            slot = slots.acquire_owned() => slot.ok(),
+        };
+        if slot.is_some() {
+            one(&inner, &id).await;
+        }
+        lock_key
+    });
+}
+
+/// Takes one approved change as far as it can go.
+async fn one(inner: &Inner, id: &str) {
+    let mut tries = 0;
+    while !inner.stop.is_cancelled() {
+        match attempt(inner, id, &mut tries).await {
+            Ok(()) => return,
+            // Nothing has been sent: looking again is safe, from the beginning.
+            Err(Retry(wait)) => pause(inner, wait).await,
+        }
+    }
+}
+
+/// Not yet, and nothing was sent: again after this time.
+struct Retry(Duration);
+
+async fn attempt(inner: &Inner, id: &str, tries: &mut u32) -> Result<(), Retry> {
+    let Some((change, provider)) = ready(inner, id, tries).await? else { return Ok(()) };
+    crash_point("before_claim");
+    let Some(claimed) = take(inner, &change, ChangeEvent::Claim).await? else { return Ok(()) };
+    crash_point("after_claim");
+    let event = call(inner, &claimed, provider.as_ref()).await;
+    crash_point("before_result");
+    record(inner, claimed, event).await;
+    crash_point("after_result");
+    Ok(())
+}
+
+/// The change and its provider, if it may run right now.
+async fn ready(inner: &Inner, id: &str, tries: &mut u32) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
+    let change = match inner.store.get(id).await {
+        Ok(Some(change)) if change.state == ChangeState::Approved => change,
+        Ok(_) | Err(StoreError::Closed) => return Ok(None),
+        Err(error) => {
+            tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
+            return Err(Retry(STORE_PAUSE));
+        }
+    };
+    if inner.expired(&change) {
+        take(inner, &change, super::expiry::event(&change)).await?;
+        return Ok(None);
+    }
+    match inner.recheck(&change).await {
+        Recheck::Same(provider) => return Ok(Some((change, provider))),
+        Recheck::Moved(preview) => {
+            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault: moved_fault() }).await? {
+                take(inner, &marked, ChangeEvent::Refresh { preview: *preview }).await?;
+            }
+        }
+        Recheck::Impossible(fault) => {
+            take(inner, &change, ChangeEvent::MarkStale { fault }).await?;
+        }
+        Recheck::Unavailable(error) => {
+            // Right after the start, providers may still be on their way.
+            let early = inner.started.elapsed() < inner.config.provider_grace;
+            if *tries < RECHECKS || (early && error.kind == ErrorKind::UpstreamUnavailable) {
+                *tries += 1;
+                return Err(Retry(Duration::from_millis(200 * u64::from((*tries).min(5)))));
+            }
+            take(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
+        }
+    }
+    Ok(None)
+}
+
+/// A step of a change that is not running. `None` where it may not happen any more: somebody was quicker, or the
+/// gateway is ending.
+async fn take(inner: &Inner, change: &Change, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
+    match inner.step(change, event, None).await {
+        Ok(change) => Ok(Some(change)),
+        Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
+            tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
+            Err(Retry(STORE_PAUSE))
+        }
+        Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
+        // Its outcome is unknown only where the store or the actor has ended: the next start finds out.
+        Err(error) => {
+            tracing::error!(?error, change = %change.id, "a step of an approved change was lost");
+            Ok(None)
+        }
+    }
+}
+
+async fn pause(inner: &Inner, time: Duration) {
+    tokio::select! {
+        () = inner.stop.cancelled() => {}
+        () = tokio::time::sleep(time) => {}
+    }
+}
+
+/// Calls the provider, once, with exactly the bytes that were approved.
+async fn call(inner: &Inner, change: &Change, provider: &dyn Provider) -> ChangeEvent {
+    let cancel = inner.kill.child_token();
+    let context = CallContext {
+        principal: proposer(change),
+        cancel: cancel.clone(),
+        progress: Arc::new(NoProgress),
+        change_id: Some(change.id.clone()),
+    };
+    let began = Instant::now();
+    let answer = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
+    let lost = |message: &str| ChangeEvent::LoseTrack {
+        fault: ChangeFault { code: ErrorKind::Timeout.code().into(), message: message.into() },
+    };
+    let event = tokio::select! {
+        biased;
+        answer = answer => match answer {
+            Ok(answer) => outcome(inner, answer),
+            Err(_panic) => {
+                tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
+                ChangeEvent::LoseTrack {
+                    fault: ChangeFault {
+                        code: ErrorKind::Internal.code().into(),
+                        message: "The tool failed in a way that leaves open whether the change was applied".into(),
+                    },
+                }
+            }
+        },
+        () = tokio::time::sleep(inner.config.run_timeout) => lost("The tool did not answer in time"),
+        () = inner.kill.cancelled() => lost("The gateway was stopped while the tool was running"),
+    };
+    cancel.cancel();
+    crash_point("after_call");
+    metrics::histogram!("countersign_change_run_seconds").record(began.elapsed().as_secs_f64());
+    event
+}
+
+/// What the provider's answer says about the change.
+fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>) -> ChangeEvent {
+    match answer {
+        Ok(result) if result.is_error => {
+            let fault = ChangeFault {
+                code: ErrorKind::ToolExecution.code().into(),
+                message: first_text(&result).unwrap_or_else(|| "The tool answered with an error".into()),
+            };
+            ChangeEvent::Fail { fault, result: Some(kept(inner, &result)) }
+        }
+        Ok(result) => ChangeEvent::Succeed { result: kept(inner, &result) },
+        Err(error) if is_certain(&error) => {
+            let result = kept(inner, &ToolResult::error(&error));
+            ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
+        }
+        Err(error) => ChangeEvent::LoseTrack { fault: fault(&error) },
+    }
+}
+
+/// Whether a call that ended with this error certainly changed nothing. A provider that knows better says so in
+/// `data.outcome`: `not_applied` or `unknown`.
+fn is_certain(error: &McpError) -> bool {
+    match error.data.get("outcome").and_then(serde_json::Value::as_str) {
+        Some("not_applied") => true,
+        Some("unknown") => false,
+        _ => !matches!(
+            error.kind,
+            ErrorKind::Timeout | ErrorKind::UpstreamUnavailable | ErrorKind::Cancelled | ErrorKind::Internal
+        ),
+    }
+}
+
+/// The result as it is stored: whole, or, over the bound, a note in its place.
+fn kept(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
+    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= inner.config.max_result_bytes);
+    let raw = whole.or_else(|| {
+        let note = ToolResult::text("The tool's answer was too large to be kept.", None);
+        to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
+    });
+    raw.map_or_else(|| Arc::from(Box::<RawValue>::default()), Arc::from)
+}
+
+/// The beginning of the first text block.
+fn first_text(result: &ToolResult) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Block {
+        text: Option<String>,
+    }
+    let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
+    let text = blocks.into_iter().find_map(|block| block.text)?;
+    Some(text.chars().take(1000).collect())
+}
+
+/// Records how it ended, for as long as it takes: the call is over, and is never made again.
+async fn record(inner: &Inner, claimed: Arc<Change>, event: ChangeEvent) {
+    let mut wait = Duration::from_millis(50);
+    loop {
+        match inner.step(&claimed, event.clone(), None).await {
+            Ok(_) => return,
+            Err(StepError::Conflict | StepError::Illegal(_)) => {
+                // An earlier try was written although its outcome was unknown then.
+                tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
+                return;
+            }
+            Err(StepError::Store(StoreError::Closed)) => {
+                tracing::error!(change = %claimed.id, "the store closed before the outcome of a change was recorded");
+                return;
+            }
+            Err(error) => {
+                tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
+            }
+        }
+        tokio::select! {
+            () = inner.abandon.cancelled() => {
+                tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
+                return;
+            }
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,135 @@
+//! From a previewed write to a durable pending change.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use jiff::SignedDuration;
+
+use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, record, start::Inner, store_error};
+use crate::{
+    changes::{Change, ChangeState, Proposer, arguments},
+    protocol::{ErrorKind, McpError},
+};
+
+/// What a client says of itself is cut to this many characters.
+const MAX_CLIENT_TEXT: usize = 200;
+
+pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+    if inner.closing.load(Ordering::Acquire) {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"));
+    }
+    check(inner, &proposal)?;
+    let change = new_change(inner, proposal);
+    if let Some(key) = &change.idempotency_key {
+        // Asked before anything else, so that a repeat is answered even where a bound is reached.
+        let found = inner.store.find_idempotent(&change.proposer.principal, key);
+        if let Some(existing) = found.await.map_err(|e| store_error(&e))? {
+            return repeated(existing, &change);
+        }
+    }
+    let twin = change.idempotency_key.as_ref().map(|_| change.clone());
+    let draft = record::draft(record::created(change), None)?;
+    if draft.body.len() > inner.config.max_change_bytes {
+        return Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
+            .with("max", inner.config.max_change_bytes)
+            .with("size", draft.body.len()));
+    }
+    match inner.write_for_door(draft).await {
+        Ok(change) => Ok(change),
+        // The same key at the same moment: the other one was stored.
+        Err(StepError::Duplicate) => {
+            let lost = || McpError::new(ErrorKind::Internal, "The change could not be stored");
+            let change = twin.ok_or_else(lost)?;
+            let key = change.idempotency_key.as_deref().unwrap_or_default();
+            let found = inner.store.find_idempotent(&change.proposer.principal, key).await;
+            repeated(found.map_err(|e| store_error(&e))?.ok_or_else(lost)?, &change)
+        }
+        Err(StepError::Refused(error)) => Err(error),
+        Err(StepError::Store(error)) => Err(store_error(&error)),
+        Err(StepError::Illegal(_) | StepError::Conflict) => {
+            Err(McpError::new(ErrorKind::Internal, "The change could not be stored"))
+        }
+    }
+}
+
+fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
+    let size = proposal.arguments.get().len();
+    if size > inner.config.max_change_bytes {
+        return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
+            .with("max", inner.config.max_change_bytes)
+            .with("size", size));
+    }
+    arguments::check(&proposal.arguments)
+        .map_err(|e| McpError::new(ErrorKind::InvalidParams, format!("The arguments cannot be reviewed: {e}")))?;
+    if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY) {
+        return Err(McpError::new(
+            ErrorKind::InvalidParams,
+            format!("An idempotency key has 1 to {MAX_IDEMPOTENCY_KEY} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+fn new_change(inner: &Inner, proposal: Proposal) -> Change {
+    let Proposal { proposer, provider, tool, tool_title, tool_hash, arguments, preview, idempotency_key, expire_after } =
+        proposal;
+    let now = inner.now();
+    let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
+    let mut change = Change {
+        id: format!("chg_{}", nanoid::nanoid!(24)),
+        version: 1,
+        state: ChangeState::Pending,
+        proposer: presentable(proposer),
+        provider,
+        tool,
+        tool_title,
+        tool_hash,
+        arguments,
+        operation: preview.operation,
+        target: preview.target,
+        summary: preview.summary,
+        diff: preview.diff,
+        previous_diff: None,
+        fingerprint: preview.fingerprint,
+        digest: String::new(),
+        idempotency_key,
+        quorum: 1,
+        decisions: Vec::new(),
+        created_at: now,
+        updated_at: now,
+        expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
+        result: None,
+        fault: None,
+    };
+    change.digest = change.shown_digest();
+    change
+}
+
+/// A session id opens its session, and changes are shown to everyone who may view: never the whole id.
+fn presentable(mut proposer: Proposer) -> Proposer {
+    proposer.session = proposer.session.map(|id| {
+        let mut start: String = id.chars().take(8).collect();
+        if start.len() < id.len() {
+            start.push('…');
+        }
+        start
+    });
+    for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
+        if let Some((end, _)) = text.char_indices().nth(MAX_CLIENT_TEXT) {
+            text.truncate(end);
+            text.push('…');
+        }
+    }
+    proposer
+}
+
+/// The answer to a repeat: the same change, if it is really the same call.
+fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpError> {
+    let same = existing.provider == again.provider
+        && existing.tool == again.tool
+        && arguments::same(&existing.arguments, &again.arguments);
+    if same {
+        return Ok(existing);
+    }
+    Err(McpError::new(ErrorKind::IdempotencyConflict, "This idempotency key was used for another call")
+        .with("changeId", existing.id.as_str()))
+}

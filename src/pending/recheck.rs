@@ -1,0 +1,99 @@
+//! Looks again at what a change was computed against: when it is approved, and just before it runs.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+use super::start::Inner;
+use crate::{
+    auth::{Principal, Role},
+    changes::{Change, ChangeFault, Preview},
+    protocol::{ErrorKind, McpError},
+    providers::{CallContext, NoProgress, Provider},
+};
+
+/// What was found.
+pub(super) enum Recheck {
+    /// Everything is as it was shown; the provider that may run it.
+    Same(Arc<dyn Provider>),
+    /// The target moved; what the change would do now.
+    Moved(Box<Preview>),
+    /// It cannot be done any more, or not as shown: the tool is another one, or the preview refuses.
+    Impossible(ChangeFault),
+    /// Nobody can tell right now.
+    Unavailable(McpError),
+}
+
+/// Fault of a change whose target moved.
+pub(super) fn moved_fault() -> ChangeFault {
+    ChangeFault {
+        code: ErrorKind::ChangeStale.code().into(),
+        message: "The target has changed since the diff was made".into(),
+    }
+}
+
+pub(super) fn fault(error: &McpError) -> ChangeFault {
+    ChangeFault { code: error.kind.code().into(), message: error.message.clone().into_owned() }
+}
+
+/// The proposer: previews and runs happen on their behalf, with no more rights than an agent has.
+pub(super) fn proposer(change: &Change) -> Arc<Principal> {
+    Arc::new(Principal {
+        name: change.proposer.principal.clone(),
+        role: Role::Agent,
+        key_id: change.proposer.key_id.clone(),
+    })
+}
+
+impl Inner {
+    /// Previews again, as the proposer, and compares.
+    pub(super) async fn recheck(&self, change: &Change) -> Recheck {
+        let Some(provider) = self.directory.provider(&change.provider) else {
+            return Recheck::Unavailable(
+                McpError::new(ErrorKind::UpstreamUnavailable, "The provider of this change is not available")
+                    .with("provider", change.provider.as_str()),
+            );
+        };
+        if self.directory.tool_hash(&change.provider, &change.tool).as_deref() != Some(change.tool_hash.as_str()) {
+            // Its arguments were never checked against the new definition: to be proposed anew.
+            return Recheck::Impossible(ChangeFault {
+                code: ErrorKind::ChangeStale.code().into(),
+                message: "The tool's definition has changed since this was proposed; propose it again".into(),
+            });
+        }
+        let cancel = CancellationToken::new();
+        // Whatever ends the wait, the provider hears that nobody needs the answer.
+        let _cancelled = cancel.clone().drop_guard();
+        let context =
+            CallContext { principal: proposer(change), cancel, progress: Arc::new(NoProgress), change_id: None };
+        let preview = AssertUnwindSafe(provider.preview(&change.tool, &change.arguments, &context)).catch_unwind();
+        match tokio::time::timeout(self.config.preview_timeout, preview).await {
+            Ok(Ok(Ok(preview))) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),
+            Ok(Ok(Ok(preview))) => Recheck::Moved(Box::new(preview)),
+            Ok(Ok(Err(error))) if passes(error.kind) => Recheck::Unavailable(error),
+            Ok(Ok(Err(error))) => Recheck::Impossible(fault(&error)),
+            Ok(Err(_panic)) => {
+                tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a preview panicked");
+                Recheck::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed"))
+            }
+            Err(_) => Recheck::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long")),
+        }
+    }
+}
+
+/// Errors that say nothing about the target: it may be looked at again later.
+const fn passes(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Timeout
+            | ErrorKind::Overloaded
+            | ErrorKind::RateLimited
+            | ErrorKind::UpstreamUnavailable
+            | ErrorKind::CircuitOpen
+            | ErrorKind::Cancelled
+            | ErrorKind::ShuttingDown
+            | ErrorKind::StoreUnavailable
+            | ErrorKind::Internal
+    )
+}

@@ -1,0 +1,39 @@
+//! Named points at which a test can make the process end at once, as a crash or a power cut would.
+//!
+//! Inert in release builds unless compiled with `--cfg crash_points`, and inert everywhere unless
+//! `COUNTERSIGN_CRASH_AT` names the point. The points: `before_commit`, `after_commit`,
+//! `between_commit_and_announce`, `after_announce`, `after_approve`, `before_claim`, `after_claim`, `after_call`,
+//! `before_result`, `after_result`. With `COUNTERSIGN_CRASH_AFTER=n` the n-th passage crashes (the first is 1).
+
+#[cfg(any(debug_assertions, crash_points))]
+mod armed {
+    use std::sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    };
+
+    pub(super) fn pass(point: &str) {
+        static ARMED: OnceLock<Option<(String, AtomicU64)>> = OnceLock::new();
+        let armed = ARMED.get_or_init(|| {
+            let point = std::env::var("COUNTERSIGN_CRASH_AT").ok()?;
+            let after = std::env::var("COUNTERSIGN_CRASH_AFTER").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+            Some((point, AtomicU64::new(after)))
+        });
+        if let Some((armed, left)) = armed
+            && armed == point
+            && left.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            // Not `exit`: nothing may be flushed, unlocked or closed on the way.
+            std::process::abort();
+        }
+    }
+}
+
+/// Ends the process here if a test asked for it.
+#[inline]
+pub fn crash_point(point: &str) {
+    #[cfg(any(debug_assertions, crash_points))]
+    armed::pass(point);
+    #[cfg(not(any(debug_assertions, crash_points)))]
+    let _ = point;
+}

@@ -1,0 +1,90 @@
+//! A few threads with a read-only connection each. Any thread or runtime may ask; the queue is bounded.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::{Answer, StoreError, open::open_reader};
+
+type Job = Box<dyn FnOnce(&Connection) + Send>;
+
+/// Readers that wait for a thread; over it, reads are refused.
+const QUEUE: usize = 4096;
+
+pub(super) struct Readers {
+    jobs: Mutex<Option<SyncSender<Job>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Readers {
+    /// Opens `count` connections and starts their threads.
+    pub(super) fn start(dir: &Path, count: usize) -> Result<Self, StoreError> {
+        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+        let queue = Arc::new(Mutex::new(queue));
+        let mut threads = Vec::with_capacity(count);
+        for n in 0..count.max(1) {
+            let conn = open_reader(dir)?;
+            let queue = Arc::clone(&queue);
+            let thread = std::thread::Builder::new()
+                .name(format!("store-read-{n}"))
+                .spawn(move || serve(&conn, &queue))
+                .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
+            threads.push(thread);
+        }
+        Ok(Self { jobs: Mutex::new(Some(jobs)), threads: Mutex::new(threads) })
+    }
+
+    /// Runs the query on one of the threads.
+    pub(super) fn read<T, F>(&self, query: F) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |conn| {
+            // Nobody waits any more: not worth the query.
+            if !reply.is_closed() {
+                let _ = reply.send(query(conn));
+            }
+        });
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = match jobs.as_ref().map(|jobs| jobs.try_send(job)) {
+            Some(Ok(())) => None,
+            Some(Err(TrySendError::Full(_))) => Some(StoreError::QueueFull),
+            Some(Err(TrySendError::Disconnected(_))) | None => Some(StoreError::Closed),
+        };
+        Box::pin(async move {
+            match refused {
+                Some(error) => Err(error),
+                None => answer.await.unwrap_or(Err(StoreError::Closed)),
+            }
+        })
+    }
+
+    /// Ends the threads once the queue is empty.
+    pub(super) fn close(&self) {
+        drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if thread.join().is_err() {
+                tracing::error!("a reading thread of the store had panicked");
+            }
+        }
+    }
+}
+
+fn serve(conn: &Connection, queue: &Mutex<Receiver<Job>>) {
+    loop {
+        // The lock is held while waiting: one thread waits for a job, the others for the lock.
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        job(conn);
+    }
+}

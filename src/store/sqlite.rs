@@ -1,0 +1,147 @@
+//! The SQLite backend: one writing thread, a few reading ones, in WAL mode, so that neither waits for the other.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use super::{
+    Answer, Done, Draft, Heads, ListQuery, LiveChange, Store, StoreError, StoredEvent,
+    open::open_writer,
+    reader::Readers,
+    rows,
+    writer::{Command, CommitFn, Writer, plain_commit},
+};
+use crate::changes::{Change, ChangeState, audit::AuditEntry};
+
+/// How the backend is sized.
+#[derive(Clone, Copy, Debug)]
+pub struct SqliteOptions {
+    /// Transitions that wait for the writing thread; over it, they are refused.
+    pub queue: usize,
+    /// Reading threads.
+    pub readers: usize,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { queue: 8192, readers: 2 }
+    }
+}
+
+/// See the module.
+pub struct SqliteStore {
+    commands: Mutex<Option<SyncSender<Command>>>,
+    queued: Arc<AtomicUsize>,
+    closing: Arc<AtomicBool>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    readers: Readers,
+}
+
+impl SqliteStore {
+    /// Opens or creates the database of the data directory. Hold [`super::lock_data_dir`] while it is open.
+    ///
+    /// # Errors
+    /// See [`open_writer`].
+    pub fn open(dir: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::open_with(dir, options, plain_commit())
+    }
+
+    pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
+        let conn = open_writer(dir)?;
+        let heads = rows::heads(&conn)?;
+        let readers = Readers::start(dir, options.readers)?;
+        let (commands, queue) = sync_channel(options.queue);
+        let queued = Arc::new(AtomicUsize::new(0));
+        let closing = Arc::new(AtomicBool::new(false));
+        let writer = Writer {
+            conn,
+            dir: dir.to_owned(),
+            heads,
+            queue,
+            queued: Arc::clone(&queued),
+            closing: Arc::clone(&closing),
+            commit,
+        };
+        let thread = std::thread::Builder::new()
+            .name("store-write".into())
+            .spawn(move || writer.run())
+            .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
+        Ok(Self { commands: Mutex::new(Some(commands)), queued, closing, writer: Mutex::new(Some(thread)), readers })
+    }
+}
+
+impl Store for SqliteStore {
+    fn submit(&self, draft: Draft, done: Done) -> Result<(), StoreError> {
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(commands) = commands.as_ref() else { return Err(StoreError::Closed) };
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        commands.try_send(Command { draft, done }).map_err(|e| {
+            self.queued.fetch_sub(1, Ordering::Relaxed);
+            match e {
+                TrySendError::Full(_) => StoreError::QueueFull,
+                TrySendError::Disconnected(_) => StoreError::Closed,
+            }
+        })
+    }
+
+    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {
+        let id = id.to_owned();
+        self.readers.read(move |conn| rows::get(conn, &id))
+    }
+
+    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>> {
+        let (principal, key) = (principal.to_owned(), key.to_owned());
+        self.readers.read(move |conn| rows::find_idempotent(conn, &principal, &key))
+    }
+
+    fn list(&self, query: ListQuery) -> Answer<Vec<(u64, Arc<Change>)>> {
+        self.readers.read(move |conn| rows::list(conn, &query))
+    }
+
+    fn live(&self) -> Answer<Vec<LiveChange>> {
+        self.readers.read(rows::live)
+    }
+
+    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
+        self.readers.read(rows::counts)
+    }
+
+    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>> {
+        self.readers.read(move |conn| rows::events_after(conn, after, limit))
+    }
+
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
+        self.readers.read(move |conn| rows::audit_page(conn, change.as_deref(), before, limit))
+    }
+
+    fn heads(&self) -> Answer<Heads> {
+        self.readers.read(rows::heads)
+    }
+
+    fn is_open(&self) -> bool {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+            && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        drop(self.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.readers.close();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if writer.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the writing thread of the store had panicked");
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,336 @@
+//! The one thread that writes changes: it takes whatever is queued, runs it all in one transaction with a savepoint
+//! for each transition, commits, and only then answers (group commit).
+//!
+//! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, behind a fence.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::Receiver,
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, params};
+
+use super::{
+    Done, Draft, Heads, StoreError, WriteError, Written,
+    crash::crash_point,
+    open::open_writer,
+    rows::{self, signed},
+};
+use crate::changes::audit::{AuditHead, EntryContent};
+
+/// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
+const MAX_BATCH: usize = 1024;
+const MAX_BATCH_BYTES: usize = 32 << 20;
+
+/// After `close`, how long an unreadable database is tried before its last writes are answered as unknown.
+const GIVE_UP: Duration = Duration::from_secs(2);
+
+pub(super) struct Command {
+    pub draft: Draft,
+    pub done: Done,
+}
+
+/// Commits a transaction; a seam for tests of failing commits.
+pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
+
+pub(super) struct Writer {
+    pub conn: Connection,
+    pub dir: PathBuf,
+    pub heads: Heads,
+    pub queue: Receiver<Command>,
+    pub queued: Arc<AtomicUsize>,
+    pub closing: Arc<AtomicBool>,
+    pub commit: CommitFn,
+}
+
+type Outcome = Result<Written, WriteError>;
+
+/// How a transaction ended.
+enum Ended {
+    Committed,
+    /// Nothing of it is or will be in the database.
+    Aborted(StoreError),
+    Unknown(StoreError),
+}
+
+pub(super) fn plain_commit() -> CommitFn {
+    Box::new(|conn| conn.prepare_cached("COMMIT")?.execute([]).map(drop))
+}
+
+impl Writer {
+    /// Runs until the queue's senders are gone.
+    pub(super) fn run(mut self) {
+        let depth = metrics::gauge!("countersign_store_queue_length");
+        let commits = metrics::counter!("countersign_store_commits_total");
+        let sizes = metrics::histogram!("countersign_store_commit_changes");
+        let seconds = metrics::histogram!("countersign_store_commit_seconds");
+        while let Ok(first) = self.queue.recv() {
+            let mut bytes = first.draft.body.len();
+            let mut batch = vec![first];
+            while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
+                let Ok(next) = self.queue.try_recv() else { break };
+                bytes += next.draft.body.len();
+                batch.push(next);
+            }
+            #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+            depth.set(self.queued.fetch_sub(batch.len(), Ordering::Relaxed).saturating_sub(batch.len()) as f64);
+            let began = Instant::now();
+            let size = batch.len();
+            self.batch(batch);
+            commits.increment(1);
+            #[allow(clippy::cast_precision_loss, reason = "a histogram")]
+            sizes.record(size as f64);
+            seconds.record(began.elapsed().as_secs_f64());
+        }
+        // The log is folded into the database, so that a copy of the one file is a backup.
+        if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+            tracing::warn!(%error, "the database's log could not be folded in; it will be at the next start");
+        }
+    }
+
+    fn batch(&mut self, batch: Vec<Command>) {
+        let before = self.heads;
+        let outcomes = match self.transaction(&batch) {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.heads = before;
+                tracing::error!(%error, changes = batch.len(), "the store could not write; nothing was changed");
+                return answer(batch, |_| Err(error.clone().into()));
+            }
+        };
+        if self.heads == before {
+            self.rollback();
+            return answer_all(batch, outcomes);
+        }
+        crash_point("before_commit");
+        match self.end(before) {
+            Ended::Committed => {
+                crash_point("after_commit");
+                answer_all(batch, outcomes);
+            }
+            Ended::Aborted(error) => {
+                self.heads = before;
+                tracing::error!(%error, changes = batch.len(), "the store could not commit; nothing was changed");
+                answer(batch, |_| Err(error.clone().into()));
+            }
+            Ended::Unknown(error) => {
+                tracing::error!(%error, changes = batch.len(), "the outcome of a commit is unknown");
+                answer(batch, |_| Err(StoreError::OutcomeUnknown.into()));
+            }
+        }
+    }
+
+    /// Everything up to the commit. An error means that the whole transaction is rolled back.
+    fn transaction(&mut self, batch: &[Command]) -> Result<Vec<Outcome>, StoreError> {
+        self.exec("BEGIN IMMEDIATE")?;
+        let mut outcomes = Vec::with_capacity(batch.len());
+        for command in batch {
+            match self.savepoint(&command.draft) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(error) => {
+                    self.rollback();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// One transition. The outer error is one that spoils the transaction.
+    fn savepoint(&mut self, draft: &Draft) -> Result<Outcome, StoreError> {
+        self.exec("SAVEPOINT one")?;
+        match self.write(draft) {
+            Ok((written, heads)) => {
+                self.exec("RELEASE one")?;
+                self.heads = heads;
+                Ok(Ok(written))
+            }
+            Err(error) => {
+                // A full disk or a failing one ends the whole transaction by itself.
+                if self.conn.is_autocommit() {
+                    return Err(match error {
+                        WriteError::Store(error) => error,
+                        other => StoreError::BadRecord(other.to_string()),
+                    });
+                }
+                self.exec("ROLLBACK TO one")?;
+                self.exec("RELEASE one")?;
+                Ok(Err(error))
+            }
+        }
+    }
+
+    fn write(&self, draft: &Draft) -> Result<(Written, Heads), WriteError> {
+        let change = &draft.change;
+        let conn = &self.conn;
+        let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
+        match draft.expected {
+            None => {
+                let inserted = conn
+                    .prepare_cached(
+                        "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body)
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    )
+                    .map_err(sqlite)?
+                    .execute(params![
+                        change.id,
+                        signed(change.version),
+                        change.state.as_str(),
+                        change.proposer.principal,
+                        change.idempotency_key,
+                        signed(draft.body.len() as u64),
+                        change.expires_at.to_string(),
+                        draft.body,
+                    ]);
+                match inserted {
+                    Ok(_) => {}
+                    Err(e) if e.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
+                        return Err(WriteError::Duplicate);
+                    }
+                    Err(e) => return Err(sqlite(e)),
+                }
+            }
+            Some(expected) => {
+                let updated = conn
+                    .prepare_cached(
+                        "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6
+                         WHERE id = ?1 AND version = ?2",
+                    )
+                    .map_err(sqlite)?
+                    .execute(params![
+                        change.id,
+                        signed(expected),
+                        signed(change.version),
+                        change.state.as_str(),
+                        change.expires_at.to_string(),
+                        draft.body,
+                    ])
+                    .map_err(sqlite)?;
+                if updated != 1 {
+                    return Err(WriteError::Conflict);
+                }
+            }
+        }
+        let audit = self.append_audit(draft).map_err(sqlite)?;
+        let seq = self.heads.event + 1;
+        let event = format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail);
+        conn.prepare_cached("INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)")
+            .map_err(sqlite)?
+            .execute(params![signed(seq), draft.kind.feed_type(), change.id, event])
+            .map_err(sqlite)?;
+        Ok((Written { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
+    }
+
+    fn append_audit(&self, draft: &Draft) -> rusqlite::Result<AuditHead> {
+        let prev = self.heads.audit;
+        let at = draft.at.to_string();
+        let content = EntryContent {
+            seq: prev.seq + 1,
+            at: &at,
+            change_id: &draft.change.id,
+            event: draft.kind.as_str(),
+            from: draft.from.map(|s| s.as_str()),
+            to: draft.change.state.as_str(),
+            actor: &draft.actor,
+            details: &draft.details,
+        };
+        let hash = content.hash(&prev.hash);
+        self.conn
+            .prepare_cached(
+                "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            )?
+            .execute(params![
+                signed(content.seq),
+                content.at,
+                content.change_id,
+                content.event,
+                content.from,
+                content.to,
+                content.actor,
+                content.details,
+                prev.hash,
+                hash,
+            ])?;
+        Ok(AuditHead { seq: content.seq, hash })
+    }
+
+    fn exec(&self, sql: &str) -> Result<(), StoreError> {
+        self.conn.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
+    fn rollback(&self) {
+        if !self.conn.is_autocommit()
+            && let Err(error) = self.exec("ROLLBACK")
+        {
+            tracing::error!(%error, "a transaction could not be rolled back");
+        }
+    }
+
+    /// Commits, and finds out what happened if that fails.
+    fn end(&mut self, before: Heads) -> Ended {
+        let Err(error) = (self.commit)(&self.conn) else { return Ended::Committed };
+        let code = error.sqlite_error_code();
+        let error = StoreError::from(error);
+        self.rollback();
+        // These two are found before anything that could count as committed is in the log.
+        if matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)) {
+            return Ended::Aborted(error);
+        }
+        tracing::error!(%error, "a commit failed; finding out what became of it");
+        self.read_back(before, error)
+    }
+
+    /// Opens the database anew, overwrites what the failed commit may have left in the log, and reads where it ends.
+    fn read_back(&mut self, before: Heads, error: StoreError) -> Ended {
+        let mut pause = Duration::from_millis(20);
+        let mut give_up = None;
+        loop {
+            match self.reopen() {
+                Ok(heads) if heads == self.heads => return Ended::Committed,
+                Ok(heads) if heads == before => return Ended::Aborted(error),
+                Ok(heads) => {
+                    // Somebody else wrote: the lock on the data directory was circumvented.
+                    tracing::error!(?heads, expected = ?self.heads, "the database was changed by another writer");
+                    self.heads = heads;
+                    return Ended::Unknown(error);
+                }
+                Err(again) => tracing::error!(error = %again, "the database is not readable; trying again"),
+            }
+            if self.closing.load(Ordering::Acquire) {
+                let until = *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP);
+                if Instant::now() >= until {
+                    return Ended::Unknown(error);
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn reopen(&mut self) -> Result<Heads, StoreError> {
+        self.conn = open_writer(&self.dir)?;
+        self.conn.execute("UPDATE fence SET n = n + 1", [])?;
+        rows::heads(&self.conn)
+    }
+}
+
+fn answer_all(batch: Vec<Command>, outcomes: Vec<Outcome>) {
+    for (command, outcome) in batch.into_iter().zip(outcomes) {
+        (command.done)(outcome);
+    }
+}
+
+fn answer(batch: Vec<Command>, outcome: impl Fn(&Draft) -> Outcome) {
+    for command in batch {
+        let outcome = outcome(&command.draft);
+        (command.done)(outcome);
+    }
+}
