@@ -4,6 +4,7 @@
 
 pub mod gateway_tools;
 pub mod text;
+pub mod tracker;
 
 use std::sync::Arc;
 
