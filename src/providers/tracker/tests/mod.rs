@@ -72,7 +72,7 @@ impl Fixture {
     /// What the preview and the run refuse alike, and nothing has changed.
     pub async fn refused(&self, tool: &str, arguments: Value) -> McpError {
         let before = self.dump();
-        let by_preview = self.preview(tool, arguments.clone()).await.err().expect("the preview refuses");
+        let by_preview = self.preview(tool, arguments.clone()).await.expect_err("the preview refuses");
         let by_run = self.call(tool, arguments).await.expect_err("the run refuses");
         assert_eq!(by_preview, by_run);
         assert_eq!(self.dump(), before, "a refused write left something behind");
