@@ -4,6 +4,7 @@ pub mod attach;
 pub mod auth;
 pub mod changes;
 pub mod config;
+pub mod dashboard;
 pub mod pending;
 pub mod protocol;
 pub mod providers;
