@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, http::header::{CACHE_CONTROL, SET_COOKIE}, web};
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{CACHE_CONTROL, SET_COOKIE},
+    web,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +73,8 @@ async fn verify(
         (Some(code), None) => {
             let codes = Arc::clone(&state.codes);
             let redeemed = web::block(move || codes::redeem(&*codes, code.trim(), Timestamp::now())).await;
-            let principal = redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
+            let principal =
+                redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok((Arc::new(principal), None))
         }
         (None, Some(key)) => {
@@ -93,7 +98,8 @@ pub async fn sign_out(caller: Caller, state: web::Data<RestState>) -> Result<Htt
 }
 
 fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_>) -> Result<(), Problem> {
-    let value = cookie.to_string().try_into().map_err(|_| Problem::new(ErrorKind::Internal, "no cookie could be made"))?;
+    let value =
+        cookie.to_string().try_into().map_err(|_| Problem::new(ErrorKind::Internal, "no cookie could be made"))?;
     response.headers_mut().append(SET_COOKIE, value);
     Ok(())
 }

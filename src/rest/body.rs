@@ -11,12 +11,10 @@ use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
 use super::Problem;
-use crate::protocol::ErrorKind;
+use crate::{pending::MAX_COMMENT, protocol::ErrorKind};
 
 /// Bytes of a body; the largest thing in one is a comment.
 pub const MAX_BODY: usize = 64 * 1024;
-/// Bytes of a reviewer's comment.
-pub const MAX_COMMENT: usize = 8 * 1024;
 
 /// Reads and checks a body.
 ///
@@ -57,7 +55,8 @@ fn too_large() -> Problem {
 async fn read(mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
     let mut body = Vec::new();
     while let Some(chunk) = payload.next().await {
-        let chunk = chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
+        let chunk =
+            chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
         if body.len() + chunk.len() > MAX_BODY {
             return Err(too_large());
         }

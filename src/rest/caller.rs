@@ -3,7 +3,11 @@
 //! A key in `Authorization`, or the dashboard's cookie together with its header. Agents are refused: an agent that
 //! can reach the port must not see or decide what others proposed.
 
-use std::{future::{Ready, ready}, net::IpAddr, sync::Arc};
+use std::{
+    future::{Ready, ready},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use actix_web::{FromRequest, HttpRequest, dev::Payload, http::Method, web};
 use jiff::Timestamp;
@@ -48,7 +52,10 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     let state = state(request)?;
     let identity = identify(request, state)?;
     if !identity.principal.role.may_view() {
-        return Err(Problem::new(ErrorKind::Forbidden, "an agent's key does not open this door; a reviewer's or viewer's does"));
+        return Err(Problem::new(
+            ErrorKind::Forbidden,
+            "an agent's key does not open this door; a reviewer's or viewer's does",
+        ));
     }
     Ok(Caller { principal: identity.principal, credential: identity.credential })
 }

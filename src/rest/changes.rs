@@ -26,7 +26,7 @@ fn no_such_change() -> Problem {
 }
 
 /// `GET /api/changes?status=&principal=&limit=&cursor=`, newest first.
-pub async fn list(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Answer {
@@ -37,8 +37,7 @@ pub async fn list(caller: Caller, request: HttpRequest, state: web::Data<RestSta
     let query = Query::read(&request, &["status", "principal", "limit", "cursor"])?;
     let filter = ChangeFilter { states: query.names("status")?, principal: query.get("principal").map(str::to_owned) };
     let page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
-    let counts = state.changes.counts().await?;
-    drop(caller);
+    let counts = state.changes.counts().into_iter().collect();
     Ok(json_ok(&Answer { changes: page.items, next_cursor: page.next_cursor, counts }))
 }
 
@@ -155,8 +154,8 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
         head: Head,
     }
     let query = Query::read(&request, &["change", "limit", "cursor"])?;
-    let change = query.get("change").map(str::to_owned);
-    let (page, head) = state.changes.audit(change, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
+    let page = state.changes.audit_page(query.get("change"), query.limit()?, query.get("cursor")).await?;
+    let head = state.changes.audit_head().await?;
     Ok(json_ok(&Answer {
         entries: page.items.iter().map(Entry::from).collect(),
         next_cursor: page.next_cursor,

@@ -14,11 +14,7 @@ use futures_util::stream;
 use jiff::Timestamp;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use super::{
-    Caller, Problem, Query, RestState,
-    query::parse_number,
-    streams::StreamSlot,
-};
+use super::{Caller, Problem, Query, RestState, query::parse_number, streams::StreamSlot};
 use crate::{
     auth::Credential,
     pending::{FeedEvent, FeedSubscription},
@@ -57,7 +53,7 @@ pub async fn stream(
     };
     let body = stream::unfold(reader, |mut reader| async move {
         let chunk = reader.next().await?;
-        Some((Ok::<_, Problem>(chunk), reader))
+        Some((Ok::<_, std::convert::Infallible>(chunk), reader))
     });
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream")
@@ -74,7 +70,7 @@ pub async fn stream(
 /// # Errors
 /// `SHUTTING_DOWN` once the feed is closed.
 pub fn subscribe(state: &RestState, since: Option<u64>) -> Result<(FeedSubscription, Option<FeedEvent>), Problem> {
-    let subscription = state.feed.subscribe(since);
+    let subscription = state.changes.feed().subscribe(since);
     let subscription =
         subscription.ok_or_else(|| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
     let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));

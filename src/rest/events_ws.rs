@@ -11,7 +11,6 @@ use std::{
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use actix::{Actor, ActorContext as _, AsyncContext as _, StreamHandler};
@@ -27,11 +26,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Caller, Problem, RestState, events, streams::StreamSlot};
-use crate::{
-    auth::Credential,
-    pending::FeedSubscription,
-    protocol::ErrorKind,
-};
+use crate::{auth::Credential, pending::FeedSubscription, protocol::ErrorKind};
 
 /// Bytes of a frame from a subscriber, who has nothing to say but pings.
 const MAX_FRAME: usize = 4096;

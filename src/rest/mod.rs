@@ -14,6 +14,9 @@ pub mod query;
 pub mod streams;
 pub mod views;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use actix_web::{
@@ -35,7 +38,7 @@ pub use views::{ProviderInfo, ProvidersView, SessionInfo, SessionsView};
 use crate::{
     auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore},
     config::Config,
-    pending::{Changes, Feed},
+    pending::Changes,
 };
 
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
@@ -44,7 +47,6 @@ pub const OPENAPI: &str = include_str!("openapi.json");
 /// What the handlers need; given to the application as `web::Data`. One for all workers.
 pub struct RestState {
     pub changes: Changes,
-    pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
     pub sign_ins: Arc<DashboardSignIns>,
     pub codes: Arc<dyn CodeStore>,

@@ -120,6 +120,8 @@ impl From<McpError> for Problem {
     }
 }
 
+impl std::error::Error for Problem {}
+
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.error.fmt(f)
@@ -161,8 +163,8 @@ mod tests {
     #[test]
     fn a_document_has_its_members_and_extensions_cannot_replace_them() {
         let problem =
-            Problem::new(ErrorKind::VersionConflict, "changed meanwhile").with("change", 7).with("status", 200);
-        let document = problem.document();
+            Problem::new(ErrorKind::VersionConflict, "changed meanwhile").with("version", 7).with("status", 200);
+        let document = serde_json::to_value(&problem).unwrap();
         assert_eq!(document["status"], 409);
         assert_eq!(document["title"], "Conflict");
         assert_eq!(document["code"], "VERSION_CONFLICT");

@@ -1,0 +1,312 @@
+//! The feed's doors: nobody misses or repeats an event, and one who stops reading harms nobody.
+
+use std::collections::VecDeque;
+
+use actix_web_actors::ws::{CloseCode, Frame};
+use futures_util::{SinkExt as _, StreamExt as _};
+
+use super::*;
+
+/// A subscriber by server-sent events.
+struct Sse {
+    socket: TcpStream,
+    head: String,
+    buffer: String,
+    /// Comments seen so far.
+    comments: usize,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct SseEvent {
+    id: Option<u64>,
+    event: String,
+    data: Value,
+}
+
+impl Sse {
+    /// HTTP/1.0, so that the body is not in chunks.
+    async fn open(doors: &Doors, query: &str, headers: &[(&str, &str)]) -> Self {
+        let mut socket = TcpStream::connect(doors.address).await.unwrap();
+        let headers: String = headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
+        let request = format!("GET /api/events{query} HTTP/1.0\r\nHost: {}\r\n{headers}\r\n", doors.address);
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut sse = Self { socket, head: String::new(), buffer: String::new(), comments: 0 };
+        sse.head = sse.until("\r\n\r\n").await.unwrap();
+        assert!(sse.head.starts_with("HTTP/1.0 200") || sse.head.starts_with("HTTP/1.1 200"), "{}", sse.head);
+        sse
+    }
+
+    async fn until(&mut self, end: &str) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.buffer.split_once(end) {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.buffer = rest;
+                return Some(block);
+            }
+            let mut bytes = [0; 8192];
+            match self.socket.read(&mut bytes).await.unwrap_or(0) {
+                0 => return None,
+                n => self.buffer.push_str(std::str::from_utf8(&bytes[..n]).unwrap()),
+            }
+        }
+    }
+
+    /// The next event, comments passed over; `None` at the end.
+    async fn next(&mut self) -> Option<SseEvent> {
+        loop {
+            let block = self.until("\n\n").await?;
+            let mut event = SseEvent::default();
+            for line in block.lines() {
+                match line.split_once(": ").unwrap_or((line, "")) {
+                    ("id", id) => event.id = Some(id.parse().unwrap()),
+                    ("event", kind) => kind.clone_into(&mut event.event),
+                    ("data", data) => event.data = serde_json::from_str(data).unwrap(),
+                    _ => assert!(line.starts_with(':'), "{line:?}"),
+                }
+            }
+            if !event.event.is_empty() {
+                return Some(event);
+            }
+            self.comments += 1;
+        }
+    }
+}
+
+fn bearer(key: &str) -> String {
+    format!("Bearer {key}")
+}
+
+#[actix_web::test]
+async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
+    let doors = Doors::open().await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    doors.propose_by("ci").await;
+    let mut sse = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    let head = sse.head.to_lowercase();
+    for line in ["content-type: text/event-stream", "cache-control: no-store", "x-accel-buffering: no"] {
+        assert!(head.contains(line), "{line} in {head}");
+    }
+    let hello = sse.next().await.unwrap();
+    assert_eq!((hello.id, hello.event.as_str(), &hello.data), (None, "hello", &json!({ "type": "hello", "seq": 1 })));
+    let change = doors.propose_by("ci").await;
+    let created = sse.next().await.unwrap();
+    assert_eq!((created.id, created.event.as_str()), (Some(2), "change.created"));
+    assert_eq!(created.data["change"]["id"], change.id.as_str());
+    assert_eq!((&created.data["seq"], &created.data["type"]), (&json!(2), &json!("change.created")));
+    doors.changes.feed().publish_session(&json!({ "type": "session.opened", "session": { "id": "x" } }));
+    let session = sse.next().await.unwrap();
+    assert_eq!((session.id, session.event.as_str()), (None, "session.opened"));
+    doors.state.shutdown.cancel();
+    assert_eq!(sse.next().await, None, "the stream ends with the gateway");
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn a_subscriber_that_comes_back_misses_nothing_and_repeats_nothing() {
+    let doors = Doors::open().await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    for _ in 0..150 {
+        doors.propose_by("ci").await;
+    }
+    let mut sse = Sse::open(&doors, "?since=100", &[("Authorization", &key), ("Last-Event-ID", "40")]).await;
+    for expected in 41..=90 {
+        assert_eq!(sse.next().await.unwrap().id, Some(expected), "the header wins over since");
+    }
+    drop(sse);
+    let mut sse = Sse::open(&doors, "?since=90", &[("Authorization", &key)]).await;
+    for _ in 0..10 {
+        doors.propose_by("ci").await;
+    }
+    for expected in 91..=160 {
+        assert_eq!(sse.next().await.unwrap().id, Some(expected));
+    }
+    for (query, header) in [("?since=x", ""), ("?since=-1", ""), ("?sinse=1", ""), ("", "x1"), ("", "1.5")] {
+        let headers = [("Authorization", key.as_str()), ("Last-Event-ID", header)];
+        let reply = doors.send("GET", &format!("/api/events{query}"), &headers, None).await;
+        assert_eq!(reply.problem(400), "INVALID_PARAMS", "{query} {header}");
+    }
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn streams_are_kept_alive_and_end_with_their_credential() {
+    let doors = Doors::open_with(|c| c.transports.http.sse_keep_alive = Duration::from_millis(10)).await;
+    let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
+    doors.stored.keys().insert(&new.key, &new.hash).unwrap();
+    let mut sse = Sse::open(&doors, "", &[("Authorization", &bearer(&new.secret))]).await;
+    sse.next().await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(sse.until("\n\n").await.unwrap(), ":");
+    }
+    doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    doors.state.authenticator.forget(&new.hash);
+    assert_eq!(sse.next().await, None);
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn streams_of_one_principal_are_bounded() {
+    let doors = Doors::open_with(|c| c.limits.max_streams = 2).await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    let other = bearer(&doors.key("alice", Role::Reviewer));
+    let mut first = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    first.next().await.unwrap();
+    let _second = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    let reply = doors.send("GET", "/api/events", &[("Authorization", &key)], None).await;
+    assert_eq!(reply.problem(503), "OVERLOADED");
+    let _other = Sse::open(&doors, "", &[("Authorization", &other)]).await;
+    doors.close().await;
+}
+
+type Socket = actix_codec::Framed<awc::BoxedSocket, awc::ws::Codec>;
+
+async fn connect(doors: &Doors, query: &str, key: &str) -> Socket {
+    let client = awc::Client::builder().max_http_version(awc::http::Version::HTTP_11).finish();
+    let request = client.ws(format!("ws://{}/events{query}", doors.address)).header("Authorization", key);
+    request.connect().await.unwrap().1
+}
+
+/// The next JSON frame; pings are answered.
+async fn frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
+    loop {
+        match socket.next().await {
+            Some(Ok(Frame::Text(text))) => return Ok(serde_json::from_slice(&text).unwrap()),
+            Some(Ok(Frame::Ping(payload))) => socket.send(awc::ws::Message::Pong(payload)).await.unwrap(),
+            Some(Ok(Frame::Close(reason))) => return Err(reason.map(|r| r.code)),
+            Some(Ok(other)) => panic!("unexpected {other:?}"),
+            Some(Err(error)) => panic!("{error}"),
+            None => return Err(None),
+        }
+    }
+}
+
+#[actix_web::test]
+async fn the_socket_sends_what_the_stream_does() {
+    let doors = Doors::open().await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    doors.propose_by("ci").await;
+    let mut live = connect(&doors, "", &key).await;
+    assert_eq!(frame(&mut live).await.unwrap(), json!({ "type": "hello", "seq": 1 }));
+    let mut resumed = connect(&doors, "?since=0", &key).await;
+    let second = doors.propose_by("ci").await;
+    for socket in [&mut live, &mut resumed] {
+        let mut event = frame(socket).await.unwrap();
+        if event["seq"] == 1 {
+            event = frame(socket).await.unwrap();
+        }
+        assert_eq!((&event["seq"], event["change"]["id"].as_str()), (&json!(2), Some(second.id.as_str())));
+    }
+    doors.state.shutdown.cancel();
+    assert_eq!(frame(&mut live).await, Err(Some(CloseCode::Away)));
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn a_long_replay_is_not_mistaken_for_a_slow_reader() {
+    let doors = Doors::open_with(|c| c.limits.outbox_messages = 4).await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    for _ in 0..200 {
+        doors.propose_by("ci").await;
+    }
+    let mut socket = connect(&doors, "?since=0", &key).await;
+    for expected in 1..=200 {
+        assert_eq!(frame(&mut socket).await.unwrap()["seq"], expected);
+    }
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn the_socket_only_sends_and_only_to_those_who_may_see() {
+    let doors = Doors::open().await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    let plain = doors.send("GET", "/events", &[("Authorization", &key)], None).await;
+    assert_eq!(plain.problem(426), "INVALID_REQUEST");
+    let upgrade = [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    assert_eq!(doors.send("GET", "/events", &upgrade, None).await.problem(401), "UNAUTHORIZED");
+    let evil = [upgrade.as_slice(), &[("Authorization", key.as_str()), ("Origin", "http://evil.example")]].concat();
+    assert_eq!(doors.send("GET", "/events", &evil, None).await.problem(403), "FORBIDDEN");
+
+    for (message, code) in [
+        (awc::ws::Message::Text("{}".into()), CloseCode::Unsupported),
+        (awc::ws::Message::Binary(vec![1].into()), CloseCode::Unsupported),
+        (awc::ws::Message::Text("x".repeat(10_000).into()), CloseCode::Size),
+    ] {
+        let mut socket = connect(&doors, "", &key).await;
+        frame(&mut socket).await.unwrap();
+        socket.send(message).await.unwrap();
+        assert_eq!(frame(&mut socket).await, Err(Some(code)));
+        assert!(socket.next().await.is_none_or(|rest| rest.is_err()), "the connection is closed");
+    }
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn sockets_are_bounded_and_end_with_their_credential() {
+    let doors = Doors::open_with(|c| {
+        c.transports.websocket.max_connections = 1;
+        c.transports.websocket.ping_interval = Duration::from_millis(10);
+    })
+    .await;
+    let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
+    doors.stored.keys().insert(&new.key, &new.hash).unwrap();
+    let key = bearer(&new.secret);
+    let mut socket = connect(&doors, "", &key).await;
+    frame(&mut socket).await.unwrap();
+    let client = awc::Client::default();
+    let second =
+        client.ws(format!("ws://{}/events", doors.address)).header("Authorization", key.as_str()).connect().await;
+    assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
+    doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    doors.state.authenticator.forget(&new.hash);
+    assert_eq!(frame(&mut socket).await, Err(Some(CloseCode::Policy)));
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
+    let doors = Doors::open_with(|c| {
+        c.transports.websocket.ping_interval = Duration::from_millis(100);
+        c.limits.outbox_bytes = 1 << 20;
+    })
+    .await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    let stalled = connect(&doors, "", &key).await;
+    let mut reader = connect(&doors, "", &key).await;
+    frame(&mut reader).await.unwrap();
+    let feed = doors.changes.feed();
+    let filler = "x".repeat(64 * 1024);
+    let mut pending = VecDeque::new();
+    let mut n = 0_u64;
+    // More than the kernel's buffers and the outbox hold, until the gateway gives the stalled one up.
+    while feed.subscribers() > 1 {
+        feed.publish_session(&json!({ "type": "session.opened", "n": n, "filler": filler }));
+        pending.push_back(n);
+        n += 1;
+        let event = frame(&mut reader).await.unwrap();
+        assert_eq!(event["n"].as_u64(), pending.pop_front(), "the other one hears all, in order");
+    }
+    let change = doors.propose_by("ci").await;
+    assert_eq!(frame(&mut reader).await.unwrap()["change"]["id"], change.id.as_str());
+    // It reads at last: what was on its way, and then why it ended.
+    let mut stalled = stalled;
+    let end = loop {
+        if let Err(end) = frame_without_pong(&mut stalled).await {
+            break end;
+        }
+    };
+    assert_eq!(end, Some(CloseCode::Again));
+    doors.close().await;
+}
+
+async fn frame_without_pong(socket: &mut Socket) -> Result<(), Option<CloseCode>> {
+    match socket.next().await {
+        Some(Ok(Frame::Close(reason))) => Err(reason.map(|r| r.code)),
+        Some(Ok(_)) => Ok(()),
+        Some(Err(_)) | None => Err(None),
+    }
+}

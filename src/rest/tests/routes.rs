@@ -1,0 +1,120 @@
+//! The routes and their description agree, and whatever is not a route says so.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn documented() -> Value {
+    serde_json::from_str(OPENAPI).unwrap()
+}
+
+#[test]
+fn every_route_is_described_and_every_description_is_a_route() {
+    let document = documented();
+    assert_eq!(document["openapi"], "3.1.0");
+    let described: BTreeSet<(String, String)> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, item)| item.as_object().unwrap().keys().map(move |m| (path.clone(), m.to_uppercase())))
+        .collect();
+    let routes: BTreeSet<(String, String)> = ROUTES
+        .iter()
+        .flat_map(|route| {
+            route.allow.split(", ").filter(|m| *m != "HEAD").map(|m| (route.path.to_owned(), m.to_owned()))
+        })
+        .collect();
+    assert_eq!(described, routes);
+}
+
+#[test]
+fn every_reference_in_the_description_leads_somewhere() {
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                map.values().for_each(|v| references(v, found));
+            }
+            Value::Array(items) => items.iter().for_each(|v| references(v, found)),
+            _ => {}
+        }
+    }
+    let document = documented();
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    assert!(found.len() > 50);
+    for reference in found {
+        assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+    }
+}
+
+#[test]
+fn the_description_names_every_member_of_a_change_and_every_state() {
+    let document = documented();
+    let states = &document["components"]["schemas"]["ChangeState"]["enum"];
+    for state in states.as_array().unwrap() {
+        serde_json::from_value::<ChangeState>(state.clone()).unwrap();
+    }
+    assert_eq!(states.as_array().unwrap().len(), 10);
+}
+
+#[actix_web::test]
+async fn answers_are_as_described() {
+    let doors = Doors::open().await;
+    let key = doors.key("alice", Role::Reviewer);
+    let change = doors.propose_by("ci").await;
+    let path = format!("/api/changes/{}/decision", change.id);
+    doors.post(&path, &key, &decision("approve", &change)).await;
+    doors.reached(&change.id, ChangeState::Applied).await;
+    let document = documented();
+    let check = |schema: &str, instance: &Value| {
+        let mut root =
+            json!({ "$schema": "https://json-schema.org/draft/2020-12/schema", "components": document["components"] });
+        root["$ref"] = format!("#/components/schemas/{schema}").into();
+        let validator = jsonschema::validator_for(&root).unwrap();
+        let errors: Vec<_> = validator.iter_errors(instance).map(|e| format!("{}: {e}", e.instance_path())).collect();
+        assert!(errors.is_empty(), "{schema}: {errors:#?}");
+        // What is sent beyond the description is a description that fell behind.
+        let known = &document["components"]["schemas"][schema]["properties"];
+        for member in instance.as_object().unwrap().keys() {
+            assert!(known.get(member).is_some(), "{schema} does not describe {member}");
+        }
+    };
+    check("ChangePage", &doors.get("/api/changes", &key).await.json());
+    check("Change", &doors.get(&format!("/api/changes/{}", change.id), &key).await.json());
+    check("AuditPage", &doors.get("/api/audit", &key).await.json());
+    check("Me", &doors.get("/api/me", &key).await.json());
+    check("Session", &doors.get("/api/sessions", &key).await.json()["sessions"][0]);
+    check("Provider", &doors.get("/api/providers", &key).await.json()["providers"][0]);
+    check("Problem", &doors.post(&path, &key, &decision("approve", &change)).await.json());
+    let event = doors.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
+    check("ChangeEvent", &serde_json::from_slice(&event.json).unwrap());
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn other_methods_and_other_paths_are_problems() {
+    let doors = Doors::open().await;
+    let key = doors.key("alice", Role::Reviewer);
+    let authorization = format!("Bearer {key}");
+    let headers = [("Authorization", authorization.as_str())];
+    for route in ROUTES {
+        let path = route.path.replace("{id}", "chg_x");
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"] {
+            if route.allow.split(", ").any(|m| m == method) {
+                continue;
+            }
+            let reply = doors.send(method, &path, &headers, None).await;
+            assert_eq!((reply.status, reply.header("allow")), (405, Some(route.allow)), "{method} {path}");
+            if method != "HEAD" {
+                assert_eq!(reply.problem(405), "INVALID_REQUEST");
+            }
+        }
+    }
+    for path in
+        ["/api", "/api/", "/api/nothing", "/api/changes/", "/api/changes/a/b", "/api/Changes", "/nothing", "/api/%ff"]
+    {
+        assert_eq!(doors.get(path, &key).await.problem(404), "NOT_FOUND", "{path}");
+    }
+    doors.close().await;
+}
