@@ -1,6 +1,9 @@
 //! The entry points of `tests/fuzz` on mutations of valid messages, for a bounded number of rounds and from a fixed
 //! seed, so that every run tries the same inputs. `COUNTERSIGN_FUZZ_ROUNDS` asks for more.
 
+// The helpers of an integration test are tests too, which clippy cannot tell.
+#![allow(clippy::expect_used, clippy::panic)]
+
 #[path = "fuzz/entry.rs"]
 mod entry;
 

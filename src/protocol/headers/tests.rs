@@ -273,6 +273,25 @@ fn notifications_need_no_headers_but_must_not_contradict_them() {
 }
 
 #[test]
+fn handshake_era_requests_go_by_their_session_and_then_by_their_header() {
+    let of = |values: &[&str], negotiated| {
+        let headers: Vec<_> = values.iter().map(|value| (PROTOCOL_VERSION, *value)).collect();
+        legacy_version(&headers[..], negotiated)
+    };
+    let session = Some(Revision::V2025_11_25);
+    assert_eq!(of(&[], None), Ok(Revision::V2025_03_26));
+    assert_eq!(of(&[], session), Ok(Revision::V2025_11_25));
+    assert_eq!(of(&[" 2025-06-18 "], None), Ok(Revision::V2025_06_18));
+    assert_eq!(of(&["2025-06-18"], session), Ok(Revision::V2025_11_25));
+    for values in [&["1999-01-01"][..], &[""], &["2026-07-28"], &["2025-06-18", "2025-06-18"], &["2025-06-18\u{e9}"]] {
+        for negotiated in [None, session] {
+            let error = of(values, negotiated).expect_err("refused");
+            assert_eq!((error.kind, http_status(&error)), (ErrorKind::InvalidRequest, 400), "{values:?}");
+        }
+    }
+}
+
+#[test]
 fn responses_are_not_for_servers() {
     refused(&[("mcp-method", b"x")], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600, 400);
 }
