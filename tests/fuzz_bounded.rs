@@ -102,7 +102,7 @@ fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn rounds() -> usize {
-    std::env::var("COUNTERSIGN_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
+    std::env::var("COUNTERSIGN_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
 }
 
 /// Runs an entry point on mutations; shows the input that breaks it.

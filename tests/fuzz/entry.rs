@@ -233,12 +233,7 @@ pub fn headers(data: &[u8]) -> bool {
         fields.push((String::from_utf8_lossy(&line[..colon]).into_owned(), &line[colon + 1..]));
     }
     let Ok(Incoming::Single(message)) = parse(rest, &LIMITS) else { return false };
-    let params = match &message {
-        Message::Request(request) => request.params,
-        Message::Notification(notification) => notification.params,
-        Message::Response(_) => None,
-    };
-    let verdict = meta(params).and_then(|meta| {
+    let verdict = meta(message.params()).and_then(|meta| {
         if !headers::is_modern(&fields[..], &meta) {
             return Ok(false);
         }

@@ -19,12 +19,7 @@ fn body(method: &str, params: &str, version: &str) -> String {
 /// What the ladder says, as the door runs it.
 fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
     let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
-    let params = match &message {
-        Message::Request(request) => request.params,
-        Message::Notification(notification) => notification.params,
-        Message::Response(_) => None,
-    };
-    let meta = meta(params)?;
+    let meta = meta(message.params())?;
     assert!(is_modern(headers, &meta), "the ladder applies");
     let revision = check(headers, &message, &meta)?;
     assert_eq!(revision, Revision::MODERN);
