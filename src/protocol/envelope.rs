@@ -47,6 +47,37 @@ pub enum Message<'a> {
     Response(Response<'a>),
 }
 
+impl<'a> Message<'a> {
+    /// The id of a request; a notification has none, and a response's is not one to answer.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&RequestId> {
+        match self {
+            Self::Request(request) => Some(&request.id),
+            Self::Notification(_) | Self::Response(_) => None,
+        }
+    }
+
+    /// The method of a request or notification.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        match self {
+            Self::Request(request) => Some(&request.method),
+            Self::Notification(notification) => Some(&notification.method),
+            Self::Response(_) => None,
+        }
+    }
+
+    /// The parameters of a request or notification.
+    #[must_use]
+    pub fn params(&self) -> Option<&'a RawValue> {
+        match self {
+            Self::Request(request) => request.params,
+            Self::Notification(notification) => notification.params,
+            Self::Response(_) => None,
+        }
+    }
+}
+
 /// A message with `method` and `id`: it is answered.
 #[derive(Debug)]
 pub struct Request<'a> {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{
-    ErrorKind, McpError, Method, Revision,
+    Era, ErrorKind, McpError, Method, Revision,
     envelope::{Message, Notification, Request, text_of},
     negotiate,
     params::{Meta, invalid, keys, member},
@@ -153,6 +153,26 @@ fn check_notification(
 /// `-32601`, also for methods of the handshake era such as `initialize` and `ping`.
 pub fn method_known(request: &Request<'_>, revision: Revision) -> Result<Method, McpError> {
     Method::request(&request.method, revision)
+}
+
+/// The revision in which a handshake-era request is served over HTTP: that of its session where one is known,
+/// else the one its header names, else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
+///
+/// # Errors
+/// `-32600`, to be sent with status 400, for a header that names no handshake revision that the gateway serves.
+pub fn legacy_version(headers: &(impl Headers + ?Sized), negotiated: Option<Revision>) -> Result<Revision, McpError> {
+    let named = match headers.field(PROTOCOL_VERSION) {
+        Field::Absent => None,
+        Field::One(value) => {
+            let value = plain(value).unwrap_or_default();
+            let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
+            Some(revision.ok_or_else(|| negotiate::unsupported(ErrorKind::InvalidRequest, value, Some(Era::Legacy)))?)
+        }
+        Field::Many => {
+            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is there more than once"));
+        }
+    };
+    Ok(negotiated.or(named).unwrap_or(Revision::V2025_03_26))
 }
 
 /// The HTTP status that carries an error on the stateless door.

@@ -12,7 +12,7 @@ use super::{Era, ErrorKind, McpError, Revision};
 pub fn initialize(requested: &str, strict: bool) -> Result<Revision, McpError> {
     match Revision::parse(requested) {
         Some(revision) if revision.era() == Era::Legacy => Ok(revision),
-        _ if strict => Err(unsupported(ErrorKind::InvalidParams, requested, &supported(Some(Era::Legacy)))),
+        _ if strict => Err(unsupported(ErrorKind::InvalidParams, requested, Some(Era::Legacy))),
         _ => Ok(Revision::NEWEST_LEGACY),
     }
 }
@@ -25,7 +25,7 @@ pub fn initialize(requested: &str, strict: bool) -> Result<Revision, McpError> {
 pub fn modern(version: &str) -> Result<Revision, McpError> {
     match Revision::parse(version) {
         Some(revision) if revision.era() == Era::Modern => Ok(revision),
-        _ => Err(unsupported(ErrorKind::UnsupportedVersion, version, &supported(None))),
+        _ => Err(unsupported(ErrorKind::UnsupportedVersion, version, None)),
     }
 }
 
@@ -43,12 +43,11 @@ pub fn missing_capability(required: serde_json::Value) -> McpError {
         .with("requiredCapabilities", required)
 }
 
-fn unsupported(kind: ErrorKind, requested: &str, supported: &[&str]) -> McpError {
+/// A refusal with `data: {supported, requested}`, where `supported` are the versions of that era or all.
+pub(super) fn unsupported(kind: ErrorKind, requested: &str, era: Option<Era>) -> McpError {
     // What a client sends is echoed only as far as any version is long.
     let requested: String = requested.chars().take(64).collect();
-    McpError::new(kind, "Unsupported protocol version")
-        .with("supported", supported.to_vec())
-        .with("requested", requested)
+    McpError::new(kind, "Unsupported protocol version").with("supported", supported(era)).with("requested", requested)
 }
 
 #[cfg(test)]

@@ -19,12 +19,7 @@ fn body(method: &str, params: &str, version: &str) -> String {
 /// What the ladder says, as the door runs it.
 fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
     let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
-    let params = match &message {
-        Message::Request(request) => request.params,
-        Message::Notification(notification) => notification.params,
-        Message::Response(_) => None,
-    };
-    let meta = meta(params)?;
+    let meta = meta(message.params())?;
     assert!(is_modern(headers, &meta), "the ladder applies");
     let revision = check(headers, &message, &meta)?;
     assert_eq!(revision, Revision::MODERN);
@@ -270,6 +265,25 @@ fn notifications_need_no_headers_but_must_not_contradict_them() {
     refused(&[("mcp-protocol-version", b"2025-11-25")], &with_meta, -32020, 400);
     let old = body("notifications/cancelled", "", "2025-11-25").replace("\"id\":1,", "");
     refused(&[], &old, -32022, 400);
+}
+
+#[test]
+fn handshake_era_requests_go_by_their_session_and_then_by_their_header() {
+    let of = |values: &[&str], negotiated| {
+        let headers: Vec<_> = values.iter().map(|value| (PROTOCOL_VERSION, *value)).collect();
+        legacy_version(&headers[..], negotiated)
+    };
+    let session = Some(Revision::V2025_11_25);
+    assert_eq!(of(&[], None), Ok(Revision::V2025_03_26));
+    assert_eq!(of(&[], session), Ok(Revision::V2025_11_25));
+    assert_eq!(of(&[" 2025-06-18 "], None), Ok(Revision::V2025_06_18));
+    assert_eq!(of(&["2025-06-18"], session), Ok(Revision::V2025_11_25));
+    for values in [&["1999-01-01"][..], &[""], &["2026-07-28"], &["2025-06-18", "2025-06-18"], &["2025-06-18\u{e9}"]] {
+        for negotiated in [None, session] {
+            let error = of(values, negotiated).expect_err("refused");
+            assert_eq!((error.kind, http_status(&error)), (ErrorKind::InvalidRequest, 400), "{values:?}");
+        }
+    }
 }
 
 #[test]
