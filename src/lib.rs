@@ -3,6 +3,7 @@
 pub mod attach;
 pub mod auth;
 pub mod changes;
+pub mod cli;
 pub mod config;
 pub mod dashboard;
 pub mod gateway;

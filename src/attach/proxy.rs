@@ -10,7 +10,7 @@ use tokio::{
 
 /// How long finished answers may take to arrive and be written once stdin has ended: a client that is gone is owed
 /// an end within a second.
-pub const GRACE: Duration = Duration::from_millis(600);
+pub const GRACE: Duration = Duration::from_millis(700);
 
 /// The longest line from the gateway. Far above any limit on messages: what is longer is a fault.
 const MAX_LINE: u64 = 256 << 20;
