@@ -60,6 +60,9 @@ class Agent:
     complete: Callable[[str, str, str], Awaitable[Any]]
     watch: Callable[[str, list[str]], AbstractAsyncContextManager[None]]
     error: type[Exception]
+    # Answers that nobody waits for any more. An SDK that tells the server of a cancellation must get none.
+    late: list[Exception]
+    tells_of_cancellation: bool
 
     async def project(self) -> dict[str, Any]:
         return structured(await self.call("list_projects", {}))["projects"][0]
@@ -177,6 +180,8 @@ async def cancel(agent: Agent) -> None:
     assert seen == sorted(seen)
     withdrawn = structured(await agent.call("withdraw_change", {"changeId": change_id}))
     assert withdrawn["status"] == "withdrawn"
+    if not agent.tells_of_cancellation:
+        await eventually("the answer to the abandoned call", lambda: len(agent.late) > 0)
 
 
 async def whole(agent: Agent, gateway: Gateway) -> None:

@@ -43,8 +43,12 @@ async def streams(transport: str, gateway: Gateway) -> AsyncIterator[tuple[Any, 
 async def connected(transport: str, gateway: Gateway) -> AsyncIterator[tuple[ClientSession, journey.Agent]]:
     watching: dict[str, list[str]] = {}
 
+    late: list[Exception] = []
+
     async def on_message(message: Any) -> None:
-        if isinstance(message, Exception):
+        if isinstance(message, RuntimeError) and "unknown request ID" in str(message):
+            late.append(message)
+        elif isinstance(message, Exception):
             raise message
         if isinstance(message, types.ServerNotification) and isinstance(
             message.root, types.ResourceUpdatedNotification
@@ -86,6 +90,8 @@ async def connected(transport: str, gateway: Gateway) -> AsyncIterator[tuple[Cli
                 ),
                 watch=watch,
                 error=McpError,
+                late=late,
+                tells_of_cancellation=False,
             ),
         )
 

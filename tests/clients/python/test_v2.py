@@ -87,6 +87,8 @@ async def connected(transport: str, mode: str, gateway: Gateway) -> AsyncIterato
                 ),
                 watch=watch,
                 error=MCPError,
+                late=[],
+                tells_of_cancellation=True,
             ),
         )
 
