@@ -105,10 +105,7 @@ mod tests {
         for bad in [r#"{"a":1,"a":1}"#, r#"{"x":[{"b":{"a":1,"\u0061":2}}]}"#, r#"{"":1,"":2}"#] {
             assert!(matches!(check(&raw(bad)), Err(ArgumentsError::Unclear(_))), "{bad}");
         }
-        for good in [r"{}", r#"{"a":{"a":1},"b":[{"a":1},{"a":2}],"c":1e400,"d":"é","e":null}"#] {
-            if good.contains("1e400") {
-                continue;
-            }
+        for good in [r"{}", r#"{"a":{"a":1},"b":[{"a":1},{"a":2}],"c":-1.5e3,"d":"é","e":null,"f":true}"#] {
             assert_eq!(check(&raw(good)), Ok(()), "{good}");
         }
         assert_eq!(check(&raw("[]")), Err(ArgumentsError::NotAnObject));

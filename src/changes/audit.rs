@@ -210,3 +210,91 @@ impl Serialize for AuditHead {
         out.end()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXTS: [&str; 4] = ["a", "b", "c", "d"];
+
+    fn content(seq: u64) -> EntryContent<'static> {
+        EntryContent {
+            seq,
+            at: "2026-01-01T00:00:00Z",
+            change_id: TEXTS[usize::try_from(seq).unwrap() % 4],
+            event: "created",
+            from: None,
+            to: "pending",
+            actor: "alice",
+            details: "{}",
+        }
+    }
+
+    fn trail(length: u64) -> Vec<(EntryContent<'static>, Hash, Hash)> {
+        let mut prev = GENESIS;
+        (1..=length)
+            .map(|seq| {
+                let content = content(seq);
+                let hash = content.hash(&prev);
+                (content, std::mem::replace(&mut prev, hash), hash)
+            })
+            .collect()
+    }
+
+    fn verify(trail: &[(EntryContent<'static>, Hash, Hash)], expected: Option<AuditHead>) -> Result<AuditHead, Broken> {
+        let mut verifier = Verifier::new(expected);
+        for (content, prev, hash) in trail {
+            verifier.entry(content, prev, hash)?;
+        }
+        verifier.finish()
+    }
+
+    #[test]
+    fn a_trail_holds_and_its_head_is_found_in_longer_ones() {
+        let trail = trail(9);
+        let head = verify(&trail, None).unwrap();
+        assert_eq!(head.seq, 9);
+        let earlier = verify(&trail[..5], None).unwrap();
+        assert_eq!(verify(&trail, Some(earlier)), Ok(head));
+        assert_eq!(AuditHead::parse(&head.export()), Some(head));
+        assert_eq!(verify(&[], None), Ok(AuditHead::default()));
+        for bad in ["", "1", "1:ab", "x:0", &format!("1:{}", "é".repeat(32)), &format!("1:{}", "g".repeat(64))] {
+            assert_eq!(AuditHead::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_change_of_a_trail_is_found_at_its_place() {
+        let whole = trail(9);
+        let mut cut = whole.clone();
+        cut.remove(4);
+        assert_eq!(verify(&cut, None), Err(Broken::Gap { expected: 5, found: 6 }));
+        let mut first = whole.clone();
+        first.remove(0);
+        assert_eq!(verify(&first, None), Err(Broken::Gap { expected: 1, found: 2 }));
+        for field in 0..7 {
+            let mut altered = whole.clone();
+            let entry = &mut altered[4].0;
+            match field {
+                0 => entry.at = "x",
+                1 => entry.change_id = "x",
+                2 => entry.event = "x",
+                3 => entry.from = Some("pending"),
+                4 => entry.to = "x",
+                5 => entry.actor = "x",
+                _ => entry.details = "x",
+            }
+            assert_eq!(verify(&altered, None), Err(Broken::Altered { seq: 5 }), "field {field}");
+        }
+        // Altered with a new hash for it: the next one no longer continues it.
+        let mut rehashed = whole.clone();
+        rehashed[4].0.actor = "mallory";
+        rehashed[4].2 = rehashed[4].0.hash(&rehashed[4].1);
+        assert_eq!(verify(&rehashed, None), Err(Broken::Chain { seq: 6 }));
+        // The end cut off, or everything written anew: only an exported head tells.
+        let head = verify(&whole, None).unwrap();
+        assert_eq!(verify(&whole[..7], Some(head)), Err(Broken::CutOff { seq: 7, expected: 9 }));
+        let other = AuditHead { seq: 9, hash: [1; 32] };
+        assert_eq!(verify(&whole, Some(other)), Err(Broken::HeadDiffers { seq: 9 }));
+    }
+}

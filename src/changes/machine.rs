@@ -60,6 +60,24 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    pub const ALL: [Self; 15] = [
+        Self::Created,
+        Self::Voted,
+        Self::Edited,
+        Self::Approved,
+        Self::Unapproved,
+        Self::Rejected,
+        Self::Expired,
+        Self::Withdrawn,
+        Self::Stale,
+        Self::Refreshed,
+        Self::Executing,
+        Self::Applied,
+        Self::Failed,
+        Self::OutcomeUnknown,
+        Self::Settled,
+    ];
+
     /// As in the audit trail.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -227,7 +245,10 @@ impl Change {
         self.operation = operation;
         self.target = target;
         self.summary = summary;
-        self.previous_diff = Some(std::mem::replace(&mut self.diff, diff));
+        let previous = std::mem::replace(&mut self.diff, diff);
+        if previous != self.diff {
+            self.previous_diff = Some(previous);
+        }
         self.fingerprint = fingerprint;
         self.decisions.clear();
         self.fault = None;
@@ -331,3 +352,6 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     }
     Ok(Transition { kind, from: Some(change.state), actor, comment, after })
 }
+
+#[cfg(test)]
+mod tests;

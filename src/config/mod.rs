@@ -1,9 +1,28 @@
 //! The configuration: one typed tree, proved as a whole before any port, child or database opens.
+//!
+//! `config/countersign.yaml` documents every key and is the source of the defaults; `read.rs` is where keys meet
+//! fields. Nothing here opens anything but the configuration file, and nothing in it is a secret.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+mod check;
+pub mod environment;
+pub mod error;
+pub mod load;
+mod read;
+pub mod reader;
+pub mod show;
+#[cfg(test)]
+mod tests;
+pub mod tree;
+pub mod units;
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+
+pub use environment::Environment;
+pub use error::ConfigError;
+pub use load::{Flags, Loaded, load};
 
 /// All keys, documented for users in `config/countersign.yaml`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub listen: SocketAddr,
     pub data: PathBuf,
@@ -30,25 +49,25 @@ pub enum AuthMode {
     Keys,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthConfig {
     pub mode: AuthMode,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportsConfig {
     pub http: HttpConfig,
     pub websocket: WebSocketConfig,
     pub stdio: StdioConfig,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpConfig {
     pub max_connections: usize,
     pub request_timeout: Duration,
@@ -64,7 +83,7 @@ pub struct HttpConfig {
     pub sse_keep_alive: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebSocketConfig {
     pub max_connections: usize,
     pub ping_interval: Duration,
@@ -75,7 +94,7 @@ pub struct WebSocketConfig {
     pub replay_bytes: usize,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdioConfig {
     /// Bytes.
     pub max_message_size: usize,
@@ -83,16 +102,16 @@ pub struct StdioConfig {
     pub linger: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModulesConfig {
     pub tracker: TrackerConfig,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrackerConfig {
     pub enabled: bool,
     /// Allowed transitions by status name; empty is the default workflow.
-    pub workflow: std::collections::BTreeMap<String, Vec<String>>,
+    pub workflow: BTreeMap<String, Vec<String>>,
     pub sample_project: bool,
 }
 
@@ -104,12 +123,12 @@ pub enum PolicyDefault {
     Deny,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
     pub default: PolicyDefault,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesConfig {
     pub expire_after: Duration,
     /// Bounds per principal on what is not yet final: number and argument bytes.
@@ -117,7 +136,7 @@ pub struct ChangesConfig {
     pub max_pending_bytes: usize,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsConfig {
     /// Handshake-era HTTP sessions, and all sessions of one principal.
     pub max_sessions: usize,
@@ -150,71 +169,38 @@ pub enum LogFormat {
     Json,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// A `tracing` filter, such as `info,countersign=debug`.
     pub filter: String,
     pub format: LogFormat,
 }
 
+/// The built-in defaults, with the data directory of this process's environment (empty where there is no home).
 impl Default for Config {
     fn default() -> Self {
-        let s = Duration::from_secs;
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            data: PathBuf::from("countersign-data"),
-            auth: AuthConfig { mode: AuthMode::Local },
-            tls: None,
-            behind_tls_proxy: false,
-            allowed_hosts: Vec::new(),
-            public_url: None,
-            strict_versions: false,
-            transports: TransportsConfig {
-                http: HttpConfig {
-                    max_connections: 1000,
-                    request_timeout: s(30),
-                    cors_origins: Vec::new(),
-                    max_body: 8 << 20,
-                    header_timeout: s(10),
-                    keep_alive: s(75),
-                    workers: 0,
-                    sse_keep_alive: s(15),
-                },
-                websocket: WebSocketConfig {
-                    max_connections: 500,
-                    ping_interval: s(30),
-                    max_message_size: 8 << 20,
-                    replay_frames: 256,
-                    replay_bytes: 1 << 20,
-                },
-                stdio: StdioConfig { max_message_size: 8 << 20, linger: s(15 * 60) },
-            },
-            modules: ModulesConfig {
-                tracker: TrackerConfig {
-                    enabled: true,
-                    workflow: std::collections::BTreeMap::new(),
-                    sample_project: true,
-                },
-            },
-            policy: PolicyConfig { default: PolicyDefault::ReviewWrites },
-            changes: ChangesConfig { expire_after: s(24 * 3600), max_pending: 1000, max_pending_bytes: 64 << 20 },
-            limits: LimitsConfig {
-                max_sessions: 10_000,
-                session_idle: s(3600),
-                max_in_flight: 64,
-                max_batch: 100,
-                batch_concurrency: 8,
-                max_depth: 128,
-                rate_per_second: 1000,
-                rate_burst: 2000,
-                max_streams: 64,
-                outbox_messages: 1024,
-                outbox_bytes: 16 << 20,
-                max_subscriptions: 1000,
-                drain: s(10),
-                max_wait: s(300),
-            },
-            log: LogConfig { filter: "info".into(), format: LogFormat::Text },
+        load::defaults(&Environment::of_process())
+    }
+}
+
+impl Config {
+    /// Host header values that are served beside the listen address and loopback names: `allowed_hosts`, and the
+    /// host (with its port) of `public_url`.
+    #[must_use]
+    pub fn served_hosts(&self) -> Vec<String> {
+        let mut hosts = self.allowed_hosts.clone();
+        let public = self.public_url.as_deref().and_then(|text| url::Url::parse(text).ok());
+        if let Some(url) = public
+            && let Some(host) = url.host_str()
+        {
+            hosts.push(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")));
         }
+        hosts
+    }
+
+    /// `https` where this process speaks TLS itself.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 }

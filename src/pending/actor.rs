@@ -104,6 +104,7 @@ pub(super) struct PendingChanges {
 pub(super) struct Metrics {
     proposed: metrics::Counter,
     refused: metrics::Counter,
+    transitions: [metrics::Counter; EventKind::ALL.len()],
 }
 
 impl Metrics {
@@ -111,6 +112,16 @@ impl Metrics {
         Self {
             proposed: metrics::counter!("countersign_changes_proposed_total"),
             refused: metrics::counter!("countersign_changes_refused_total"),
+            transitions: EventKind::ALL
+                .map(|kind| metrics::counter!("countersign_change_transitions_total", "event" => kind.as_str())),
+        }
+    }
+}
+
+impl Metrics {
+    fn transition(&self, kind: EventKind) {
+        if let Some(counter) = EventKind::ALL.iter().position(|k| *k == kind).and_then(|i| self.transitions.get(i)) {
+            counter.increment(1);
         }
     }
 }
@@ -196,6 +207,7 @@ impl PendingChanges {
         let Step { change, kind, from, bytes, _admission, reply } = step;
         crash_point("between_commit_and_announce");
         self.counts.moved(from, change.state);
+        self.metrics.transition(kind);
         if kind == EventKind::Created {
             self.metrics.proposed.increment(1);
             self.ledger.opened(&change.id, &change.proposer.principal, bytes);

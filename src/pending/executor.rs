@@ -56,11 +56,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 None => break,
             },
             Some(ended) = running.join_next(), if !running.is_empty() => {
-                // `one` catches panics of providers; one of its own must not block the target for ever.
-                let key = ended.unwrap_or_else(|error| {
-                    tracing::error!(%error, "a run of the Executor failed");
-                    String::new()
-                });
+                let Ok(key) = ended else { continue };
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
                     Some(Some(id)) => start(&inner, &slots, &mut running, id, key),
                     Some(None) => { queues.remove(&key); }
@@ -79,8 +75,9 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Strin
             () = inner.stop.cancelled() => None,
             slot = slots.acquire_owned() => slot.ok(),
         };
-        if slot.is_some() {
-            one(&inner, &id).await;
+        // The key must come back whatever happens, or its target would be blocked until the next start.
+        if slot.is_some() && AssertUnwindSafe(one(&inner, &id)).catch_unwind().await.is_err() {
+            tracing::error!(change = %id, "the Executor panicked over a change");
         }
         lock_key
     });

@@ -5,6 +5,7 @@
 //! or tells of a transition that is not durable.
 
 mod actor;
+pub mod bench;
 mod commit;
 mod decide;
 mod executor;
@@ -185,7 +186,7 @@ impl Changes {
         self.inner.store.get(id).await.map_err(|e| store_error(&e))
     }
 
-    /// Newest first; `limit` is held to 1..=500.
+    /// Newest first; `limit` is held to 1..=500. A page may be shorter where its changes are large.
     ///
     /// # Errors
     /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
@@ -197,13 +198,10 @@ impl Changes {
     ) -> Result<Page<Arc<Change>>, McpError> {
         let limit = limit.clamp(1, MAX_PAGE);
         let before = parse_cursor(cursor.as_deref())?;
-        // One more than asked for tells whether there is a next page.
-        let query = ListQuery { states: filter.states, principal: filter.principal, before, limit: limit + 1 };
-        let mut found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
-        let more = found.len() > limit;
-        found.truncate(limit);
-        let next_cursor = found.last().filter(|_| more).map(|(no, _)| no.to_string());
-        Ok(Page { items: found.into_iter().map(|(_, change)| change).collect(), next_cursor })
+        let query = ListQuery { states: filter.states, principal: filter.principal, before, limit };
+        let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
+        let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
+        Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })
     }
 
     /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that moved (which
@@ -290,6 +288,7 @@ impl Changes {
     ) -> Result<Page<AuditEntry>, McpError> {
         let limit = limit.clamp(1, MAX_PAGE);
         let before = parse_cursor(cursor)?;
+        // One more than asked for tells whether there is a next page.
         let page = self.inner.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
         let mut items = page.await.map_err(|e| store_error(&e))?;
         let more = items.len() > limit;

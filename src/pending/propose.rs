@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use jiff::SignedDuration;
 
-use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, record, start::Inner, store_error};
+use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, start::Inner, store_error};
 use crate::{
     changes::{Change, ChangeState, Proposer, arguments},
     protocol::{ErrorKind, McpError},
@@ -72,6 +72,7 @@ fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
 fn new_change(inner: &Inner, proposal: Proposal) -> Change {
     let Proposal { proposer, provider, tool, tool_title, tool_hash, arguments, preview, idempotency_key, expire_after } =
         proposal;
+    let preview = recheck::presentable(preview);
     let now = inner.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
@@ -114,10 +115,7 @@ fn presentable(mut proposer: Proposer) -> Proposer {
         start
     });
     for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
-        if let Some((end, _)) = text.char_indices().nth(MAX_CLIENT_TEXT) {
-            text.truncate(end);
-            text.push('…');
-        }
+        recheck::cut(text, MAX_CLIENT_TEXT);
     }
     proposer
 }

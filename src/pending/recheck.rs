@@ -13,6 +13,10 @@ use crate::{
     providers::{CallContext, NoProgress, Provider},
 };
 
+/// Characters of a fault's message, and of a summary or a label.
+const MAX_FAULT: usize = 1000;
+const MAX_HEADLINE: usize = 500;
+
 /// What was found.
 pub(super) enum Recheck {
     /// Everything is as it was shown; the provider that may run it.
@@ -33,8 +37,26 @@ pub(super) fn moved_fault() -> ChangeFault {
     }
 }
 
+/// What a provider's error leaves on the change.
 pub(super) fn fault(error: &McpError) -> ChangeFault {
-    ChangeFault { code: error.kind.code().into(), message: error.message.clone().into_owned() }
+    let mut message = error.message.clone().into_owned();
+    cut(&mut message, MAX_FAULT);
+    ChangeFault { code: error.kind.code().into(), message }
+}
+
+/// Cuts a text that is repeated in every event to that many characters.
+pub(super) fn cut(text: &mut String, max: usize) {
+    if let Some((end, _)) = text.char_indices().nth(max) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+/// Headlines of a preview stand in lists and in every event: bounded whatever the provider says.
+pub(super) fn presentable(mut preview: Preview) -> Preview {
+    cut(&mut preview.summary, MAX_HEADLINE);
+    cut(&mut preview.target.label, MAX_HEADLINE);
+    preview
 }
 
 /// The proposer: previews and runs happen on their behalf, with no more rights than an agent has.
@@ -70,7 +92,7 @@ impl Inner {
         let preview = AssertUnwindSafe(provider.preview(&change.tool, &change.arguments, &context)).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),
-            Ok(Ok(Ok(preview))) => Recheck::Moved(Box::new(preview)),
+            Ok(Ok(Ok(preview))) => Recheck::Moved(Box::new(presentable(preview))),
             Ok(Ok(Err(error))) if passes(error.kind) => Recheck::Unavailable(error),
             Ok(Ok(Err(error))) => Recheck::Impossible(fault(&error)),
             Ok(Err(_panic)) => {

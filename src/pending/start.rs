@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Changes, PendingConfig,
     actor::{Approved, Metrics, PendingChanges},
+    commit::StepError,
     executor, expiry,
     feed::Feed,
     ledger::{Counts, Deadlines, Ledger},
@@ -209,9 +210,10 @@ async fn recover(
                         .into(),
                 };
                 tracing::warn!(change = %left.id, "a change was running when the gateway stopped; a reviewer must settle it");
-                if let Err(error) = inner.step(&change, ChangeEvent::LoseTrack { fault }, None).await {
-                    tracing::error!(?error, change = %left.id, "an interrupted change could not be marked");
-                    return Err(StartError::Store(StoreError::OutcomeUnknown));
+                match inner.step(&change, ChangeEvent::LoseTrack { fault }, None).await {
+                    Ok(_) => {}
+                    Err(StepError::Store(error)) => return Err(error.into()),
+                    Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", left.id)).into()),
                 }
             }
             ChangeState::Approved => {

@@ -1,12 +1,28 @@
 //! The MCP wire protocol: JSON-RPC envelopes, revisions and eras, error codes, header rules.
 //!
 //! Pure: no I/O, no clock, nothing of sessions or providers. Everything that differs between
-//! protocol revisions stands in one table ([`revision::Rules`]).
+//! protocol revisions stands in one table ([`revision::Rules`]) and, for methods, in [`method`].
+//!
+//! The way of a message: [`envelope::parse`] borrows it from the received bytes, [`params`] reads what
+//! the gateway must understand of it, [`headers`] checks what HTTP says of it, and [`encode`] writes the
+//! answer around the bytes of a result that nobody took apart ([`splice`] adds members to it).
 
+pub mod arguments;
+pub mod cursor;
+pub mod encode;
+pub mod envelope;
 pub mod error;
+pub mod headers;
 pub mod id;
+pub mod method;
+pub mod negotiate;
+pub mod param_headers;
+pub mod params;
 pub mod revision;
+mod scan;
+pub mod splice;
 
 pub use error::{ErrorKind, McpError};
 pub use id::RequestId;
+pub use method::Method;
 pub use revision::{Era, Revision, Rules};

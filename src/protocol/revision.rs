@@ -19,26 +19,36 @@ pub enum Era {
     Modern,
 }
 
-/// What a message looks like in one revision.
+/// What a message looks like in one revision. Each row was checked against that revision's `schema.ts`.
 #[derive(Debug)]
 pub struct Rules {
     pub era: Era,
-    /// JSON-RPC batch arrays are accepted (2024-11-05, 2025-03-26).
+    /// JSON-RPC batch arrays are accepted: 2025-03-26/basic/index, "Batching"; 2024-11-05 is silent and so
+    /// inherits them from JSON-RPC 2.0; removed by 2025-06-18/changelog.
     pub batches: bool,
     /// An error whose request id could not be read carries `"id": null` (else the member is left out).
+    /// JSON-RPC 2.0 section 5 wants null; from 2025-11-25 on the schema has an optional id that is never null.
     pub null_id_on_unreadable: bool,
-    /// Bad tool arguments are an `isError` result (else a `-32602` error).
+    /// Bad tool arguments are an `isError` result (else a `-32602` error): 2025-11-25/changelog.
     pub invalid_arguments_are_tool_errors: bool,
-    /// `structuredContent`, `outputSchema`, `title` and `resource_link` exist (2025-06-18).
+    /// `structuredContent`, `outputSchema`, `title`, `resource_link`, `annotations.lastModified`, completion
+    /// context and `_meta` on definitions and contents exist (2025-06-18).
     pub structured_content: bool,
+    /// `outputSchema` must have `"type": "object"` at its root and `structuredContent` must be an object
+    /// (2025-06-18 and 2025-11-25; any schema and any value later).
+    pub structured_object_only: bool,
     /// Tool annotations, audio content and `progress.message` exist (2025-03-26).
     pub annotations: bool,
-    /// The `completions` capability exists (2025-03-26).
+    /// The `completions` capability exists (2025-03-26); `completion/complete` itself is older.
     pub completions_capability: bool,
-    /// `icons` exist (2025-11-25).
+    /// `icons`, and `description` and `websiteUrl` of an implementation, exist (2025-11-25).
     pub icons: bool,
     /// Every result carries `resultType`, and `serverInfo` in its `_meta`; lists and reads carry cache hints.
     pub result_type: bool,
+    /// HTTP requests after the handshake carry `MCP-Protocol-Version` (2025-06-18/basic/transports).
+    pub version_header: bool,
+    /// An SSE stream opens with an event that has an id and no data (2025-11-25/basic/transports).
+    pub sse_priming: bool,
     /// The numeric code of a missing resource: -32002 (legacy) or -32602 (modern).
     pub resource_not_found: i64,
 }
@@ -89,9 +99,48 @@ impl Revision {
 
 #[rustfmt::skip]
 static TABLE: [Rules; 5] = [
-    Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, annotations: false, completions_capability: false, icons: false, result_type: false, resource_not_found: -32002 },
-    Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, annotations: true,  completions_capability: true,  icons: false, result_type: false, resource_not_found: -32002 },
-    Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: true,  annotations: true,  completions_capability: true,  icons: false, result_type: false, resource_not_found: -32002 },
-    Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  annotations: true,  completions_capability: true,  icons: true,  result_type: false, resource_not_found: -32002 },
-    Rules { era: Era::Modern, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  annotations: true,  completions_capability: true,  icons: true,  result_type: true,  resource_not_found: -32602 },
+    Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, structured_object_only: false, annotations: false, completions_capability: false, icons: false, result_type: false, version_header: false, sse_priming: false, resource_not_found: -32002 },
+    Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, structured_object_only: false, annotations: true,  completions_capability: true,  icons: false, result_type: false, version_header: false, sse_priming: false, resource_not_found: -32002 },
+    Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: true,  structured_object_only: true,  annotations: true,  completions_capability: true,  icons: false, result_type: false, version_header: true,  sse_priming: false, resource_not_found: -32002 },
+    Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  structured_object_only: true,  annotations: true,  completions_capability: true,  icons: true,  result_type: false, version_header: true,  sse_priming: true,  resource_not_found: -32002 },
+    Rules { era: Era::Modern, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  structured_object_only: false, annotations: true,  completions_capability: true,  icons: true,  result_type: true,  version_header: true,  sse_priming: false, resource_not_found: -32602 },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which revisions have it, oldest first.
+    fn column(rule: fn(&Rules) -> bool) -> [bool; 5] {
+        Revision::ALL.map(|revision| rule(revision.rules()))
+    }
+
+    #[test]
+    fn dates_name_revisions_and_nothing_else_does() {
+        for revision in Revision::ALL {
+            assert_eq!(Revision::parse(revision.as_str()), Some(revision));
+        }
+        for text in ["", "2025-11-26", "2025-11-25 ", "2026-07-28-draft", "draft"] {
+            assert_eq!(Revision::parse(text), None, "{text}");
+        }
+        assert!(Revision::ALL.windows(2).all(|pair| pair[0] < pair[1] && pair[0].as_str() < pair[1].as_str()));
+    }
+
+    #[test]
+    fn the_table_says_what_the_schemas_say() {
+        let (no, yes) = (false, true);
+        assert_eq!(column(|r| r.era == Era::Modern), [no, no, no, no, yes]);
+        assert_eq!(column(|r| r.batches), [yes, yes, no, no, no]);
+        assert_eq!(column(|r| r.null_id_on_unreadable), [yes, yes, yes, no, no]);
+        assert_eq!(column(|r| r.invalid_arguments_are_tool_errors), [no, no, no, yes, yes]);
+        assert_eq!(column(|r| r.structured_content), [no, no, yes, yes, yes]);
+        assert_eq!(column(|r| r.structured_object_only), [no, no, yes, yes, no]);
+        assert_eq!(column(|r| r.annotations), [no, yes, yes, yes, yes]);
+        assert_eq!(column(|r| r.completions_capability), [no, yes, yes, yes, yes]);
+        assert_eq!(column(|r| r.icons), [no, no, no, yes, yes]);
+        assert_eq!(column(|r| r.result_type), [no, no, no, no, yes]);
+        assert_eq!(column(|r| r.version_header), [no, no, yes, yes, yes]);
+        assert_eq!(column(|r| r.sse_priming), [no, no, no, yes, no]);
+        assert_eq!(column(|r| r.resource_not_found == -32602), [no, no, no, no, yes]);
+    }
+}

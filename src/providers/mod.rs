@@ -2,6 +2,10 @@
 //!
 //! A provider knows nothing of sessions, policy or changes: it is asked to preview a write, and later to run it.
 
+pub mod gateway_tools;
+pub mod text;
+pub mod tracker;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;

@@ -16,6 +16,9 @@ pub enum StoreError {
     TooNew { path: PathBuf, found: i64, known: i64 },
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
+    /// Found while running; the gateway should be stopped.
+    #[error("the database is damaged: {0}")]
+    Damaged(String),
     #[error("the disk is full")]
     DiskFull,
     #[error("the database is locked by another process")]
@@ -71,6 +74,7 @@ impl From<rusqlite::Error> for StoreError {
         use rusqlite::ErrorCode as Code;
         match error.sqlite_error_code() {
             Some(Code::DiskFull) => Self::DiskFull,
+            Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Damaged(error.to_string()),
             Some(Code::DatabaseBusy | Code::DatabaseLocked) => Self::Locked,
             _ => Self::Sqlite(Arc::new(error)),
         }

@@ -6,6 +6,8 @@
 
 pub mod crash;
 pub mod error;
+#[cfg(test)]
+mod faults;
 pub mod keys;
 pub mod lock;
 pub mod open;
@@ -108,6 +110,17 @@ pub struct ListQuery {
     pub limit: usize,
 }
 
+/// A page of changes with their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    pub items: Vec<(u64, Arc<Change>)>,
+    /// There are older ones that match.
+    pub more: bool,
+}
+
+/// A page of changes holds at most this many bytes of them, but always one change.
+pub const MAX_PAGE_BYTES: usize = 8 << 20;
+
 /// Where the feed and the trail end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heads {
@@ -131,8 +144,8 @@ pub trait Store: Send + Sync + 'static {
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.
     fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>>;
-    /// Changes with their numbers, newest first.
-    fn list(&self, query: ListQuery) -> Answer<Vec<(u64, Arc<Change>)>>;
+    /// Changes, newest first, at most [`MAX_PAGE_BYTES`] of them.
+    fn list(&self, query: ListQuery) -> Answer<Listing>;
     /// All changes that are not final.
     fn live(&self) -> Answer<Vec<LiveChange>>;
     /// How many changes are in each state; states without changes may be left out.

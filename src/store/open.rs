@@ -65,13 +65,12 @@ pub fn open_writer(dir: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
-        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, &e))?;
+        let mut conn = Connection::open_with_flags(&path, flags).map_err(|e| locate(&path, e.into()))?;
         match prepare(&mut conn, &path) {
             Ok(()) => return Ok(conn),
             // SQLite does not wait by itself where waiting could deadlock, as when the journal mode changes.
             Err(StoreError::Locked) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-            Err(StoreError::Sqlite(e)) => return Err(explain(&path, &e)),
-            Err(other) => return Err(other),
+            Err(error) => return Err(locate(&path, error)),
         }
     }
 }
@@ -86,19 +85,17 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
         return Err(StoreError::DataDir { path, source: Arc::new(source) });
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, &e))?;
+    let conn = Connection::open_with_flags(&path, flags).map_err(|e| locate(&path, e.into()))?;
     let ready = || -> Result<(), StoreError> {
         conn.busy_timeout(BUSY_TIMEOUT)?;
         check_identity(&conn, &path)?;
         conn.pragma_update(None, "query_only", true)?;
-        conn.pragma_update(None, "mmap_size", 64 << 20)?;
         conn.set_prepared_statement_cache_capacity(32);
         Ok(())
     };
     match ready() {
         Ok(()) => Ok(conn),
-        Err(StoreError::Sqlite(e)) => Err(explain(&path, &e)),
-        Err(other) => Err(other),
+        Err(error) => Err(locate(&path, error)),
     }
 }
 
@@ -153,18 +150,14 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Says what an error of opening or reading means for this file.
-fn explain(path: &Path, error: &rusqlite::Error) -> StoreError {
-    use rusqlite::ErrorCode as Code;
-    match error.sqlite_error_code() {
-        Some(Code::NotADatabase | Code::DatabaseCorrupt) => {
-            StoreError::Corrupt { path: path.to_owned(), detail: error.to_string() }
-        }
-        Some(Code::CannotOpen | Code::PermissionDenied | Code::ReadOnly) => {
+/// Adds the file to an error of opening it.
+fn locate(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Damaged(detail) => StoreError::Corrupt { path: path.to_owned(), detail },
+        StoreError::Sqlite(error) => {
             StoreError::DataDir { path: path.to_owned(), source: Arc::new(std::io::Error::other(error.to_string())) }
         }
-        Some(Code::DatabaseBusy | Code::DatabaseLocked) => StoreError::Locked,
-        _ => StoreError::DataDir { path: path.to_owned(), source: Arc::new(std::io::Error::other(error.to_string())) },
+        other => other,
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
-use super::{Heads, ListQuery, LiveChange, StoreError, StoredEvent};
+use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, StoreError, StoredEvent};
 use crate::changes::{
     Change, ChangeState,
     audit::{AuditEntry, AuditHead, GENESIS, Hash},
@@ -55,42 +55,58 @@ pub(super) fn find_idempotent(
     found.transpose()
 }
 
-pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Vec<(u64, Arc<Change>)>, StoreError> {
+pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Listing, StoreError> {
+    let numbers = list_numbers(conn, query)?;
+    let mut listing = Listing::default();
+    let mut bytes = 0;
+    let mut statement = conn.prepare_cached("SELECT body FROM changes WHERE no = ?1")?;
+    for no in numbers {
+        let mut rows = statement.query([no])?;
+        let Some(row) = rows.next()? else { continue };
+        let body = row.get_ref(0)?.as_str().unwrap_or_default();
+        if listing.items.len() >= query.limit || (bytes + body.len() > MAX_PAGE_BYTES && !listing.items.is_empty()) {
+            listing.more = true;
+            break;
+        }
+        bytes += body.len();
+        listing.items.push((unsigned(no)?, parse_change(body)?));
+    }
+    Ok(listing)
+}
+
+/// The numbers of the page, and one more if there is one.
+fn list_numbers(conn: &Connection, query: &ListQuery) -> Result<Vec<i64>, StoreError> {
     let before = query.before.map_or(i64::MAX, signed);
-    let limit = signed(query.limit as u64);
-    let row = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
-    let mut found: Vec<(i64, String)> = Vec::new();
+    let limit = signed(query.limit as u64).saturating_add(1);
+    let row = |row: &Row<'_>| row.get::<_, i64>(0);
     if query.states.is_empty() && query.principal.is_none() {
-        let mut statement =
-            conn.prepare_cached("SELECT no, body FROM changes WHERE no < ?1 ORDER BY no DESC LIMIT ?2")?;
-        found = statement.query_map(params![before, limit], row)?.collect::<Result<_, _>>()?;
-    } else {
-        // One indexed query for each state, merged: a long history in other states costs nothing.
-        let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
-        for state in states {
-            let state = state.as_str();
-            if let Some(principal) = &query.principal {
-                let mut statement = conn.prepare_cached(
-                    "SELECT no, body FROM changes WHERE principal = ?1 AND state = ?2 AND no < ?3
-                     ORDER BY no DESC LIMIT ?4",
-                )?;
-                for item in statement.query_map(params![principal, state, before, limit], row)? {
-                    found.push(item?);
-                }
-            } else {
-                let mut statement = conn.prepare_cached(
-                    "SELECT no, body FROM changes WHERE state = ?1 AND no < ?2 ORDER BY no DESC LIMIT ?3",
-                )?;
-                for item in statement.query_map(params![state, before, limit], row)? {
-                    found.push(item?);
-                }
+        let mut statement = conn.prepare_cached("SELECT no FROM changes WHERE no < ?1 ORDER BY no DESC LIMIT ?2")?;
+        return Ok(statement.query_map(params![before, limit], row)?.collect::<Result<_, _>>()?);
+    }
+    // One query within an index for each state, merged: a long history in other states costs nothing.
+    let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
+    let mut numbers: Vec<i64> = Vec::new();
+    for state in states {
+        let state = state.as_str();
+        if let Some(principal) = &query.principal {
+            let mut statement = conn.prepare_cached(
+                "SELECT no FROM changes WHERE principal = ?1 AND state = ?2 AND no < ?3 ORDER BY no DESC LIMIT ?4",
+            )?;
+            for no in statement.query_map(params![principal, state, before, limit], row)? {
+                numbers.push(no?);
+            }
+        } else {
+            let mut statement =
+                conn.prepare_cached("SELECT no FROM changes WHERE state = ?1 AND no < ?2 ORDER BY no DESC LIMIT ?3")?;
+            for no in statement.query_map(params![state, before, limit], row)? {
+                numbers.push(no?);
             }
         }
-        found.sort_by_key(|(no, _)| std::cmp::Reverse(*no));
-        found.dedup_by_key(|(no, _)| *no);
-        found.truncate(query.limit);
     }
-    found.into_iter().map(|(no, body)| Ok((unsigned(no)?, parse_change(&body)?))).collect()
+    numbers.sort_unstable_by_key(|no| std::cmp::Reverse(*no));
+    // A state may have been named twice.
+    numbers.dedup();
+    Ok(numbers)
 }
 
 pub(super) fn live(conn: &Connection) -> Result<Vec<LiveChange>, StoreError> {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Answer, Done, Draft, Heads, ListQuery, LiveChange, Store, StoreError, StoredEvent,
+    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Store, StoreError, StoredEvent,
     open::open_writer,
     reader::Readers,
     rows,
@@ -54,6 +54,7 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
+        check_pages(&conn, dir)?;
         let heads = rows::heads(&conn)?;
         let readers = Readers::start(dir, options.readers)?;
         let (commands, queue) = sync_channel(options.queue);
@@ -100,7 +101,7 @@ impl Store for SqliteStore {
         self.readers.read(move |conn| rows::find_idempotent(conn, &principal, &key))
     }
 
-    fn list(&self, query: ListQuery) -> Answer<Vec<(u64, Arc<Change>)>> {
+    fn list(&self, query: ListQuery) -> Answer<Listing> {
         self.readers.read(move |conn| rows::list(conn, &query))
     }
 
@@ -144,4 +145,22 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Databases up to this size are checked page by page whenever they are opened.
+const CHECK_BYTES: u64 = 32 << 20;
+
+/// Finds damage before anything is built on it. A larger database is checked only if its last process did not close
+/// it; what is damaged in its depth is found when it is read.
+fn check_pages(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+    let path = super::open::database_path(dir);
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+    let mut log = path.clone().into_os_string();
+    log.push("-wal");
+    let unclean = size(Path::new(&log)) > 0;
+    if size(&path) > CHECK_BYTES && !unclean {
+        return Ok(());
+    }
+    let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt { path, detail: verdict }) }
 }

@@ -1,0 +1,181 @@
+//! The first line each way on the socket: the process says who it is (with its key, if it has one), the gateway says
+//! welcome or why not. After that, lines are MCP messages.
+
+use std::{io, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes of a first line.
+const MAX_LINE: u64 = 8192;
+/// How long the gateway waits for the first line.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What `countersign stdio` says first.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hello {
+    /// Of this exchange: 1.
+    pub attach: u32,
+    /// The program's version.
+    pub version: String,
+    pub pid: u32,
+    /// From `COUNTERSIGN_KEY`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+impl std::fmt::Debug for Hello {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let key = self.key.as_ref().map(|_| "…");
+        f.debug_struct("Hello").field("version", &self.version).field("pid", &self.pid).field("key", &key).finish()
+    }
+}
+
+impl Hello {
+    /// That of this process.
+    #[must_use]
+    pub fn of_process(key: Option<String>) -> Self {
+        Self { attach: 1, version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), key }
+    }
+}
+
+/// What the gateway answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// From here on, lines are MCP messages. With the gateway's version.
+    Welcome(String),
+    /// The connection is closed; the text is for a person.
+    Refused(String),
+}
+
+/// The gateway's side: reads the hello, asks `admit` about it, and answers.
+///
+/// `Ok(None)` where the connection is over: refused, silent, or closed before it said anything.
+///
+/// # Errors
+/// The connection failed.
+pub async fn receive<R, W, T>(
+    reader: &mut R,
+    writer: &mut W,
+    admit: impl FnOnce(Hello) -> Result<T, String>,
+) -> io::Result<Option<T>>
+where
+    R: AsyncBufRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let Ok(line) = tokio::time::timeout(PATIENCE, read_line(reader)).await else { return Ok(None) };
+    let Some(line) = line? else { return Ok(None) };
+    let admitted = match serde_json::from_slice::<Hello>(&line) {
+        Ok(hello) if hello.attach == 1 => admit(hello),
+        Ok(hello) => {
+            Err(format!("this gateway ({}) does not know attach version {}", env!("CARGO_PKG_VERSION"), hello.attach))
+        }
+        Err(_) => Err("the first line is not that of `countersign stdio`".to_owned()),
+    };
+    let answer = match &admitted {
+        Ok(_) => Answer::Welcome(env!("CARGO_PKG_VERSION").to_owned()),
+        Err(why) => Answer::Refused(why.clone()),
+    };
+    write_line(writer, &answer).await?;
+    Ok(admitted.ok())
+}
+
+/// This process's side. `None` where the gateway closed without a word, as one that is just ending does.
+///
+/// # Errors
+/// The connection failed, or what answers is no gateway.
+pub async fn send<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<Answer>>
+where
+    R: AsyncBufRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    write_line(writer, hello).await?;
+    let Some(line) = read_line(reader).await? else { return Ok(None) };
+    serde_json::from_slice(&line).map(Some).map_err(|_| io::Error::other("what answers on the socket is no gateway"))
+}
+
+/// A line without its end; `None` at the end of the stream.
+async fn read_line<R: AsyncBufRead + Unpin>(reader: &mut R) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(MAX_LINE).read_until(b'\n', &mut line).await?;
+    Ok(line.strip_suffix(b"\n").map(<[u8]>::to_vec))
+}
+
+async fn write_line<W: AsyncWrite + Unpin>(writer: &mut W, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    writer.write_all(&line).await?;
+    writer.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{BufReader, duplex, split};
+
+    use super::*;
+
+    async fn exchange(first: &[u8]) -> (Option<Hello>, String) {
+        let (near, far) = duplex(1 << 16);
+        let (near_read, mut near_write) = split(near);
+        let (far_read, mut far_write) = split(far);
+        near_write.write_all(first).await.unwrap();
+        near_write.shutdown().await.unwrap();
+        let got = receive(&mut BufReader::new(far_read), &mut far_write, |hello| {
+            if hello.key.as_deref() == Some("bad") { Err("unknown key".to_owned()) } else { Ok(hello) }
+        })
+        .await
+        .unwrap();
+        far_write.shutdown().await.unwrap();
+        let mut answer = String::new();
+        BufReader::new(near_read).read_to_string(&mut answer).await.unwrap();
+        (got, answer)
+    }
+
+    #[tokio::test]
+    async fn welcome_and_refusal() {
+        let mut line = serde_json::to_vec(&Hello::of_process(Some("csk_x".into()))).unwrap();
+        line.push(b'\n');
+        let (hello, answer) = exchange(&line).await;
+        assert_eq!(hello.unwrap().key.as_deref(), Some("csk_x"));
+        assert_eq!(answer, format!("{{\"welcome\":\"{}\"}}\n", env!("CARGO_PKG_VERSION")));
+
+        let (hello, answer) = exchange(b"{\"attach\":1,\"version\":\"0\",\"pid\":1,\"key\":\"bad\"}\n").await;
+        assert!(hello.is_none());
+        assert_eq!(answer, "{\"refused\":\"unknown key\"}\n");
+
+        let (hello, answer) = exchange(b"{\"attach\":2,\"version\":\"9\",\"pid\":1}\n").await;
+        assert!(hello.is_none() && answer.contains("attach version 2"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_hello_is_refused_in_bounded_memory() {
+        for first in [&b"GET / HTTP/1.1\r\n"[..], b"{}\n", b"\n", b"\xff\xfe\n"] {
+            let (hello, answer) = exchange(first).await;
+            assert!(hello.is_none() && answer.contains("first line"), "{answer}");
+        }
+        // No line at all, and one without an end.
+        for first in [&b""[..], b"{\"attach\":1", &[b'x'; 20_000]] {
+            let (hello, answer) = exchange(first).await;
+            assert!(hello.is_none() && answer.is_empty(), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_other_side() {
+        let (near, far) = duplex(1 << 16);
+        let (near_read, mut near_write) = split(near);
+        let (far_read, mut far_write) = split(far);
+        let hello = Hello::of_process(None);
+        let mut near_reader = BufReader::new(near_read);
+        let mut far_reader = BufReader::new(far_read);
+        let (sent, received) = tokio::join!(
+            send(&mut near_reader, &mut near_write, &hello),
+            receive(&mut far_reader, &mut far_write, |h| Ok(h.pid)),
+        );
+        assert!(matches!(sent.unwrap(), Some(Answer::Welcome(_))));
+        assert_eq!(received.unwrap(), Some(std::process::id()));
+        assert!(!format!("{:?}", Hello::of_process(Some("csk_secret".into()))).contains("secret"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Who still uses a detached gateway: it ends some time after the last of them.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Counts users: attached processes, sessions, feed subscribers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Users {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    present: usize,
+    /// When the last one left, or something was last asked for.
+    last: Instant,
+}
+
+/// A user, until it is dropped.
+#[must_use]
+#[derive(Debug)]
+pub struct UserGuard(Users);
+
+impl Default for Users {
+    fn default() -> Self {
+        Self { state: Arc::new(Mutex::new(State { present: 0, last: Instant::now() })) }
+    }
+}
+
+impl Users {
+    /// Somebody is there.
+    pub fn enter(&self) -> UserGuard {
+        self.with(|state| state.present += 1);
+        UserGuard(self.clone())
+    }
+
+    /// Somebody was there for a moment: a request without a session.
+    pub fn touch(&self) {
+        self.with(|state| state.last = Instant::now());
+    }
+
+    /// Since when nobody is there; `None` while somebody is.
+    #[must_use]
+    pub fn absent_since(&self) -> Option<Instant> {
+        self.with(|state| (state.present == 0).then_some(state.last))
+    }
+
+    /// Returns once nobody was there for `linger`. Cancel-safe.
+    pub async fn gone_for(&self, linger: Duration) {
+        loop {
+            let now = Instant::now();
+            // While somebody is there, the end is at least `linger` away.
+            let end = self.absent_since().unwrap_or(now) + linger;
+            if self.absent_since().is_some() && end <= now {
+                return;
+            }
+            tokio::time::sleep_until(end.max(now + Duration::from_millis(1)).into()).await;
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for UserGuard {
+    fn drop(&mut self) {
+        self.0.with(|state| {
+            state.present = state.present.saturating_sub(1);
+            state.last = Instant::now();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_is_over_only_when_nobody_is_there() {
+        let users = Users::default();
+        users.gone_for(Duration::ZERO).await;
+        let (first, second) = (users.enter(), users.enter());
+        assert!(users.absent_since().is_none());
+        assert!(users.gone_for(Duration::ZERO).now_or_never().is_none());
+        drop(first);
+        assert!(users.absent_since().is_none());
+        let before = Instant::now();
+        drop(second);
+        assert!(users.absent_since().unwrap() >= before);
+        assert!(users.gone_for(Duration::from_secs(3600)).now_or_never().is_none());
+        let left = users.absent_since().unwrap();
+        users.touch();
+        assert!(users.absent_since().unwrap() >= left);
+        users.gone_for(Duration::ZERO).await;
+    }
+}

@@ -1,0 +1,374 @@
+//! What can be typed, and the help for it. No behaviour.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
+use clap_complete::Shell;
+
+use crate::{auth::Role, config::Flags};
+
+const LONG_ABOUT: &str = "\
+Countersign is an MCP gateway: AI agents read through it freely, and every write becomes a pending change \
+that a person sees as a diff and approves or rejects, in the browser or here in the terminal.
+
+Without a command it serves: MCP over HTTP and WebSocket, and the dashboard, on one port.";
+
+const EXAMPLES: &str = "\
+Examples:
+  countersign                                  Serve on 127.0.0.1:8080 with the dashboard
+  countersign open                             Sign in to the dashboard in the browser
+  countersign stdio                            What an agent runs, to talk over stdin and stdout
+  countersign keys create --role reviewer --name alice
+                                               Make a key that may decide on changes
+  COUNTERSIGN_KEY=csk_… countersign changes watch
+                                               See changes as agents propose them
+  countersign config show                      What is configured, and where each value comes from
+
+Environment:
+  COUNTERSIGN_CONFIG   The configuration file, as --config
+  COUNTERSIGN_KEY      The key that `changes` decides with, and that `stdio` presents
+  COUNTERSIGN_URL      The gateway that `changes` talks to, as --url
+  COUNTERSIGN_…        Every configuration key, such as COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY=1MiB
+  NO_COLOR             No colours
+
+Exit codes:
+   0 done                        5 no key, or one that may not do this
+   1 refused or failed          69 no gateway answers, or a port or file cannot be used
+   2 wrong usage                70 a mistake in the program
+   3 no such change or key      75 another gateway serves the data directory
+   4 the change has moved on    78 the configuration cannot be used";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "countersign",
+    version,
+    about = "An MCP gateway that puts a person between an AI agent and every write",
+    long_about = LONG_ABOUT,
+    after_long_help = EXAMPLES,
+    after_help = "`--help` says more, with examples and exit codes.",
+    args_conflicts_with_subcommands = true,
+    max_term_width = 110
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve MCP and the dashboard (what happens without a command, too)
+    Serve(ServeArgs),
+    /// Speak MCP on stdin and stdout, for an agent that starts its servers
+    ///
+    /// Attaches to the gateway of the data directory and starts one in the background if none runs, so that all agents
+    /// and the dashboard share one set of changes. That gateway ends some time after its last user. stdout carries one
+    /// JSON message per line and nothing else; logs go to stderr, those of the background gateway to gateway.log in
+    /// the data directory. Ends with 0 when stdin ends and on SIGTERM.
+    ///
+    /// A key in COUNTERSIGN_KEY is presented to the gateway; with `auth.mode: keys` one is needed.
+    Stdio(StdioArgs),
+    /// Sign in to the dashboard: prints a link with a one-time code, and opens it if there is a desktop
+    Open(OpenArgs),
+    /// List, show and decide on changes in the terminal
+    #[command(after_long_help = CHANGES_HELP)]
+    Changes(ChangesArgs),
+    /// Make, list and revoke API keys
+    Keys(KeysArgs),
+    /// Check the audit trail
+    Audit(AuditArgs),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`
+    Completions { shell: Shell },
+}
+
+/// Where the configuration comes from, and what overrides it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServeArgs {
+    /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen, as IP:PORT or localhost:PORT; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// The data directory [default: $XDG_STATE_HOME/countersign]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Started by `countersign stdio`: leave its session, take any port, end after the last user.
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+impl ServeArgs {
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), listen: self.listen.clone(), data: self.data.clone() }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct StdioArgs {
+    /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where a gateway that has to be started listens [default: 127.0.0.1:8080, or any port if that is taken]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// The data directory, and so which gateway [default: $XDG_STATE_HOME/countersign]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Run the whole gateway in this process, dashboard included, for containers and tests
+    #[arg(long)]
+    pub standalone: bool,
+}
+
+impl StdioArgs {
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), listen: self.listen.clone(), data: self.data.clone() }
+    }
+}
+
+/// Which data directory.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DataArgs {
+    /// The data directory [default: that of the configuration]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub data: Option<PathBuf>,
+    /// The configuration file
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+}
+
+impl DataArgs {
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), listen: None, data: self.data.clone() }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct OpenArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Only print the link
+    #[arg(long)]
+    pub print: bool,
+}
+
+const CHANGES_HELP: &str = "\
+Examples:
+  export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name alice)
+  countersign changes list                        What waits for a decision
+  countersign changes show chg_…                  One change with its diff
+  countersign changes approve chg_… --comment 'looks right'
+  countersign changes reject chg_… --comment 'wrong project'
+  countersign changes watch --json | jq .         Every event, as it comes
+  countersign changes list --status all --json    Everything, for a script
+
+The gateway is the one that --url or COUNTERSIGN_URL names, else the one that serves the data directory.
+A decision is made on the version that was shown: if the change has moved on, it is refused with exit code 4.";
+
+#[derive(Debug, Args)]
+pub struct ChangesArgs {
+    /// The gateway [default: COUNTERSIGN_URL, or the one that serves the data directory]
+    #[arg(long, value_name = "URL", global = true)]
+    pub url: Option<String>,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Trust this certificate authority too (a PEM file), for a gateway with a certificate of its own
+    #[arg(long, value_name = "FILE", global = true)]
+    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: ChangesCommand,
+}
+
+const STATES: [&str; 11] = [
+    "pending",
+    "approved",
+    "executing",
+    "applied",
+    "failed",
+    "outcome_unknown",
+    "rejected",
+    "expired",
+    "withdrawn",
+    "stale",
+    "all",
+];
+
+#[derive(Debug, Subcommand)]
+pub enum ChangesCommand {
+    /// List changes, newest first; without --status those that wait for a decision
+    List {
+        /// Only these states, separated by commas; `all` for every state
+        #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = PossibleValuesParser::new(STATES))]
+        status: Vec<String>,
+        /// Only those that this principal proposed
+        #[arg(long, value_name = "NAME")]
+        principal: Option<String>,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: usize,
+    },
+    /// Show one change: who proposed it, its diff, its arguments, the decisions so far
+    Show { id: String },
+    /// Approve a change; it is shown first, and on a terminal you are asked
+    Approve(DecideArgs),
+    /// Reject a change
+    Reject(DecideArgs),
+    /// Say how a change with an unknown outcome ended
+    Settle {
+        id: String,
+        /// How it ended, as you found out
+        #[arg(long, value_name = "OUTCOME")]
+        outcome: Settled,
+        /// How you know
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+    },
+    /// Print every event of the feed as it comes, until interrupted; reconnects by itself
+    Watch {
+        /// Begin after this event instead of now; 0 is the beginning
+        #[arg(long, value_name = "SEQ")]
+        since: Option<u64>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct DecideArgs {
+    pub id: String,
+    /// Why; the agent and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Only if the change is still at this version
+    #[arg(long, value_name = "N")]
+    pub version: Option<u64>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Settled {
+    Applied,
+    Failed,
+}
+
+#[derive(Debug, Args)]
+pub struct KeysArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a key and print it, alone, on stdout; only its hash is kept, so it is shown this once
+    Create {
+        /// What it may do
+        #[arg(long, value_name = "ROLE")]
+        role: RoleArg,
+        /// Whose it is: the name that changes and decisions carry
+        #[arg(long, value_name = "NAME")]
+        name: String,
+    },
+    /// List keys, the revoked ones too
+    List {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key by its id; it stops working within a second
+    Revoke { id: String },
+}
+
+/// The roles, with what they may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Speaks MCP: reads, and proposes changes
+    Agent,
+    /// Sees all changes and decides on them
+    Reviewer,
+    /// Sees all changes and cannot act
+    Viewer,
+    /// All of it
+    Admin,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Agent => Self::Agent,
+            RoleArg::Reviewer => Self::Reviewer,
+            RoleArg::Viewer => Self::Viewer,
+            RoleArg::Admin => Self::Admin,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: AuditCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Check that nothing in the trail was altered, removed or added, and print its head
+    ///
+    /// Keep the head somewhere else: `--head` with it later shows whether the trail was cut off or written anew.
+    Verify {
+        /// A head that was printed earlier, as SEQ:HASH
+        #[arg(long, value_name = "HEAD")]
+        head: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Prove the configuration without starting anything; exit code 78 if it cannot be used
+    Check(ServeArgs),
+    /// Print the configuration in force as YAML, with where each value comes from
+    Show(ShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub serve: ServeArgs,
+    /// Print JSON instead of YAML
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_command_the_flags_are_those_of_serve() {
+        let cli = Cli::try_parse_from(["countersign", "--listen", "127.0.0.1:1", "--data", "/d"]).unwrap();
+        assert!(cli.command.is_none());
+        assert_eq!(cli.serve.listen.as_deref(), Some("127.0.0.1:1"));
+        assert!(Cli::try_parse_from(["countersign", "--listen", "x", "serve"]).is_err());
+        assert!(Cli::try_parse_from(["countersign", "keys", "create", "--role", "king", "--name", "a"]).is_err());
+        let cli =
+            Cli::try_parse_from(["countersign", "keys", "create", "--role", "agent", "--name", "a", "--data", "/d"]);
+        let Some(Command::Keys(keys)) = cli.unwrap().command else { panic!("not keys") };
+        assert_eq!(keys.data.data, Some("/d".into()));
+    }
+}

@@ -1,0 +1,192 @@
+//! stdout for results and stderr for complaints. What an agent wrote is made visible before it comes here: nothing
+//! that is printed may move the cursor, hide or reorder text.
+
+use std::{
+    borrow::Cow,
+    io::{self, BufWriter, IsTerminal, StdoutLock, Write},
+};
+
+use unicode_width::UnicodeWidthChar;
+
+use crate::changes::visible::visible;
+
+/// A colour or weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Green,
+    Yellow,
+    Cyan,
+}
+
+impl Style {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Bold => "\x1b[1m",
+            Self::Dim => "\x1b[2m",
+            Self::Red => "\x1b[31m",
+            Self::Green => "\x1b[32m",
+            Self::Yellow => "\x1b[33m",
+            Self::Cyan => "\x1b[36m",
+        }
+    }
+}
+
+/// Where results go.
+pub struct Output {
+    to: Sink,
+    colour: bool,
+    width: Option<usize>,
+}
+
+enum Sink {
+    Stdout(BufWriter<StdoutLock<'static>>),
+    #[cfg(test)]
+    Memory(Vec<u8>),
+}
+
+impl Output {
+    /// Colour on a terminal, unless `NO_COLOR` is set (no-color.org) or `TERM` is `dumb`.
+    pub fn stdout() -> Self {
+        let stdout = io::stdout();
+        let terminal = stdout.is_terminal();
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let colour = terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb");
+        let width = terminal
+            .then(|| rustix::termios::tcgetwinsize(&stdout).ok())
+            .flatten()
+            .map(|size| usize::from(size.ws_col))
+            .filter(|columns| *columns >= 20);
+        Self { to: Sink::Stdout(BufWriter::new(stdout.lock())), colour, width }
+    }
+
+    #[cfg(test)]
+    pub fn memory(colour: bool) -> Self {
+        Self { to: Sink::Memory(Vec::new()), colour, width: None }
+    }
+
+    #[cfg(test)]
+    pub fn taken(&self) -> String {
+        match &self.to {
+            Sink::Memory(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Sink::Stdout(_) => String::new(),
+        }
+    }
+
+    /// Columns of the terminal; `None` elsewhere, where nothing is cut.
+    pub const fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    /// Text that is known to be harmless, as it is.
+    pub fn text(&mut self, text: &str) -> io::Result<()> {
+        match &mut self.to {
+            Sink::Stdout(stdout) => stdout.write_all(text.as_bytes()),
+            #[cfg(test)]
+            Sink::Memory(bytes) => bytes.write_all(text.as_bytes()),
+        }
+    }
+
+    /// A line of harmless text.
+    pub fn line(&mut self, text: &str) -> io::Result<()> {
+        self.text(text)?;
+        self.text("\n")
+    }
+
+    /// Harmless text in a style.
+    pub fn styled(&mut self, style: Style, text: &str) -> io::Result<()> {
+        if !self.colour || style == Style::Plain {
+            return self.text(text);
+        }
+        self.text(style.code())?;
+        self.text(text)?;
+        self.text("\x1b[0m")
+    }
+
+    /// Writes what is buffered.
+    pub fn finish(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            Sink::Stdout(stdout) => stdout.flush(),
+            #[cfg(test)]
+            Sink::Memory(_) => Ok(()),
+        }
+    }
+}
+
+/// Somebody else's text on one line: hidden characters visible, line breaks and tabs as `\n` and `\t`.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    match visible(text) {
+        Cow::Borrowed(text) if !text.contains(['\n', '\t']) => Cow::Borrowed(text),
+        text => Cow::Owned(text.replace('\n', "\\n").replace('\t', "\\t")),
+    }
+}
+
+/// The text cut to so many columns, with `…` where something is missing.
+pub fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    let mut width = 0;
+    let mut end = 0;
+    for (at, c) in text.char_indices() {
+        let next = width + c.width().unwrap_or(0);
+        if next > columns {
+            return Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default()));
+        }
+        width = next;
+        if width < columns {
+            end = at + c.len_utf8();
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+/// The columns that a text takes.
+pub fn columns(text: &str) -> usize {
+    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+}
+
+/// One clear paragraph on stderr. A stderr that is gone is nobody's problem.
+pub fn complain(message: &str) {
+    let _ = writeln!(io::stderr().lock(), "countersign: {message}");
+}
+
+/// A remark on stderr, beside the result on stdout.
+pub fn remark(message: &str) {
+    let _ = writeln!(io::stderr().lock(), "{message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_to_columns() {
+        assert_eq!(cut("hello", 5), "hello");
+        assert_eq!(cut("hello", 4), "hel…");
+        assert_eq!(cut("漢字漢字", 5), "漢字…");
+        assert_eq!(cut("漢字", 3), "漢…");
+        assert_eq!(cut("", 0), "");
+        assert_eq!(cut("a", 0), "…");
+        for n in 1..12 {
+            assert!(columns(&cut("a漢b🎉c漢d", n)) <= n, "{n}");
+        }
+    }
+
+    #[test]
+    fn what_an_agent_wrote_stays_on_its_line() {
+        assert_eq!(one_line("a\nb\tc\u{202e}\u{1b}[2J"), "a\\nb\\tc\\u{202e}\\u{1b}[2J");
+        assert!(matches!(one_line("plain"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn colour_only_where_it_is_wanted() {
+        let mut out = Output::memory(false);
+        out.styled(Style::Red, "x").unwrap();
+        assert_eq!(out.taken(), "x");
+        let mut out = Output::memory(true);
+        out.styled(Style::Red, "x").unwrap();
+        assert_eq!(out.taken(), "\x1b[31mx\x1b[0m");
+    }
+}

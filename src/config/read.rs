@@ -1,0 +1,131 @@
+//! Every key, its type and its bounds: the one place where the names in the file meet the fields of [`Config`].
+//!
+//! To add a key: the field in `mod.rs`, the line here, the line with its comment in `config/countersign.yaml`.
+//! Tests find what is missing.
+
+use std::time::Duration;
+
+use super::{
+    AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, LogConfig, LogFormat, ModulesConfig,
+    PolicyConfig, PolicyDefault, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check,
+    reader::Reader,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
+const KIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 30;
+
+pub(super) fn config(r: &mut Reader) -> Config {
+    Config {
+        listen: r.address("listen"),
+        data: r.path("data"),
+        auth: AuthConfig {
+            mode: r.choice("auth.mode", &[("local", AuthMode::Local), ("keys", AuthMode::Keys)], AuthMode::Keys),
+        },
+        tls: tls(r),
+        behind_tls_proxy: r.truth("behind_tls_proxy"),
+        allowed_hosts: r.list("allowed_hosts", check::host),
+        public_url: r.optional_text("public_url", check::public_url),
+        strict_versions: r.truth("strict_versions"),
+        transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
+        modules: ModulesConfig { tracker: tracker(r) },
+        policy: PolicyConfig { default: policy_default(r) },
+        changes: changes(r),
+        limits: limits(r),
+        log: log(r),
+    }
+}
+
+fn tls(r: &mut Reader) -> Option<TlsConfig> {
+    let cert = r.optional_path("tls.cert");
+    let key = r.optional_path("tls.key");
+    // One without the other is reported by the cross-checks.
+    Some(TlsConfig { cert: cert?, key: key? })
+}
+
+fn http(r: &mut Reader) -> HttpConfig {
+    HttpConfig {
+        max_connections: r.count("transports.http.max_connections", 1..=1_000_000),
+        request_timeout: r.duration("transports.http.request_timeout", 10 * MS..=HOUR),
+        cors_origins: r.list("transports.http.cors_origins", check::origin),
+        max_body: r.size("transports.http.max_body", KIB..=GIB),
+        header_timeout: r.duration("transports.http.header_timeout", 10 * MS..=HOUR),
+        keep_alive: r.duration("transports.http.keep_alive", 10 * MS..=HOUR),
+        workers: r.count("transports.http.workers", 0..=1024),
+        sse_keep_alive: r.duration("transports.http.sse_keep_alive", 10 * MS..=HOUR),
+    }
+}
+
+fn websocket(r: &mut Reader) -> WebSocketConfig {
+    WebSocketConfig {
+        max_connections: r.count("transports.websocket.max_connections", 1..=1_000_000),
+        ping_interval: r.duration("transports.websocket.ping_interval", 10 * MS..=HOUR),
+        max_message_size: r.size("transports.websocket.max_message_size", KIB..=GIB),
+        replay_frames: r.count("transports.websocket.replay_frames", 0..=1_000_000),
+        replay_bytes: r.size("transports.websocket.replay_bytes", 0..=GIB),
+    }
+}
+
+fn stdio(r: &mut Reader) -> StdioConfig {
+    StdioConfig {
+        max_message_size: r.size("transports.stdio.max_message_size", KIB..=GIB),
+        linger: r.duration("transports.stdio.linger", Duration::ZERO..=YEAR),
+    }
+}
+
+fn tracker(r: &mut Reader) -> TrackerConfig {
+    TrackerConfig {
+        enabled: r.truth("modules.tracker.enabled"),
+        workflow: r.lists("modules.tracker.workflow", check::status),
+        sample_project: r.truth("modules.tracker.sample_project"),
+    }
+}
+
+fn policy_default(r: &mut Reader) -> PolicyDefault {
+    let choices = [
+        ("allow", PolicyDefault::Allow),
+        ("review_writes", PolicyDefault::ReviewWrites),
+        ("review_all", PolicyDefault::ReviewAll),
+        ("deny", PolicyDefault::Deny),
+    ];
+    r.choice("policy.default", &choices, PolicyDefault::Deny)
+}
+
+fn changes(r: &mut Reader) -> ChangesConfig {
+    ChangesConfig {
+        expire_after: r.duration("changes.expire_after", S..=YEAR),
+        max_pending: r.count("changes.max_pending", 1..=1_000_000),
+        max_pending_bytes: r.size("changes.max_pending_bytes", KIB..=16 * GIB),
+    }
+}
+
+fn limits(r: &mut Reader) -> LimitsConfig {
+    LimitsConfig {
+        max_sessions: r.count("limits.max_sessions", 1..=10_000_000),
+        session_idle: r.duration("limits.session_idle", 10 * MS..=30 * DAY),
+        max_in_flight: r.count("limits.max_in_flight", 1..=100_000),
+        max_batch: r.count("limits.max_batch", 1..=100_000),
+        batch_concurrency: r.count("limits.batch_concurrency", 1..=10_000),
+        // serde_json itself stops at 128 by default; deeper trees are refused before they are parsed.
+        max_depth: r.count("limits.max_depth", 8..=128),
+        rate_per_second: r.count("limits.rate_per_second", 1..=10_000_000),
+        rate_burst: r.count("limits.rate_burst", 1..=10_000_000),
+        max_streams: r.count("limits.max_streams", 1..=1_000_000),
+        outbox_messages: r.count("limits.outbox_messages", 1..=10_000_000),
+        outbox_bytes: r.size("limits.outbox_bytes", KIB..=GIB),
+        max_subscriptions: r.count("limits.max_subscriptions", 0..=1_000_000),
+        drain: r.duration("limits.drain", Duration::ZERO..=HOUR),
+        max_wait: r.duration("limits.max_wait", 10 * MS..=HOUR),
+    }
+}
+
+fn log(r: &mut Reader) -> LogConfig {
+    LogConfig {
+        filter: r.text("log.filter", check::log_filter),
+        format: r.choice("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)], LogFormat::Text),
+    }
+}

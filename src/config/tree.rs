@@ -1,0 +1,226 @@
+//! YAML as a tree that remembers the line of every key and value. Knows nothing of what the keys mean.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+/// A value without its place.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Node {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Spot>),
+    Map(Vec<Entry>),
+}
+
+/// A value and where it stands, both from 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spot {
+    pub node: Node,
+    pub line: u64,
+    pub column: u64,
+}
+
+/// A key, where it stands, and its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub key: String,
+    pub line: u64,
+    pub column: u64,
+    pub value: Spot,
+}
+
+/// Why a text is not YAML.
+#[derive(Clone, Debug)]
+pub struct SyntaxError {
+    pub message: String,
+    /// From 1; 0 where it is not known.
+    pub line: u64,
+    pub column: u64,
+}
+
+impl Node {
+    /// What it is, for messages.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "nothing",
+            Self::Bool(_) => "true or false",
+            Self::Int(_) | Self::Float(_) => "a number",
+            Self::Text(_) => "a text",
+            Self::List(_) => "a list",
+            Self::Map(_) => "a map",
+        }
+    }
+}
+
+/// Reads one YAML document (JSON is YAML too). An empty one is [`Node::Null`].
+///
+/// # Errors
+/// Bad syntax, duplicate keys, more than one document, or nesting and aliases beyond any honest file.
+pub fn parse(text: &str) -> Result<Spot, SyntaxError> {
+    let options = serde_saphyr::options! {
+        // `yes`, `on` and `no` stay texts: a key that wants a truth says so.
+        strict_booleans: true,
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: 100_000,
+            max_depth: 32,
+            max_aliases: 100,
+        },
+    };
+    serde_saphyr::from_str_with_options::<Spot>(text, options).map_err(|error| {
+        let location = error.location();
+        SyntaxError {
+            message: first_line(&error.to_string()),
+            line: location.map_or(0, |l| l.line()),
+            column: location.map_or(0, |l| l.column()),
+        }
+    })
+}
+
+/// The library ends its messages with a place and sometimes with more lines; the place is ours to print.
+fn first_line(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    let end = line.rfind(" at line ").unwrap_or(line.len());
+    line.get(..end).unwrap_or(line).trim_end_matches('.').to_owned()
+}
+
+impl<'de> Deserialize<'de> for Spot {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Node>::deserialize(deserializer)?;
+        Ok(Self { node: spanned.value, line: spanned.referenced.line(), column: spanned.referenced.column() })
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Null)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Int(value.into()))
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Int(value.into()))
+    }
+    fn visit_i128<E>(self, value: i128) -> Result<Node, E> {
+        Ok(Node::Int(value))
+    }
+    fn visit_u128<E>(self, value: u128) -> Result<Node, E> {
+        Ok(i128::try_from(value).map_or(Node::Float(f64::MAX), Node::Int))
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Float(value))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Text(value.to_owned()))
+    }
+    fn visit_string<E>(self, value: String) -> Result<Node, E> {
+        Ok(Node::Text(value))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Node::List(items))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            let (line, column) = (key.referenced.line(), key.referenced.column());
+            entries.push(Entry { key: key.value, line, column, value: map.next_value()? });
+        }
+        Ok(Node::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(spot: &Spot, index: usize) -> Entry {
+        match &spot.node {
+            Node::Map(entries) => entries[index].clone(),
+            other => panic!("not a map: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn keys_and_values_remember_their_place() {
+        let tree = parse("# comment\nlisten: 127.0.0.1:1\nauth:\n  mode: keys\n").unwrap();
+        let listen = entry(&tree, 0);
+        assert_eq!((listen.key.as_str(), listen.line, listen.column), ("listen", 2, 1));
+        assert_eq!(listen.value.node, Node::Text("127.0.0.1:1".into()));
+        assert_eq!((listen.value.line, listen.value.column), (2, 9));
+        let mode = entry(&entry(&tree, 1).value, 0);
+        assert_eq!((mode.key.as_str(), mode.line, mode.value.line, mode.value.column), ("mode", 4, 4, 9));
+    }
+
+    #[test]
+    fn json_is_yaml_and_an_empty_file_is_nothing() {
+        let tree = parse("{\"a\": {\"b\": [1, true, null, \"x\"]}}").unwrap();
+        let Node::List(items) = entry(&entry(&tree, 0).value, 0).value.node else { panic!("no list") };
+        let nodes: Vec<Node> = items.into_iter().map(|s| s.node).collect();
+        assert_eq!(nodes, [Node::Int(1), Node::Bool(true), Node::Null, Node::Text("x".into())]);
+        assert_eq!(parse("").unwrap().node, Node::Null);
+        assert_eq!(parse("# only a comment\n").unwrap().node, Node::Null);
+    }
+
+    #[test]
+    fn scalars_of_yaml_1_1_stay_texts() {
+        let tree = parse("a: yes\nb: off\nc: true").unwrap();
+        assert_eq!(entry(&tree, 0).value.node, Node::Text("yes".into()));
+        assert_eq!(entry(&tree, 1).value.node, Node::Text("off".into()));
+        assert_eq!(entry(&tree, 2).value.node, Node::Bool(true));
+    }
+
+    #[test]
+    fn bad_syntax_names_its_line() {
+        let error = parse("a: 1\nb: [1, 2\nc: 3\n").unwrap_err();
+        assert!(error.line >= 2, "{error:?}");
+        let error = parse("a: 1\na: 2\n").unwrap_err();
+        assert_eq!(error.line, 2, "{error:?}");
+        assert!(error.message.to_lowercase().contains("duplicate"), "{error:?}");
+        assert!(!error.message.contains("line"), "{error:?}");
+        assert!(parse("a: 1\n---\nb: 2\n").is_err());
+    }
+
+    #[test]
+    fn hostile_files_are_refused_not_expanded() {
+        assert!(parse(&"[".repeat(5000)).is_err());
+        let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for i in 1..12 {
+            let alias = format!("*a{}", i - 1);
+            bomb.push_str(&format!("a{i}: &a{i} [{}]\n", vec![alias; 10].join(",")));
+        }
+        assert!(parse(&bomb).is_err());
+    }
+}

@@ -1,0 +1,225 @@
+// The signed-in page: header, views, the feed and what follows from it.
+
+import { announce, notice } from './core/announce.js';
+import { Collection } from './core/collection.js';
+import { fill, h } from './core/dom.js';
+import { Feed } from './core/feed.js';
+import { brand, icon } from './core/icons.js';
+import { go, parseRoute, routeTo } from './core/router.js';
+import { count, said, short } from './core/text.js';
+import { nextTheme, theme } from './core/theme.js';
+import { eventName, INBOX_STATES, STATES } from './core/vocab.js';
+import { openHelp } from './ui/help.js';
+import { AuditView } from './views/audit.js';
+import { ChangesView } from './views/changes.js';
+import { ProvidersView } from './views/providers.js';
+import { SessionsView } from './views/sessions.js';
+
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Providers']];
+// A connection that is back before this was never worth a banner.
+const GRACE = 2500;
+
+export class App {
+  element;
+  #api;
+  #me;
+  #keys;
+  #feed;
+  #inbox;
+  #history = null;
+  #view = null;
+  #viewName = null;
+  #parts;
+  #grace = null;
+  #first = true;
+  #ended = false;
+  #onHash = () => this.#route();
+
+  constructor({ api, me, keys, signOut }) {
+    this.#api = api;
+    this.#me = me;
+    this.#keys = keys;
+    this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
+    this.#inbox.subscribe(() => this.#counts());
+    this.#parts = {
+      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name), h('span', null, title), name === 'inbox' && h('span', { class: 'count', hidden: true })))),
+      state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
+      banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
+      main: h('main', { id: 'main', tabindex: '-1' }),
+      theme: h('button', { type: 'button', class: 'ghost icon-only', onclick: () => this.#theme() }),
+    };
+    this.element = h('div', { class: 'app' },
+      h('button', { type: 'button', class: 'skip', onclick: () => this.#view?.element.querySelector('h1')?.focus() }, 'Skip to content'),
+      h('header', { class: 'top' },
+        h('a', { class: 'brand', href: routeTo('inbox'), 'aria-label': 'Countersign, inbox' }, brand(), h('span', null, 'Countersign')),
+        this.#parts.nav,
+        h('div', { class: 'top-right' }, this.#parts.state, this.#parts.theme,
+          h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', onclick: openHelp }, icon('keyboard')),
+          h('div', { class: 'me' }, h('span', { class: 'me-name' }, said(me.name, 30)), h('span', { class: 'me-role' }, said(me.role, 20))),
+          h('button', { type: 'button', class: 'ghost signout', title: 'Sign out', onclick: signOut }, icon('leave'), h('span', null, 'Sign out')))),
+      this.#parts.banner, this.#parts.main);
+    this.#themeButton();
+    this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
+      hello: () => this.#inbox.reload(),
+      reset: () => this.#resync(),
+      event: (event) => this.#event(event),
+      state: (state) => this.#connection(state),
+      refused: (response) => this.#refused(response),
+    });
+    keys.bind('app', {
+      '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
+      'g s': () => go(routeTo('sessions')), 'g p': () => go(routeTo('providers')),
+    });
+  }
+
+  start() {
+    addEventListener('hashchange', this.#onHash);
+    this.#feed.start();
+    this.#route();
+  }
+
+  /** Ends everything that would go on by itself. */
+  stop() {
+    this.#ended = true;
+    removeEventListener('hashchange', this.#onHash);
+    this.#feed.stop();
+    this.#view?.dispose();
+    clearTimeout(this.#grace);
+    this.#keys.bind('app', null);
+    this.#keys.bind('view', null);
+  }
+
+  #route() {
+    const route = parseRoute(location.hash);
+    const name = VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
+    const state = name === 'history' && STATES[route.query.get('state')] ? route.query.get('state') : '';
+    const key = `${name} ${state}`;
+    if (key !== this.#viewName) {
+      const switched = this.#viewName !== null;
+      this.#viewName = key;
+      this.#view?.dispose();
+      this.#view = this.#create(name, state);
+      fill(this.#parts.main, this.#view.element);
+      this.#keys.bind('view', this.#view.keys?.() ?? {});
+      for (const link of this.#parts.nav.children) {
+        if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
+        else link.removeAttribute('aria-current');
+      }
+      // Chips of the history keep the keyboard where it is.
+      if (switched && !document.activeElement?.closest('.chips')) this.#view.element.querySelector('h1')?.focus({ preventScroll: true });
+    }
+    document.body.classList.toggle('on-detail', (name === 'inbox' || name === 'history') && route.id !== null);
+    this.#view.route(route);
+    this.#title();
+  }
+
+  #create(name, state) {
+    const api = this.#api;
+    this.#history = null;
+    if (name === 'audit') return new AuditView({ api });
+    if (name === 'sessions') return new SessionsView({ api });
+    if (name === 'providers') return new ProvidersView({ api });
+    if (name === 'inbox') {
+      return new ChangesView({ name, title: 'Inbox', api, me: this.#me, collection: this.#inbox, states: () => INBOX_STATES });
+    }
+    const states = state ? [state] : [];
+    this.#history = new Collection({ load: (page) => api.changes({ ...page, states }), accepts: (c) => !state || c.state === state });
+    this.#history.reload();
+    return new ChangesView({
+      name, title: 'History', api, me: this.#me, collection: this.#history,
+      states: () => (state ? [state] : Object.keys(STATES)),
+      onState: (chosen) => {
+        go(routeTo('history', null, { state: chosen }));
+        requestAnimationFrame(() => this.element.querySelector(`.chip[data-state="${chosen}"]`)?.focus());
+      },
+    });
+  }
+
+  #event(event) {
+    if (this.#ended) return;
+    if (event.session) {
+      this.#view?.sessionEvent?.(event);
+      return;
+    }
+    if (!event.change) return;
+    this.#inbox.apply(event.change);
+    this.#history?.apply(event.change);
+    this.#view?.event(event);
+    const name = eventName(event.type);
+    if (name === 'created') announce(`New change: ${event.change.summary}`);
+    if (name === 'outcome_unknown') notice(`The outcome is unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
+    if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
+  }
+
+  // The feed has lost its place: everything that is shown is read again.
+  #resync() {
+    this.#inbox.reload();
+    this.#history?.reload();
+    this.#view?.refresh();
+  }
+
+  #connection(state) {
+    const box = this.#parts.state;
+    if (state === 'live') {
+      clearTimeout(this.#grace);
+      this.#grace = null;
+      box.dataset.state = 'live';
+      fill(box, h('span', { class: 'pulse' }), h('span', null, 'Live'));
+      this.#parts.banner.hidden = true;
+      if (!this.#first && this.#inbox.status === 'failed') this.#inbox.reload();
+      this.#first = false;
+      return;
+    }
+    if (state === 'connecting' && box.dataset.state === 'waiting') return;
+    if (box.dataset.state !== state) {
+      box.dataset.state = state;
+      fill(box, h('span', { class: 'pulse' }), h('span', null, state === 'waiting' ? 'Reconnecting…' : 'Connecting…'));
+    }
+    if (state === 'waiting') {
+      this.#grace ??= setTimeout(() => this.#gone(), GRACE);
+      if (!this.#parts.banner.hidden) this.#gone();
+      if (this.#first && this.#inbox.status === 'idle') this.#inbox.reload();
+    }
+  }
+
+  #gone() {
+    if (this.#ended) return;
+    this.#parts.banner.hidden = false;
+    if (this.#parts.banner.childNodes.length) return;
+    fill(this.#parts.banner, icon('unplugged'), h('span', null, h('strong', null, 'The gateway cannot be reached. '), 'What you see may be out of date; it catches up by itself.'),
+      h('button', { type: 'button', onclick: () => this.#feed.retry() }, 'Try now'));
+  }
+
+  async #refused(response) {
+    if (response.status === 401) return this.signedOut?.('Your sign-in has ended.');
+    return this.signedOut?.('This sign-in may not see changes. Use a key of the role reviewer, viewer or admin.');
+  }
+
+  #counts() {
+    const n = this.#inbox.size(INBOX_STATES);
+    const badge = this.#parts.nav.querySelector('.count');
+    badge.hidden = n === 0;
+    fill(badge, n > 999 ? '999+' : count(n), h('span', { class: 'sr-only' }, ' waiting'));
+    document.getElementById('favicon').href = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
+    this.#title();
+  }
+
+  #title() {
+    const n = this.#inbox.size(INBOX_STATES);
+    const view = VIEWS.find(([name]) => this.#viewName?.startsWith(name))?.[1] ?? 'Inbox';
+    document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
+  }
+
+  #theme() {
+    nextTheme();
+    this.#themeButton();
+    announce(`Theme: ${theme()}`);
+  }
+
+  #themeButton() {
+    const label = `Theme: ${theme()}`;
+    this.#parts.theme.setAttribute('aria-label', label);
+    this.#parts.theme.title = label;
+    fill(this.#parts.theme, icon(theme()));
+  }
+}

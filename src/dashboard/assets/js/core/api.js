@@ -1,0 +1,150 @@
+// Calls the gateway's REST door. The secret goes along as a header; the cookie alone authorizes nothing.
+
+import { sourceOf } from './rawjson.js';
+import { learnClock } from './time.js';
+
+const TIMEOUT = 20_000;
+
+/** The gateway answered, and said no. */
+export class ApiError extends Error {
+  constructor(status, problem, source, retryAfter) {
+    super(problem.detail || problem.title || `HTTP ${status}`);
+    this.status = status;
+    this.code = problem.code ?? '';
+    this.problem = problem;
+    this.source = source;
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** The gateway did not answer: whether it has heard us is unknown. */
+export class NetworkError extends Error {}
+
+export class Api {
+  #secret;
+  #unauthorized;
+
+  /** `secret()` returns the header's value or null; `unauthorized()` is told of every 401 but those of a sign-in. */
+  constructor(secret, unauthorized) {
+    this.#secret = secret;
+    this.#unauthorized = unauthorized;
+  }
+
+  #headers(extra) {
+    const secret = this.#secret();
+    return secret ? { 'X-Countersign-Secret': secret, ...extra } : { ...extra };
+  }
+
+  async #call(method, path, { body, signal, signingIn = false } = {}) {
+    const timeout = AbortSignal.timeout(TIMEOUT);
+    let response;
+    let text;
+    try {
+      response = await fetch(path, {
+        method,
+        headers: this.#headers({ Accept: 'application/json', ...(body === undefined ? {} : { 'Content-Type': 'application/json' }) }),
+        body: body === undefined ? undefined : JSON.stringify(body),
+        signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
+        cache: 'no-store',
+        credentials: 'same-origin',
+        redirect: 'error',
+      });
+      text = await response.text();
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      throw new NetworkError('The gateway did not answer.');
+    }
+    learnClock(response.headers.get('Date'));
+    let value = null;
+    try {
+      value = text === '' ? null : JSON.parse(text);
+    } catch {
+      if (response.ok) throw new NetworkError('The answer could not be read.');
+    }
+    if (response.ok) return { value, text };
+    const problem = value && typeof value === 'object' ? value : {};
+    const error = new ApiError(response.status, problem, text, Number(response.headers.get('Retry-After')) || null);
+    if (response.status === 401 && !signingIn) this.#unauthorized();
+    throw error;
+  }
+
+  async signIn(credential) {
+    return (await this.#call('POST', '/api/sign-in', { body: credential, signingIn: true })).value;
+  }
+
+  async signOut() {
+    await this.#call('POST', '/api/sign-out', { signingIn: true });
+  }
+
+  async me() {
+    return (await this.#call('GET', '/api/me', { signingIn: true })).value;
+  }
+
+  /** A page of changes, newest first: `{changes, nextCursor, counts}`. */
+  async changes({ states, limit = 100, cursor, signal }) {
+    const query = new URLSearchParams({ limit: String(limit) });
+    if (states?.length) query.set('status', states.join(','));
+    if (cursor) query.set('cursor', cursor);
+    return (await this.#call('GET', `/api/changes?${query}`, { signal })).value;
+  }
+
+  /** `{change, source}`, where `source` is the text of the arguments as they will run. */
+  async change(id, signal) {
+    const { value, text } = await this.#call('GET', `/api/changes/${encodeURIComponent(id)}`, { signal });
+    return { change: value, source: sourceOf(text, ['arguments']) };
+  }
+
+  async decide(id, decision) {
+    return this.#changing(`/api/changes/${encodeURIComponent(id)}/decision`, decision);
+  }
+
+  async settle(id, settlement) {
+    return this.#changing(`/api/changes/${encodeURIComponent(id)}/settle`, settlement);
+  }
+
+  async #changing(path, body) {
+    const { value, text } = await this.#call('POST', path, { body });
+    return { change: value, source: sourceOf(text, ['arguments']) };
+  }
+
+  async audit({ change, limit = 50, cursor, signal }) {
+    const query = new URLSearchParams({ limit: String(limit) });
+    if (change) query.set('change', change);
+    if (cursor) query.set('cursor', cursor);
+    return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
+  }
+
+  async sessions(signal) {
+    return (await this.#call('GET', '/api/sessions', { signal })).value.sessions;
+  }
+
+  async providers(signal) {
+    return (await this.#call('GET', '/api/providers', { signal })).value.providers;
+  }
+
+  /** The stream of events; after `lastSeq` where it is not null. */
+  events(signal, lastSeq) {
+    const headers = this.#headers({ Accept: 'text/event-stream' });
+    if (lastSeq !== null) headers['Last-Event-ID'] = String(lastSeq);
+    return fetch('/api/events', { headers, signal, cache: 'no-store', credentials: 'same-origin', redirect: 'error' });
+  }
+}
+
+/** The change inside a 409, as `{change, source}`; null where there is none. */
+export function conflictOf(error) {
+  if (!(error instanceof ApiError) || !error.problem.change) return null;
+  return { change: error.problem.change, source: sourceOf(error.source, ['change', 'arguments']) };
+}
+
+/** What to tell a person about a failed call. */
+export function explain(error) {
+  if (error instanceof NetworkError) return `${error.message} Check that it runs; nothing is lost.`;
+  if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);
+  if (error.status === 429) {
+    return error.retryAfter ? `Too many requests. Try again in ${error.retryAfter} s.` : 'Too many requests. Wait a moment and try again.';
+  }
+  if (error.code === 'SELF_APPROVAL') return 'You proposed this change, so somebody else has to approve it.';
+  if (error.status === 403) return `You may not do this. ${error.message}`;
+  if (error.status === 404) return `Not found. ${error.message}`;
+  return error.message;
+}

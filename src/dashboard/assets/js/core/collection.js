@@ -1,0 +1,187 @@
+// A live, ordered set of changes (newest first), filled page by page from REST and kept current by the feed.
+// Whichever comes first, the higher version wins; so events and pages may arrive in any order.
+
+const PAGE = 100;
+// A history that somebody leaves open for weeks must not grow for ever: beyond this the oldest rows are let go.
+const MOST = 20_000;
+
+export class Collection {
+  items = [];
+  counts = {};
+  /** `idle`, `loading`, `ready` (all loaded), `partial` (more to load) or `failed`. */
+  status = 'idle';
+  error = null;
+  #byId = new Map();
+  #load;
+  #accepts;
+  #eager;
+  #cursor = null;
+  #generation = 0;
+  #listeners = new Set();
+  #timer = null;
+  #kept = null;
+
+  /**
+   * `load({limit, cursor, signal})` is one page; `accepts(change)` whether a change belongs here. An eager
+   * collection goes on loading until it has everything.
+   */
+  constructor({ load, accepts, eager = false }) {
+    this.#load = load;
+    this.#accepts = accepts;
+    this.#eager = eager;
+  }
+
+  subscribe(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  get(id) {
+    return this.#byId.get(id) ?? null;
+  }
+
+  /** How many belong here; the gateway's count until everything has been loaded. */
+  size(states) {
+    if (this.status === 'ready') return this.items.length - (this.#strayKept() ? 1 : 0);
+    const counted = states.reduce((sum, state) => sum + (this.counts[state] ?? 0), 0);
+    return Math.max(counted, this.items.length);
+  }
+
+  /** Keeps one change listed although it no longer belongs here, while somebody looks at it. */
+  keep(id) {
+    if (id === this.#kept) return;
+    const stray = this.#strayKept();
+    this.#kept = id;
+    if (stray) this.#remove(stray.id);
+    this.#notify();
+  }
+
+  #strayKept() {
+    const kept = this.#kept === null ? null : this.#byId.get(this.#kept);
+    return kept && !this.#accepts(kept) ? kept : null;
+  }
+
+  async reload() {
+    this.#generation += 1;
+    this.#cursor = null;
+    const seen = new Set();
+    await this.#page(this.#generation, seen);
+  }
+
+  async more() {
+    if (this.status === 'partial') await this.#page(this.#generation, null);
+  }
+
+  async #page(generation, seen) {
+    this.status = 'loading';
+    this.error = null;
+    this.#notify();
+    try {
+      do {
+        const page = await this.#load({ limit: PAGE, cursor: this.#cursor });
+        if (generation !== this.#generation) return;
+        this.#cursor = page.nextCursor ?? null;
+        this.counts = page.counts ?? this.counts;
+        for (const change of page.changes) {
+          seen?.add(change.id);
+          this.#put(light(change));
+        }
+        this.#notify();
+      } while (this.#eager && this.#cursor);
+      // What a complete reload has not brought is gone, unless an event has brought it meanwhile.
+      if (seen && !this.#cursor) this.#forgetUnseen(seen);
+      this.status = this.#cursor ? 'partial' : 'ready';
+    } catch (error) {
+      if (generation !== this.#generation) return;
+      this.status = 'failed';
+      this.error = error;
+    }
+    this.#notify();
+  }
+
+  #forgetUnseen(seen) {
+    for (const item of [...this.items]) {
+      if (!seen.has(item.id) && item.generation !== this.#generation && item.id !== this.#kept) this.#remove(item.id);
+    }
+  }
+
+  /** An event of the feed, or the answer to a decision. Returns whether anything is new. */
+  apply(change, live = true) {
+    const known = this.#byId.get(change.id);
+    if (known && known.version >= change.version) return false;
+    const row = light(change);
+    row.generation = this.#generation;
+    row.fresh = !known && live;
+    const applied = this.#put(row);
+    if (applied) this.#notify();
+    return applied;
+  }
+
+  #put(row) {
+    const known = this.#byId.get(row.id);
+    if (known && known.version > row.version) return false;
+    if (!this.#accepts(row) && row.id !== this.#kept) {
+      if (known) this.#remove(row.id);
+      return Boolean(known);
+    }
+    if (known) {
+      row.fresh = known.fresh;
+      this.items[this.#indexOf(known)] = row;
+    } else {
+      this.items.splice(this.#slot(row), 0, row);
+      if (this.items.length > MOST) this.#byId.delete(this.items.pop().id);
+    }
+    this.#byId.set(row.id, row);
+    return true;
+  }
+
+  #remove(id) {
+    const known = this.#byId.get(id);
+    if (!known) return;
+    this.items.splice(this.#indexOf(known), 1);
+    this.#byId.delete(id);
+  }
+
+  #indexOf(row) {
+    const slot = this.#slot(row);
+    return this.items[slot]?.id === row.id ? slot : this.items.findIndex((r) => r.id === row.id);
+  }
+
+  // The first place whose row is not newer: a binary search.
+  #slot(row) {
+    let low = 0;
+    let high = this.items.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (newer(this.items[middle], row)) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  // A burst of events is one repaint. A timer and not an animation frame: the count in the title of a hidden tab too.
+  #notify() {
+    this.#timer ??= setTimeout(() => {
+      this.#timer = null;
+      for (const listener of this.#listeners) listener(this);
+    }, 16);
+  }
+}
+
+const newer = (a, b) => a.at > b.at || (a.at === b.at && a.id > b.id);
+
+/** What a list needs; diffs and arguments are left to the detail. */
+function light(change) {
+  const { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
+  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt };
+  row.at = Date.parse(createdAt) || 0;
+  row.text = [summary, target?.label, target?.entityType, toolTitle, tool, provider, operation, state, id, proposer?.principal, proposer?.clientName]
+    .filter(Boolean).join('\n').toLowerCase();
+  return row;
+}
+
+/** Those rows that hold every word of the filter. */
+export function matching(items, filter) {
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.length ? items.filter((row) => words.every((word) => row.text.includes(word))) : items;
+}

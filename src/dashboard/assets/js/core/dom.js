@@ -1,0 +1,62 @@
+// Builds DOM nodes. Strings become text nodes, never markup: there is no way to hand HTML to this module.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+/**
+ * `h('a', { class: 'x', onclick: f, 'aria-label': 'y' }, child, 'text')`.
+ * A property that is null, undefined or false is left out; true sets an empty attribute.
+ */
+export function h(tag, props = null, ...children) {
+  const element = document.createElement(tag);
+  if (props) for (const [key, value] of Object.entries(props)) set(element, key, value);
+  add(element, children);
+  return element;
+}
+
+/** As `h`, in the SVG namespace; for our own icons only. */
+export function svg(tag, attributes, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  add(element, children);
+  return element;
+}
+
+function set(element, key, value) {
+  if (value === null || value === undefined || value === false) return;
+  if (typeof value === 'function') {
+    if (!key.startsWith('on')) throw new TypeError(`${key} takes no function`);
+    element.addEventListener(key.slice(2), value);
+  } else if (key === 'class') {
+    element.className = value;
+  } else if (key === 'data') {
+    Object.assign(element.dataset, value);
+  } else if (key === 'href') {
+    // Only our own routes are ever linked, so that no text of an agent can become a place to go to.
+    if (!String(value).startsWith('#')) throw new TypeError('only routes of this page are linked');
+    element.setAttribute('href', value);
+  } else if (key === 'style' || key === 'srcdoc' || key === 'src') {
+    throw new TypeError(`${key} is not set from here`);
+  } else {
+    element.setAttribute(key, value === true ? '' : String(value));
+  }
+}
+
+function add(parent, children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (Array.isArray(child)) add(parent, child);
+    else parent.append(child);
+  }
+}
+
+/** Replaces everything inside `parent`. */
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  add(parent, children);
+  return parent;
+}
+
+/** Whether keys typed now are meant for a field. */
+export function typing(target) {
+  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+}

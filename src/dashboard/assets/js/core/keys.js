@@ -1,0 +1,49 @@
+// Keyboard shortcuts of the page: single keys, and `g` followed by a view's letter.
+
+import { typing } from './dom.js';
+
+const SEQUENCE = 1200;
+
+export class Keys {
+  #handlers = new Map();
+  #prefix = 0;
+
+  /** `bindings` is `{key: handler(event)}`; a handler that returns false has not used the key. */
+  constructor() {
+    document.addEventListener('keydown', (event) => this.#press(event));
+  }
+
+  /** Replaces the bindings of one owner; null takes them away. */
+  bind(owner, bindings) {
+    if (bindings) this.#handlers.set(owner, bindings);
+    else this.#handlers.delete(owner);
+  }
+
+  #press(event) {
+    if (event.defaultPrevented || event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (document.querySelector('dialog[open]')) return;
+    if (typing(event.target) && event.key !== 'Escape') return;
+    // Enter and the space bar belong to the button or link that has the focus.
+    if (event.key === 'Enter' && event.target instanceof HTMLElement && event.target.closest('button, a, summary')) return;
+    const sequence = Date.now() - this.#prefix < SEQUENCE;
+    this.#prefix = 0;
+    if (event.key === 'g' && !sequence) {
+      this.#prefix = Date.now();
+      return;
+    }
+    const key = sequence ? `g ${event.key}` : event.key;
+    for (const bindings of [...this.#handlers.values()].reverse()) {
+      const handler = bindings[key];
+      if (handler && handler(event) !== false) {
+        event.preventDefault();
+        return;
+      }
+    }
+  }
+}
+
+export const HELP = [
+  ['Move', [['j', 'Next change'], ['k', 'Previous change'], ['Enter', 'Open the change'], ['o', 'Open the change'], ['Esc', 'Back, or cancel'], ['/', 'Filter the list']]],
+  ['Decide', [['a', 'Approve'], ['r', 'Reject: write a comment first'], ['Ctrl Enter', 'Send the rejection']]],
+  ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g p', 'Providers'], ['?', 'This overview']]],
+];

@@ -1,0 +1,32 @@
+// Routes in the fragment: `#/inbox/chg_…`, `#/history?state=applied`. The gateway never sees them.
+
+/** `{view, id, query}` of a fragment. */
+export function parseRoute(hash) {
+  const [path, search = ''] = hash.replace(/^#\/?/, '').split('?', 2);
+  const [view = '', ...rest] = path.split('/');
+  let id = null;
+  try {
+    id = rest.length && rest[0] ? decodeURIComponent(rest[0]) : null;
+  } catch {
+    id = null;
+  }
+  return { view: view || 'inbox', id, query: new URLSearchParams(search) };
+}
+
+/** The fragment of a route. */
+export function routeTo(view, id = null, query = null) {
+  const search = query ? new URLSearchParams(Object.entries(query).filter(([, v]) => v)).toString() : '';
+  return `#/${view}${id ? `/${encodeURIComponent(id)}` : ''}${search ? `?${search}` : ''}`;
+}
+
+/** Goes there without a new entry in the tab's history; for steps such as j and k. */
+export function replaceRoute(hash) {
+  if (hash === location.hash) return;
+  history.replaceState(null, '', hash);
+  dispatchEvent(new Event('hashchange'));
+}
+
+/** Goes there. */
+export function go(hash) {
+  location.hash = hash;
+}

@@ -1,0 +1,115 @@
+// Makes text of agents safe to look at. What cannot be seen (controls, bidirectional overrides, zero-width and
+// blank characters) becomes a visible mark such as ‹U+202E›, so that what a reviewer reads is what is there.
+
+const HIDDEN_CLASS = '[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\p{Default_Ignorable_Code_Point}\\p{Noncharacter_Code_Point}\\u2800]';
+const HIDDEN = new RegExp(HIDDEN_CLASS, 'u');
+const PICTURE_BEFORE = /[\p{Extended_Pictographic}\p{Emoji_Modifier}]\uFE0F?$/u;
+const PICTURE_AFTER = /^\p{Extended_Pictographic}/u;
+const KEYCAP_BEFORE = /[0-9#*]$/;
+
+const NAMES = {
+  0x00: 'null', 0x07: 'bell', 0x08: 'backspace', 0x09: 'tab', 0x0a: 'line feed', 0x0d: 'carriage return', 0x1b: 'escape',
+  0x7f: 'delete', 0xad: 'soft hyphen', 0x61c: 'Arabic letter mark', 0x115f: 'Hangul filler', 0x180e: 'Mongolian vowel separator',
+  0x200b: 'zero width space', 0x200c: 'zero width non-joiner', 0x200d: 'zero width joiner', 0x200e: 'left-to-right mark',
+  0x200f: 'right-to-left mark', 0x2028: 'line separator', 0x2029: 'paragraph separator', 0x202a: 'left-to-right embedding',
+  0x202b: 'right-to-left embedding', 0x202c: 'pop directional formatting', 0x202d: 'left-to-right override',
+  0x202e: 'right-to-left override', 0x2060: 'word joiner', 0x2066: 'left-to-right isolate', 0x2067: 'right-to-left isolate',
+  0x2068: 'first strong isolate', 0x2069: 'pop directional isolate', 0x2800: 'blank Braille pattern', 0x3164: 'Hangul filler',
+  0xfe0f: 'variation selector', 0xfeff: 'byte order mark', 0xffa0: 'half-width Hangul filler',
+};
+
+/** Cuts text into `{text}` and `{code, count, name}`. `block` keeps line feeds and tabs as they are, `tabs` only tabs. */
+export function segments(text, { block = false, tabs = block } = {}) {
+  const out = [];
+  if (!HIDDEN.test(text)) return text === '' ? out : [{ text }];
+  let plain = '';
+  let index = 0;
+  for (const char of text) {
+    const start = index;
+    index += char.length;
+    const code = char.codePointAt(0);
+    if (!HIDDEN.test(char) || (block && code === 0x0a) || (tabs && code === 0x09) || joinsPicture(code, text, start, index)) {
+      plain += char;
+      continue;
+    }
+    if (plain) out.push({ text: plain });
+    plain = '';
+    const last = out.at(-1);
+    if (last && last.code === code) last.count += 1;
+    else out.push({ code, count: 1, name: nameOf(code) });
+  }
+  if (plain) out.push({ text: plain });
+  return out;
+}
+
+// Emoji are made with variation selectors and joiners: inside one they hide nothing.
+function joinsPicture(code, text, start, end) {
+  if (code !== 0xfe0f && code !== 0x200d) return false;
+  const before = text.slice(Math.max(0, start - 4), start);
+  if (code === 0xfe0f) return PICTURE_BEFORE.test(before) || (KEYCAP_BEFORE.test(before) && text[end] === '\u20e3');
+  return PICTURE_BEFORE.test(before) && PICTURE_AFTER.test(text.slice(end, end + 4));
+}
+
+function nameOf(code) {
+  if (NAMES[code]) return NAMES[code];
+  if (code < 0x20 || (code >= 0x80 && code < 0xa0)) return 'control character';
+  if (code >= 0xd800 && code <= 0xdfff) return 'lone surrogate';
+  if (code >= 0xe0000 && code <= 0xe007f) return 'tag character';
+  if ((code >= 0xe000 && code <= 0xf8ff) || code >= 0xf0000) return 'private use character';
+  return 'invisible character';
+}
+
+function mark({ code, count }) {
+  const hex = code.toString(16).toUpperCase().padStart(4, '0');
+  return count > 1 ? `‹U+${hex} ×${count}›` : `‹U+${hex}›`;
+}
+
+/** A string for attributes and titles, with marks in place of what cannot be seen. */
+export function visibleString(text, options) {
+  return segments(String(text), options).map((s) => s.text ?? mark(s)).join('');
+}
+
+/** Nodes for the page, with marks in place of what cannot be seen. */
+export function visible(text, options) {
+  const fragment = document.createDocumentFragment();
+  for (const segment of segments(String(text), options)) {
+    if (segment.text !== undefined) {
+      fragment.append(segment.text);
+    } else {
+      const chip = document.createElement('span');
+      chip.className = 'hidden-char';
+      chip.title = segment.name;
+      chip.textContent = mark(segment);
+      fragment.append(chip);
+    }
+  }
+  return fragment;
+}
+
+/** The first `limit` UTF-16 units at most, never half a character. */
+export function cut(text, limit) {
+  if (text.length <= limit) return text;
+  const code = text.charCodeAt(limit - 1);
+  return text.slice(0, code >= 0xd800 && code <= 0xdbff ? limit - 1 : limit);
+}
+
+/** One line of at most `limit` characters, for lists, titles and announcements. */
+export function short(text, limit) {
+  const string = String(text);
+  return string.length <= limit ? string : `${cut(string, limit)}…`;
+}
+
+/** `<span class="said">` around one line of an agent's text: isolated, so that its direction moves nothing around it. */
+export function said(text, limit = 300) {
+  const span = document.createElement('span');
+  span.className = 'said';
+  span.dir = 'auto';
+  span.append(visible(short(text, limit)));
+  return span;
+}
+
+const number = new Intl.NumberFormat('en');
+/** `12,345`. */
+export const count = (n) => number.format(n);
+/** `1 change`, `2 changes`. */
+export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

@@ -1,0 +1,265 @@
+// One change, open: loads it, keeps it current while it is looked at, and sends what is decided about it. A decision
+// always names the version and digest that are on the screen.
+
+import { conflictOf, explain } from '../core/api.js';
+import { announce, notice } from '../core/announce.js';
+import { differences } from '../core/compare.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { visibleString } from '../core/text.js';
+import { decidable, eventOf, stateOf } from '../core/vocab.js';
+import { routeTo } from '../core/router.js';
+import * as content from './content.js';
+import { DecisionBar } from './decision.js';
+import { comparison } from './diff.js';
+import { emptyState, errorState, skeleton } from './states.js';
+import { actor, timeline } from './timeline.js';
+
+export class Detail {
+  element;
+  #api;
+  #decided;
+  #next;
+  #bar;
+  #id = null;
+  #shown = null;
+  /** What the reader has seen and not yet been told to be out of date. */
+  #baseline = null;
+  #cause = null;
+  #fetching = null;
+  #again = false;
+  #open = new Set();
+  #parts;
+
+  /** `decided(change)` is told of each answer; `next()` opens the next change; `back()` returns to the list. */
+  constructor({ api, me, decided, next, back }) {
+    this.#api = api;
+    this.#decided = decided;
+    this.#next = next;
+    this.#bar = new DecisionBar({ me, submit: (kind, comment) => this.#send(kind, comment) });
+    const part = (cls) => h('div', { class: cls });
+    this.#parts = { head: part('detail-head'), notes: part('detail-notes'), body: part('detail-body'), story: part('detail-story') };
+    this.scroll = h('div', { class: 'detail-scroll' },
+      h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), 'All changes'),
+      this.#parts.head, this.#parts.notes, this.#parts.body, this.#parts.story);
+    this.element = h('article', { class: 'detail', 'aria-label': 'Selected change' }, this.scroll, this.#bar.element);
+    this.close();
+  }
+
+  get id() {
+    return this.#id;
+  }
+
+  /** The state on the screen; null while nothing is. */
+  get state() {
+    return this.#shown?.change.state ?? null;
+  }
+
+  close() {
+    this.#id = null;
+    this.#shown = null;
+    this.#fetching?.abort();
+    this.#bar.hide();
+    this.#blank(emptyState('inbox', 'No change selected', h('p', { class: 'hint' }, 'Choose one on the left, or press ', h('kbd', null, 'j'), '.')));
+  }
+
+  #blank(...nodes) {
+    fill(this.#parts.head, ...nodes);
+    fill(this.#parts.notes);
+    fill(this.#parts.body);
+    fill(this.#parts.story);
+  }
+
+  /** `sudden`: it opened by itself, not because somebody asked for it. */
+  async open(id, { sudden = false, focus = false } = {}) {
+    if (id === this.#id) {
+      if (focus) this.focus();
+      return;
+    }
+    this.#id = id;
+    this.#shown = null;
+    this.#baseline = null;
+    this.#cause = null;
+    this.#open = new Set();
+    this.#bar.hide();
+    this.scroll.scrollTop = 0;
+    const slow = setTimeout(() => this.#id === id && !this.#shown && this.#blank(skeleton()), 120);
+    await this.#fetch(sudden);
+    clearTimeout(slow);
+    if (focus && this.#id === id) this.focus();
+  }
+
+  focus() {
+    this.element.querySelector('h2')?.focus();
+  }
+
+  /** The feed says that the open change has altered. */
+  changed(event) {
+    if (event.change.id !== this.#id) return;
+    if (this.#shown && this.#shown.change.version >= event.change.version) return;
+    this.#cause = event;
+    this.#fetch(true);
+  }
+
+  /** Reads it again, after the feed has lost its place. */
+  refresh() {
+    if (this.#id !== null) this.#fetch(true);
+  }
+
+  async #fetch(sudden) {
+    // One request at a time: what comes while it is under way is read once afterwards.
+    if (this.#fetching && !this.#fetching.signal.aborted && this.#fetching.id === this.#id) {
+      this.#again = true;
+      return;
+    }
+    this.#fetching?.abort();
+    const abort = new AbortController();
+    const id = this.#id;
+    abort.id = id;
+    this.#fetching = abort;
+    this.#again = false;
+    try {
+      const current = await this.#api.change(id, abort.signal);
+      if (this.#id === id) this.#show(current, { sudden });
+    } catch (error) {
+      if (this.#id === id && !abort.signal.aborted) this.#failed(error);
+    } finally {
+      if (this.#fetching === abort) {
+        this.#fetching = null;
+        if (this.#again && this.#id === id) this.#fetch(true);
+      }
+    }
+  }
+
+  #failed(error) {
+    if (error.status === 401) return;
+    if (this.#shown) {
+      notice(explain(error), { tone: 'red', iconName: 'alert' });
+      return;
+    }
+    this.#blank(errorState(error, () => {
+      this.#blank(skeleton());
+      this.#fetch(false);
+    }));
+  }
+
+  #show(current, { sudden = false, conflict = false } = {}) {
+    const before = this.#shown;
+    if (before && before.change.version > current.change.version) return;
+    this.#shown = current;
+    const { change } = current;
+    this.#baseline ??= current;
+    const undecided = decidable(change.state);
+    const altered = undecided && this.#baseline.change.digest !== change.digest;
+    const moved = before !== null && before.change.version !== change.version;
+    const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
+    this.#remember();
+    fill(this.#parts.head, content.head(change));
+    this.#notes(current, { altered, moved, conflict });
+    fill(this.#parts.body, content.outcome(change), content.result(change), content.changes(change), content.previous(change), content.args(change, current.source ?? 'null'));
+    this.#restore();
+    this.#bar.show(change, { altered, sudden: sudden && (moved || before === null) });
+    if (!undecided && change.state !== 'outcome_unknown' && hadFocus) this.focus();
+    this.#story(change.id);
+    this.#decided(change);
+  }
+
+  // A repaint must not close what somebody has opened.
+  #remember() {
+    for (const details of this.#parts.body.querySelectorAll('details')) {
+      const name = details.querySelector('summary').textContent;
+      if (details.open) this.#open.add(name);
+      else this.#open.delete(name);
+    }
+  }
+
+  #restore() {
+    for (const details of this.#parts.body.querySelectorAll('details')) details.open = this.#open.has(details.querySelector('summary').textContent);
+  }
+
+  #notes(current, { altered, moved, conflict }) {
+    const { change } = current;
+    const cause = this.#cause && this.#cause.change.version === change.version ? this.#cause : null;
+    this.#cause = null;
+    if (!altered && !moved && !conflict) return;
+    if (!altered) {
+      fill(this.#parts.notes);
+      if (conflict) {
+        fill(this.#parts.notes, h('div', { class: 'banner tone-amber', role: 'status' }, icon('info'),
+          h('span', null, h('strong', null, 'Your decision was not recorded: '), `by then the change was ${stateOf(change.state).label.toLowerCase()}.`)));
+      } else if (cause) {
+        announce(`${cause.actor === 'system' ? 'Countersign' : cause.actor} ${eventOf(cause.type).label}.`);
+      }
+      return;
+    }
+    const list = differences(this.#baseline, current);
+    fill(this.#parts.notes, h('div', { class: 'banner tone-amber altered', role: 'status' }, icon('refresh'),
+      h('div', null,
+        h('p', null, h('strong', null, conflict ? 'Your decision was not recorded: the change has altered. ' : 'This change has altered while you were reading. '),
+          'What is below is the new version', cause && cause.actor !== 'system' ? [' (', actor(cause.actor), ` ${visibleString(eventOf(cause.type).label)})`] : null, '.'),
+        list.length ? comparison(list) : h('p', { class: 'quiet' }, 'The fields are the same; what it was computed against is not.'),
+        h('button', { type: 'button', class: 'link', onclick: () => this.#acknowledge() }, 'I have seen it'))));
+    announce('The open change has altered. Read the new version before you decide.');
+  }
+
+  #acknowledge() {
+    this.#baseline = this.#shown;
+    fill(this.#parts.notes);
+    this.#bar.show(this.#shown.change);
+    this.focus();
+  }
+
+  async #story(id) {
+    try {
+      const { entries, nextCursor } = await this.#api.audit({ change: id, limit: 100 });
+      if (this.#id !== id) return;
+      fill(this.#parts.story, content.section('Timeline', null, timeline(entries),
+        h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, nextCursor ? 'All of it in the audit trail' : 'In the audit trail'))));
+    } catch (error) {
+      if (this.#id === id && error.status !== 401) fill(this.#parts.story, content.section('Timeline', null, h('p', { class: 'quiet' }, visibleString(explain(error)))));
+    }
+  }
+
+  async #send(kind, comment) {
+    const { id, version, digest } = this.#shown.change;
+    try {
+      const answer = kind === 'approve' || kind === 'reject'
+        ? await this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest })
+        : await this.#api.settle(id, { outcome: kind, comment, version });
+      if (this.#id === id) {
+        this.#baseline = answer;
+        this.#show(answer);
+        this.#offerNext();
+      }
+      announce({ approve: 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.' }[kind]);
+      return true;
+    } catch (error) {
+      if (this.#id !== id) {
+        notice(explain(error), { tone: 'red', iconName: 'alert' });
+        return false;
+      }
+      const conflict = conflictOf(error);
+      if (conflict && conflict.change.id === id) this.#show(conflict, { sudden: true, conflict: true });
+      if (!conflict || decidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error));
+      return false;
+    }
+  }
+
+  #offerNext() {
+    const next = this.#next(false);
+    if (!next) return;
+    fill(this.#parts.notes, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
+  }
+
+  approve() {
+    this.#bar.approve();
+  }
+
+  reject() {
+    this.#bar.startReject();
+  }
+
+  cancel() {
+    return this.#bar.cancel();
+  }
+}

@@ -1,0 +1,46 @@
+// JSON as it was sent, re-indented and otherwise untouched.
+
+import { h } from '../core/dom.js';
+import { layout } from '../core/rawjson.js';
+import { count, visible } from '../core/text.js';
+import { longText } from './longtext.js';
+
+const FIRST = 60;
+const STEP = 500;
+const LONG_TOKEN = 480;
+
+/** A block with the source text `source` of a JSON value. */
+export function jsonBlock(source, label) {
+  const lines = layout(source);
+  const code = h('div', { class: 'json', role: 'group', 'aria-label': label, tabindex: '0' });
+  let shown = 0;
+  const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP) });
+  const show = (n) => {
+    const part = document.createDocumentFragment();
+    for (const line of lines.slice(shown, shown + n)) part.append(lineOf(line));
+    shown = Math.min(lines.length, shown + n);
+    if (shown < lines.length) {
+      more.textContent = `Show more (${count(lines.length - shown)} lines)`;
+      if (!more.isConnected && more.parentNode !== code) code.append(more);
+      more.before(part);
+    } else {
+      more.remove();
+      code.append(part);
+    }
+  };
+  show(lines.length <= FIRST + 5 ? lines.length : FIRST);
+  return code;
+}
+
+function lineOf({ indent, tokens }) {
+  // The indent is text, so that what somebody selects and copies is readable too.
+  const line = h('div', { class: 'json-line' }, '  '.repeat(Math.min(indent, 40)));
+  for (const { kind, text } of tokens) {
+    const span = h('span', { class: `j-${kind}` });
+    if (text.length > LONG_TOKEN) span.append(longText(text, { chars: LONG_TOKEN, lines: 1000, inline: true }));
+    else span.append(visible(text));
+    line.append(span);
+  }
+  line.append('\n');
+  return line;
+}

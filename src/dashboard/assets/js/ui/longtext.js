@@ -1,0 +1,43 @@
+// Text of any length, of which a bounded part is in the page at a time.
+
+import { h } from '../core/dom.js';
+import { count, cut, visible } from '../core/text.js';
+
+const STEP = 20_000;
+
+/** Where `text` ends if it is cut to so many characters and lines. */
+export function boundary(text, chars, lines) {
+  let end = Math.min(text.length, chars);
+  let at = -1;
+  for (let n = 0; n < lines; n += 1) {
+    at = text.indexOf('\n', at + 1);
+    if (at === -1 || at >= end) break;
+    if (n === lines - 1) end = at;
+  }
+  return cut(text, end).length;
+}
+
+/** A block (or with `inline` a run) of an agent's text, with 'Show more' where it is long. */
+export function longText(text, { chars = 1500, lines = 24, inline = false, tabs = false, className = '' } = {}) {
+  const options = inline ? { tabs } : { block: true };
+  const holder = h(inline ? 'span' : 'div', { class: `said long ${className}`.trim(), dir: 'auto' });
+  let end = boundary(text, chars, lines);
+  // A last line or two is not worth a button.
+  if (text.length - end < 80 && boundary(text, text.length, lines + 2) === text.length) end = text.length;
+  holder.append(visible(text.slice(0, end), options));
+  if (end === text.length) return holder;
+  const more = h('button', { type: 'button', class: 'link more' });
+  const label = () => {
+    more.textContent = `Show more (${count(text.length - end)} characters)`;
+  };
+  more.addEventListener('click', () => {
+    const next = cut(text, Math.min(text.length, end + STEP)).length;
+    more.before(visible(text.slice(end, next), options));
+    end = next;
+    if (end === text.length) more.remove();
+    else label();
+  });
+  label();
+  holder.append(more);
+  return holder;
+}

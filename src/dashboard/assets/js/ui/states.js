@@ -1,0 +1,22 @@
+// Empty, loading and error states.
+
+import { h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { explain } from '../core/api.js';
+import { visibleString } from '../core/text.js';
+
+export function emptyState(iconName, title, ...text) {
+  return h('div', { class: 'empty' }, h('span', { class: 'empty-icon' }, icon(iconName)), h('p', { class: 'empty-title' }, title),
+    text.map((t) => (typeof t === 'string' ? h('p', null, t) : t)));
+}
+
+export function errorState(error, retry) {
+  return h('div', { class: 'empty error', role: 'alert' }, h('span', { class: 'empty-icon' }, icon('alert')),
+    h('p', { class: 'empty-title' }, error.status === 403 ? 'Not for you' : error.status === 404 ? 'Not found' : 'That did not work'),
+    h('p', null, visibleString(explain(error))),
+    retry && h('button', { type: 'button', onclick: retry }, 'Try again'));
+}
+
+export function skeleton(lines = 6) {
+  return h('div', { class: 'skeleton', 'aria-hidden': 'true' }, Array.from({ length: lines }, () => h('span')));
+}

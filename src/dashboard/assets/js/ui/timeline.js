@@ -1,0 +1,39 @@
+// What happened to a change, out of its audit trail.
+
+import { h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { said, visible, visibleString } from '../core/text.js';
+import { exact, time } from '../core/time.js';
+import { eventOf, stateOf } from '../core/vocab.js';
+import { longText } from './longtext.js';
+
+const ACTORS = { system: 'Countersign' };
+
+/** `entries` are newest first, as the gateway sends them; the story is told from the beginning. */
+export function timeline(entries) {
+  return h('ol', { class: 'timeline' }, entries.toReversed().map((entry) => {
+    const { label, icon: name, tone } = eventOf(entry.event);
+    const comment = entry.details?.comment;
+    return h('li', { class: `tone-${tone}` },
+      h('span', { class: 'dot' }, icon(name)),
+      h('div', { class: 'timeline-body' },
+        h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, h('span', { class: 'quiet nowrap' }, time(entry.at))),
+        comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
+        details(entry)));
+  }));
+}
+
+export const actor = (name) => (ACTORS[name] ? ACTORS[name] : said(name ?? '', 60));
+
+// What else the entry says, such as the reason of an expiry. Empty values and what is said already are left out.
+function details({ details: all, from, to, seq, at, hash }) {
+  const facts = Object.entries(all ?? {}).filter(([key, value]) => key !== 'comment' && value !== null && value !== '' && value !== undefined);
+  const list = h('dl', { class: 'facts-small' });
+  for (const [key, value] of facts.slice(0, 20)) {
+    list.append(h('dt', null, visible(key)), h('dd', null, longText(typeof value === 'string' ? value : JSON.stringify(value), { chars: 400, lines: 6 })));
+  }
+  if (to && from !== to) list.append(h('dt', null, 'state'), h('dd', null, `${from ? `${stateOf(from).label} → ` : ''}${stateOf(to).label}`));
+  list.append(h('dt', null, 'at'), h('dd', null, exact(at)));
+  list.append(h('dt', null, 'audit'), h('dd', null, `#${seq} `, h('code', null, visibleString(hash ?? ''))));
+  return h('details', { class: 'more-facts' }, h('summary', null, 'Details'), list);
+}

@@ -1,0 +1,81 @@
+// Who is connected now.
+
+import { h, fill } from '../core/dom.js';
+import { count, plural, said, visible, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+import { transportOf } from '../core/vocab.js';
+import { emptyState, errorState, skeleton } from '../ui/states.js';
+
+// Openings and closings come by the feed; activity is looked up while somebody looks.
+const LOOK = 10_000;
+
+export class SessionsView {
+  element;
+  #api;
+  #sessions = new Map();
+  #abort = new AbortController();
+  #timer = null;
+  #parts;
+
+  constructor({ api }) {
+    this.#api = api;
+    this.#parts = { count: h('span', { class: 'quiet' }), body: h('div', { class: 'page-body' }, skeleton(5)) };
+    this.element = h('div', { class: 'page' },
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents that are connected to this gateway.')),
+      this.#parts.body);
+    this.#load();
+    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+  }
+
+  dispose() {
+    this.#abort.abort();
+    clearInterval(this.#timer);
+  }
+
+  route() {}
+
+  refresh() {
+    this.#load();
+  }
+
+  event() {}
+
+  sessionEvent({ type, session }) {
+    if (type === 'session.closed') this.#sessions.delete(session.id);
+    else this.#sessions.set(session.id, session);
+    this.#paint();
+  }
+
+  async #load() {
+    try {
+      const sessions = await this.#api.sessions(this.#abort.signal);
+      this.#sessions = new Map(sessions.map((s) => [s.id, s]));
+      this.#paint();
+    } catch (error) {
+      if (!this.#abort.signal.aborted && error.status !== 401 && this.#sessions.size === 0) fill(this.#parts.body, errorState(error, () => this.#load()));
+    }
+  }
+
+  #paint() {
+    const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
+    this.#parts.count.textContent = count(all.length);
+    if (!all.length) {
+      fill(this.#parts.body, emptyState('sessions', 'Nobody is connected', 'Agents appear here while they hold a connection. One-shot HTTP calls come and go without one.'));
+      return;
+    }
+    // What nobody could read anyway is summed up: a gateway may hold thousands.
+    const shown = all.slice(0, 300);
+    fill(this.#parts.body,
+      h('table', { class: 'records' },
+        h('thead', null, h('tr', null, ['Client', 'Principal', 'Through', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
+        h('tbody', null, shown.map((s) => h('tr', null,
+          h('td', { data: { label: 'Client' } }, s.clientName ? h('span', null, said(s.clientName, 60), s.clientVersion && [' ', h('span', { class: 'quiet' }, said(s.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
+          h('td', { data: { label: 'Principal' } }, said(s.principal ?? '', 60)),
+          h('td', { data: { label: 'Through' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', said(s.revision, 20))),
+          h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(s.createdAt)),
+          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt)),
+          h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
+          h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
+      all.length > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length - shown.length, 'more session')}.`));
+  }
+}

@@ -1,0 +1,84 @@
+// The page in front of everything: a key, or a one-time code that came with a link.
+
+import { h, fill } from '../core/dom.js';
+import { brand, icon } from '../core/icons.js';
+import { ApiError, explain } from '../core/api.js';
+import { visibleString } from '../core/text.js';
+import { copyButton } from '../ui/badges.js';
+
+const COMMANDS = [
+  ['countersign open', 'opens this page, signed in'],
+  ['countersign keys create --role reviewer --name you', 'prints a key to paste here'],
+];
+
+export class SignInView {
+  element;
+  #submit;
+  #parts;
+
+  /** `submit({key} | {code})` signs in or throws. */
+  constructor({ submit, message = '', busy = false }) {
+    this.#submit = submit;
+    this.#parts = {
+      message: h('div', { class: 'signin-message', role: 'alert' }),
+      input: h('input', { id: 'key', type: 'password', name: 'key', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', required: true, maxlength: '512' }),
+      button: h('button', { type: 'submit', class: 'primary' }, 'Sign in'),
+    };
+    this.element = h('main', { class: 'signin', id: 'main' },
+      h('div', { class: 'signin-card' },
+        h('div', { class: 'signin-brand' }, brand(), h('h1', null, 'Countersign')),
+        h('p', { class: 'quiet' }, 'Agents propose. You decide.'),
+        h('form', { onsubmit: (event) => this.#onSubmit(event), novalidate: true },
+          h('label', { for: 'key' }, 'Access key'), this.#parts.input, this.#parts.message, this.#parts.button),
+        h('section', { class: 'signin-help', 'aria-labelledby': 'signin-help' }, h('h2', { id: 'signin-help' }, 'No key?'),
+          h('p', { class: 'quiet' }, 'On the machine that runs the gateway:'),
+          h('dl', null, COMMANDS.map(([command, text]) => h('div', null,
+            h('dt', null, h('code', null, command), copyButton(command, `Copy: ${command}`)), h('dd', null, text)))))));
+    if (message) this.say(message);
+    if (busy) this.busy('Signing in…');
+  }
+
+  say(message) {
+    fill(this.#parts.message, icon('alert'), h('span', null, visibleString(message)));
+    this.#parts.button.disabled = false;
+    this.#parts.button.textContent = 'Sign in';
+  }
+
+  busy(text) {
+    fill(this.#parts.message);
+    this.#parts.button.disabled = true;
+    this.#parts.button.textContent = text;
+  }
+
+  focus() {
+    this.#parts.input.focus();
+  }
+
+  async #onSubmit(event) {
+    event.preventDefault();
+    const text = this.#parts.input.value.trim();
+    if (!text) {
+      this.say('Paste a key first.');
+      this.focus();
+      return;
+    }
+    // Somebody may paste the whole link instead of opening it.
+    const link = /#code=([^&\s]+)/.exec(text);
+    this.busy('Signing in…');
+    try {
+      await this.#submit(link ? { code: decodeURIComponent(link[1]) } : { key: text });
+    } catch (error) {
+      this.say(signInProblem(error, Boolean(link)));
+      this.#parts.input.select();
+    }
+  }
+}
+
+/** What to tell somebody whose sign-in did not work. */
+export function signInProblem(error, byCode) {
+  if (error instanceof ApiError && error.status === 401) {
+    return byCode ? 'This link has been used already, or it is too old. Run “countersign open” for a new one.' : 'This key is not known here, or it has been revoked.';
+  }
+  if (error instanceof ApiError && error.status === 403) return 'This key is for agents. The dashboard needs a key of the role reviewer, viewer or admin.';
+  return explain(error);
+}

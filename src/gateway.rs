@@ -1,0 +1,227 @@
+//! Everything that the doors share: one value, made at start, held by whoever serves a request.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use actix::Addr;
+use dashmap::DashMap;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    attach::Users,
+    auth::{Authenticator, Principal},
+    config::Config,
+    middleware::rate_limit::Limiter,
+    pending::{Changes, Feed},
+    protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
+    providers::{CallContext, NoProgress, Provider},
+    rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
+    router::{Published, Router},
+    session::{Channel, Registry, SessionShared, handlers::lifecycle},
+    telemetry::Metrics,
+    transports::connections::Connections,
+};
+
+/// See the module's page.
+pub struct Gateway {
+    pub config: Arc<Config>,
+    pub routes: Arc<Published>,
+    pub router: Addr<Router>,
+    pub registry: Arc<Registry>,
+    pub changes: Changes,
+    pub feed: Feed,
+    pub authenticator: Arc<Authenticator>,
+    pub limiter: Limiter,
+    pub connections: Arc<Connections>,
+    pub metrics: Metrics,
+    pub started: Instant,
+    /// Draining has begun: nothing new is taken, streams say their last word.
+    pub shutdown: CancellationToken,
+    /// The end: sessions that are still there are cut.
+    pub ended: CancellationToken,
+    /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
+    pub server_meta: String,
+    /// Who keeps a detached gateway from ending by itself.
+    pub users: Users,
+    streams: DashMap<String, Arc<AtomicUsize>>,
+}
+
+/// What [`Gateway::new`] is made of.
+pub struct Parts {
+    pub config: Arc<Config>,
+    pub routes: Arc<Published>,
+    pub router: Addr<Router>,
+    pub registry: Arc<Registry>,
+    pub changes: Changes,
+    pub feed: Feed,
+    pub authenticator: Arc<Authenticator>,
+    pub metrics: Metrics,
+    pub shutdown: CancellationToken,
+    pub users: Users,
+}
+
+impl Gateway {
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let Parts { config, routes, router, registry, changes, feed, authenticator, metrics, shutdown, users } = parts;
+        Self {
+            limiter: Limiter::new(&config.limits),
+            connections: Arc::new(Connections::new(&config.transports)),
+            started: Instant::now(),
+            ended: CancellationToken::new(),
+            server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
+            streams: DashMap::new(),
+            config,
+            routes,
+            router,
+            registry,
+            changes,
+            feed,
+            authenticator,
+            metrics,
+            shutdown,
+            users,
+        }
+    }
+
+    #[must_use]
+    pub fn envelope_limits(&self) -> envelope::Limits {
+        envelope::Limits { max_depth: self.config.limits.max_depth, max_batch: self.config.limits.max_batch }
+    }
+
+    /// Bounds the work of one request by `transports.http.request_timeout`.
+    ///
+    /// # Errors
+    /// `TIMEOUT`, or what the work itself says.
+    pub async fn in_time<T>(&self, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
+        let limit = self.config.transports.http.request_timeout;
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(McpError::new(ErrorKind::Timeout, "the request took too long")
+                .with("timeoutMs", u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
+        })
+    }
+
+    /// Takes one of a principal's places for requests that stay open.
+    ///
+    /// # Errors
+    /// `OVERLOADED` when all are taken.
+    pub fn long_lived(&self, principal: &Principal) -> Result<LongLived, McpError> {
+        let count = match self.streams.get(&principal.name) {
+            Some(count) => Arc::clone(&count),
+            None => Arc::clone(&self.streams.entry(principal.name.clone()).or_default()),
+        };
+        let max = self.config.limits.max_streams;
+        let slot = LongLived(count);
+        if slot.0.fetch_add(1, Ordering::Relaxed) >= max {
+            return Err(McpError::new(ErrorKind::Overloaded, "too many requests stay open").with("limit", max as u64));
+        }
+        Ok(slot)
+    }
+
+    /// Requests that are being answered, over all sessions.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let mut all = 0;
+        self.registry.for_each(|session| all += session.in_flight());
+        all
+    }
+
+    /// Prometheus text, with the gauges that are read rather than counted.
+    #[must_use]
+    pub fn render_metrics(&self) -> String {
+        use crate::telemetry::{Queue, metrics::queue_length};
+        let mut queued = 0;
+        self.registry.for_each(|session| {
+            if let Channel::Outbox(outbox) = &session.channel {
+                queued += outbox.len();
+            }
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
+        queue_length(Queue::Outbox).set(queued as f64);
+        self.metrics.render()
+    }
+
+    /// Tells the feed of a session that came or went.
+    pub fn session_event(&self, kind: &'static str, session: &SessionShared) {
+        if matches!(session.channel, Channel::None) && session.facts().is_none() {
+            return;
+        }
+        let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": session_info(session) });
+        self.feed.publish_session(&event);
+    }
+}
+
+/// One of a principal's places for requests that stay open.
+pub struct LongLived(Arc<AtomicUsize>);
+
+impl Drop for LongLived {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn session_info(session: &SessionShared) -> SessionInfo {
+    let facts = session.facts();
+    let client = facts.as_ref().and_then(|f| f.client.as_ref());
+    SessionInfo {
+        id: session.id.clone(),
+        transport: session.transport.as_str().to_owned(),
+        revision: facts.as_ref().map(|f| f.revision.as_str().to_owned()),
+        client_name: client.map(|c| c.name.clone()),
+        client_version: client.map(|c| c.version.clone()),
+        principal: session.principal().name.clone(),
+        created_at: session.created,
+        last_active_at: session.last_active(),
+        in_flight: session.in_flight(),
+    }
+}
+
+impl SessionsView for Gateway {
+    fn sessions(&self) -> Vec<SessionInfo> {
+        let mut all = Vec::new();
+        self.registry.for_each(|session| all.push(session_info(session)));
+        all
+    }
+}
+
+impl ProvidersView for Gateway {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
+        Box::pin(self.provider_infos())
+    }
+}
+
+impl Gateway {
+    async fn provider_infos(&self) -> Vec<ProviderInfo> {
+        let table = self.routes.load_full();
+        let count = |provider: &Arc<dyn Provider>| {
+            table.tools().iter().filter(|route| route.provider.name() == provider.name()).count()
+        };
+        let context = CallContext {
+            principal: Arc::new(Principal::local_agent()),
+            cancel: CancellationToken::new(),
+            progress: Arc::new(NoProgress),
+            change_id: None,
+        };
+        let mut infos = Vec::new();
+        for provider in table.providers() {
+            let resources = self.in_time(provider.resources(&context)).await;
+            infos.push(ProviderInfo {
+                name: provider.name().to_owned(),
+                kind: "module",
+                status: if resources.is_ok() { "up" } else { "down" },
+                tools: count(provider),
+                resources: resources.map_or(0, |r| r.len()),
+                prompts: provider.prompts().len(),
+            });
+        }
+        infos
+    }
+}

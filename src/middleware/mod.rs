@@ -1,0 +1,93 @@
+//! What stands around every request, in this order: log, metrics, authenticate, authorize, rate limit, and for
+//! tool calls validate and policy. Each has a file of its own; [`run`] is the chain.
+
+pub mod authenticate;
+pub mod authorize;
+pub mod log;
+pub mod metrics;
+pub mod policy;
+pub mod rate_limit;
+pub mod validate;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    protocol::{ErrorKind, McpError, envelope::Request, method::Method},
+    session::{
+        Exchange,
+        handlers::{self, Reply, tools::ToolOutcome},
+    },
+};
+
+/// Runs a JSON-RPC request through the chain to its handler.
+///
+/// # Errors
+/// Whatever the first layer that refuses it says, or its handler.
+pub async fn run(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+    let method = Method::parse(&request.method);
+    let log = log::Entry::new(exchange, &request.method);
+    let metrics = metrics::Timer::start(exchange, &request.method);
+    let outcome = match admit(exchange, method, &request.method) {
+        Ok(method) => handlers::handle(exchange, method, request, cancel).await,
+        Err(error) => Err(error),
+    };
+    let ended = match &outcome {
+        Ok(reply) => Ended { failure: reply.failure, in_band: true, pending: reply.pending },
+        Err(error) => Ended::error(error),
+    };
+    metrics.finish(ended);
+    log.finish(ended);
+    outcome
+}
+
+/// How a request ended, for logs and metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub failure: Option<ErrorKind>,
+    /// The failure is told in a result.
+    pub in_band: bool,
+    /// A person has to approve it.
+    pub pending: bool,
+}
+
+impl Ended {
+    const fn error(error: &McpError) -> Self {
+        Self { failure: Some(error.kind), in_band: false, pending: false }
+    }
+}
+
+/// Runs a call of the plain HTTP door through the same chain.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_plain_call(
+    exchange: &Exchange,
+    call: &handlers::tools::Call<'_>,
+    cancel: &CancellationToken,
+) -> Result<ToolOutcome, McpError> {
+    let log = log::Entry::new(exchange, "tools/call");
+    let metrics = metrics::Timer::start(exchange, "tools/call");
+    let outcome = match admit(exchange, Some(Method::ToolsCall), "tools/call") {
+        Ok(_) => handlers::tools::call(exchange, call, cancel).await,
+        Err(error) => Err(error),
+    };
+    let ended = match &outcome {
+        Ok(outcome) => {
+            Ended { failure: outcome.failure(), in_band: true, pending: matches!(outcome, ToolOutcome::Pending(_)) }
+        }
+        Err(error) => Ended::error(error),
+    };
+    metrics.finish(ended);
+    log.finish(ended);
+    outcome
+}
+
+fn admit(exchange: &Exchange, method: Option<Method>, name: &str) -> Result<Method, McpError> {
+    authenticate::check(exchange)?;
+    authorize::check(exchange)?;
+    rate_limit::check(exchange)?;
+    method.filter(|m| m.is_request() && m.exists_in(exchange.revision())).ok_or_else(|| {
+        McpError::new(ErrorKind::MethodNotFound, "no such method in this protocol revision")
+            .with("method", name.chars().take(128).collect::<String>())
+    })
+}

@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+#[track_caller]
+fn checked(text: &str, max_depth: usize) -> Result<(), McpError> {
+    let raw = RawValue::from_string(text.to_owned()).unwrap_or_else(|e| panic!("{text}: {e}"));
+    check(&raw, max_depth)
+}
+
+#[test]
+fn keys_are_unique_in_each_object() {
+    for fine in [
+        "{}",
+        "[]",
+        "1",
+        "\"a\"",
+        r#"{"a":{"a":{"a":1}},"b":{"a":1}}"#,
+        r#"[{"a":1},{"a":1}]"#,
+        r#"{"a":"a","b":"a","c":["a","a"]}"#,
+        r#"{"a":"{\"b\":1,\"b\":2}"}"#,
+        r#"{"a":"\\","b":"\\\"","c":1}"#,
+        r#"{"A":1,"a":2}"#,
+        r#"{"":1," ":2}"#,
+    ] {
+        assert_eq!(checked(fine, 16), Ok(()), "{fine}");
+    }
+    for (repeated, key) in [
+        (r#"{"a":1,"a":2}"#, "a"),
+        (r#"{"a":1,"b":{"c":1,"c":1}}"#, "c"),
+        (r#"[[{"x":[{"k":null , "k" :null}]}]]"#, "k"),
+        (r#"{"a":1,"\u0061":2}"#, "a"),
+        (r#"{"\u0061":1,"a":2}"#, "a"),
+        (r#"{"😀":1,"\ud83d\ude00":2}"#, "😀"),
+        (r#"{"a\/b":1,"a/b":2}"#, "a/b"),
+        (r#"{"":1,"":2}"#, ""),
+        (r#"{"a":{"b":1},"c":[{}],"a":1}"#, "a"),
+    ] {
+        let error = checked(repeated, 16).expect_err(repeated);
+        assert_eq!(error.kind, ErrorKind::InvalidParams);
+        assert_eq!(error.data["key"], key, "{repeated}");
+    }
+}
+
+#[test]
+fn many_keys_are_told_apart() {
+    let object = |extra: &str| {
+        let members: Vec<_> = (0..5000).map(|i| format!("\"k{i}\":{i}")).collect();
+        format!("{{{}{extra}}}", members.join(","))
+    };
+    assert_eq!(checked(&object(""), 4), Ok(()));
+    assert!(checked(&object(r#","k0":0"#), 4).is_err());
+    assert!(checked(&object(r#","k\u0034999":0"#), 4).is_err());
+}
+
+#[test]
+fn nesting_is_limited_without_recursion() {
+    assert_eq!(checked("[[[1]]]", 3), Ok(()));
+    let error = checked("[[[[1]]]]", 3).expect_err("four levels");
+    assert_eq!((error.kind, &error.data["maxDepth"]), (ErrorKind::InvalidParams, &json!(3)));
+    assert!(checked("1", 0).is_ok() && checked("{}", 0).is_err());
+    // `RawValue` itself takes any depth, so text like this does arrive here.
+    let deep = format!("{}{}", "[".repeat(1 << 19), "]".repeat(1 << 19));
+    let small = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
+        assert!(checked(&deep, 128).is_err());
+        assert!(checked(&deep, usize::MAX).is_ok());
+    });
+    assert!(small.map(|thread| thread.join().is_ok()).unwrap_or(false));
+}
+
+#[test]
+fn hashes_are_stable() {
+    // Of the text `{"a":[1,2.5,null],"b":{"x":"é","y":true}}`.
+    let value = json!({ "b": { "y": true, "x": "é" }, "a": [1, 2.5, null] });
+    assert_eq!(canonical_hash(&value), text_hash(r#"{"a":[1,2.5,null],"b":{"x":"é","y":true}}"#.as_bytes()));
+    assert_eq!(text_hash(b""), "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    assert_ne!(canonical_hash(&json!([1, 2])), canonical_hash(&json!([2, 1])));
+    assert_ne!(canonical_hash(&json!("1")), canonical_hash(&json!(1)));
+    assert_ne!(canonical_hash(&json!([])), canonical_hash(&json!({})));
+    assert_ne!(canonical_hash(&json!(["a", "b"])), canonical_hash(&json!(["a,b"])));
+}
+
+#[test]
+fn deep_values_are_hashed_without_recursion() {
+    let small = std::thread::Builder::new().stack_size(256 * 1024).spawn(|| {
+        let mut value = json!(1);
+        for _ in 0..20_000 {
+            value = Value::Array(vec![value]);
+        }
+        assert!(canonical_hash(&value).starts_with("sha256:"));
+        // Dropping it would recurse, and is not what is tested.
+        std::mem::forget(value);
+    });
+    assert!(small.map(|thread| thread.join().is_ok()).unwrap_or(false));
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![Just(Value::Null), any::<i64>().prop_map(Value::from), ".{0,8}".prop_map(Value::from)];
+    leaf.prop_recursive(4, 40, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((".{0,4}", inner), 0..5).prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+/// The same value with the keys of every object in reverse.
+fn reversed(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(reversed).collect(),
+        Value::Object(members) => Value::Object(members.iter().rev().map(|(k, v)| (k.clone(), reversed(v))).collect()),
+        other => other.clone(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn key_order_does_not_count(value in value()) {
+        let other = reversed(&value);
+        prop_assert_eq!(canonical_hash(&value), canonical_hash(&other));
+        let reread: Value = serde_json::from_str(&format!("{other:#}")).expect("JSON");
+        prop_assert_eq!(canonical_hash(&value), canonical_hash(&reread));
+    }
+
+    #[test]
+    fn values_written_by_us_have_unique_keys(value in value()) {
+        prop_assert_eq!(checked(&format!("{value:#}"), 64), Ok(()));
+    }
+
+    /// Whatever is accepted means the same to a reader that takes the first and one that takes the last.
+    #[test]
+    fn a_repeated_member_is_found_wherever_it_is(value in value(), key in "[a-z\"\\\\é]{1,4}", deep in 0_usize..6) {
+        let quoted = Value::from(key).to_string();
+        let mut text = format!("{{{quoted}:{value},{quoted}:{value}}}");
+        for _ in 0..deep {
+            text = format!(r#"{{"x":[{text}]}}"#);
+        }
+        prop_assert!(checked(&text, 64).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Writes messages: the envelope around payloads that stay the text they are.
+//!
+//! Each message is one allocation and one line: line breaks between the tokens of a payload become
+//! spaces, because a line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
+
+use bytes::Bytes;
+
+use super::{McpError, RequestId, Revision};
+
+/// The answer to a request that succeeded. `result` is JSON text, as it travels on.
+#[must_use]
+pub fn result(id: &RequestId, result: &str) -> Bytes {
+    concat(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","result":"#, result, "}"])
+}
+
+/// The answer to a request that failed. Without an id, the revision decides between `null` and no member.
+#[must_use]
+pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> Bytes {
+    let id = match id {
+        Some(id) => Some(id.as_json()),
+        None if revision.rules().null_id_on_unreadable => Some("null"),
+        None => None,
+    };
+    let mut out = Vec::with_capacity(160 + id.map_or(0, str::len) + error.message.len());
+    out.extend_from_slice(br#"{"jsonrpc":"2.0""#);
+    if let Some(id) = id {
+        out.extend_from_slice(br#","id":"#);
+        out.extend_from_slice(id.as_bytes());
+    }
+    out.extend_from_slice(br#","error":"#);
+    write_error_object(&mut out, error, revision);
+    out.push(b'}');
+    Bytes::from(out)
+}
+
+/// The `error` object alone, as JSON text: what `tasks/get` and the feed carry inside other messages.
+#[must_use]
+pub fn error_object(error: &McpError, revision: Revision) -> String {
+    let mut out = Vec::new();
+    write_error_object(&mut out, error, revision);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+fn write_error_object(out: &mut Vec<u8>, error: &McpError, revision: Revision) {
+    out.extend_from_slice(br#"{"code":"#);
+    out.extend_from_slice(error.number(revision).to_string().as_bytes());
+    out.extend_from_slice(br#","message":"#);
+    write_string(out, &error.message);
+    out.extend_from_slice(br#","data":{"code":""#);
+    out.extend_from_slice(error.kind.code().as_bytes());
+    out.push(b'"');
+    for (key, value) in error.data.iter().filter(|(key, _)| *key != "code") {
+        out.push(b',');
+        write_string(out, key);
+        out.push(b':');
+        write_json(out, value);
+    }
+    out.extend_from_slice(b"}}");
+}
+
+/// A message that is not answered. `params` is JSON text of an object.
+#[must_use]
+pub fn notification(method: &str, params: Option<&str>) -> Bytes {
+    message(&[r#"{"jsonrpc":"2.0","method":"#], method, params)
+}
+
+/// A message to a client or upstream that is to be answered. `params` is JSON text of an object.
+#[must_use]
+pub fn request(id: &RequestId, method: &str, params: Option<&str>) -> Bytes {
+    message(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","method":"#], method, params)
+}
+
+fn message(head: &[&str], method: &str, params: Option<&str>) -> Bytes {
+    // Our methods need no escape; another's name is quoted with care.
+    let (open, quoted, close);
+    let method: [&str; 3] = if method.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
+        (open, close) = ("\"", "\"");
+        [open, method, close]
+    } else {
+        quoted = serde_json::Value::from(method).to_string();
+        [quoted.as_str(), "", ""]
+    };
+    let tail: [&str; 3] = params.map_or(["}", "", ""], |params| [r#","params":"#, params, "}"]);
+    concat(&[head, &method, &tail].concat())
+}
+
+/// The answers to a batch (2025-03-26/basic/index, "Batching"). Empty parts give an empty array, which must not be sent.
+#[must_use]
+pub fn batch(parts: &[Bytes]) -> Bytes {
+    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len() + 1).sum::<usize>() + 1);
+    out.push(b'[');
+    for (i, part) in parts.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(part);
+    }
+    out.push(b']');
+    Bytes::from(out)
+}
+
+/// One allocation of exactly the right size, without line breaks.
+fn concat(parts: &[&str]) -> Bytes {
+    let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    for part in parts {
+        out.extend_from_slice(part.as_bytes());
+    }
+    // Raw line breaks stand only between tokens: inside strings JSON wants them escaped.
+    let mut from = 0;
+    while let Some(at) = out.get(from..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
+        from += at;
+        out[from] = b' ';
+    }
+    Bytes::from(out)
+}
+
+fn write_string(out: &mut Vec<u8>, text: &str) {
+    write_json(out, text);
+}
+
+fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    let start = out.len();
+    // Writing strings and JSON trees into memory cannot fail; should it ever, the message stays JSON.
+    if serde_json::to_writer(&mut *out, value).is_err() {
+        out.truncate(start);
+        out.extend_from_slice(b"null");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! The JSON-RPC envelope: what kind of message received bytes are, and where its parts lie in them.
+//!
+//! Everything but the id is borrowed. Payloads are skipped, never taken apart, so the cost is one linear
+//! pass over the text. It must never panic or recurse on input, whatever the bytes are.
+//! Rules: JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
+
+// A fault is as large as the error and the id that it must carry; it is made once and moved to the encoder.
+#![allow(clippy::result_large_err)]
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::{ErrorKind, McpError, RequestId, scan};
+
+mod members;
+use members::Members;
+
+/// What one message may be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Levels of arrays and objects in one message, its own object included.
+    pub max_depth: usize,
+    /// Members of a batch.
+    pub max_batch: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_depth: 128, max_batch: 100 }
+    }
+}
+
+/// What was received at once.
+#[derive(Debug)]
+pub enum Incoming<'a> {
+    Single(Message<'a>),
+    /// A JSON array, whatever the revision: whether batches exist is [`super::Rules::batches`]. Never empty.
+    Batch(Vec<Result<Message<'a>, EnvelopeFault>>),
+}
+
+/// One JSON-RPC message.
+#[derive(Debug)]
+pub enum Message<'a> {
+    Request(Request<'a>),
+    Notification(Notification<'a>),
+    Response(Response<'a>),
+}
+
+impl<'a> Message<'a> {
+    /// The id of a request; a notification has none, and a response's is not one to answer.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&RequestId> {
+        match self {
+            Self::Request(request) => Some(&request.id),
+            Self::Notification(_) | Self::Response(_) => None,
+        }
+    }
+
+    /// The method of a request or notification.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        match self {
+            Self::Request(request) => Some(&request.method),
+            Self::Notification(notification) => Some(&notification.method),
+            Self::Response(_) => None,
+        }
+    }
+
+    /// The parameters of a request or notification.
+    #[must_use]
+    pub fn params(&self) -> Option<&'a RawValue> {
+        match self {
+            Self::Request(request) => request.params,
+            Self::Notification(notification) => notification.params,
+            Self::Response(_) => None,
+        }
+    }
+}
+
+/// A message with `method` and `id`: it is answered.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub id: RequestId,
+    pub method: Cow<'a, str>,
+    /// A JSON object, if present.
+    pub params: Option<&'a RawValue>,
+}
+
+/// A message with `method` and without `id`: it is never answered.
+#[derive(Debug)]
+pub struct Notification<'a> {
+    pub method: Cow<'a, str>,
+    /// A JSON object, if present.
+    pub params: Option<&'a RawValue>,
+}
+
+/// A message with `result` or `error`.
+#[derive(Debug)]
+pub struct Response<'a> {
+    /// `None` only with an error: the peer could not read the id of what it answers.
+    pub id: Option<RequestId>,
+    /// The `result`, or the `error` object.
+    pub outcome: Result<&'a RawValue, &'a RawValue>,
+}
+
+/// Why received bytes are no message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EnvelopeFault {
+    pub error: McpError,
+    /// The id of the request that is refused, where it could be read.
+    pub id: Option<RequestId>,
+    /// It was a notification all the same, so it is not answered with a message (on HTTP only with a status).
+    pub silent: bool,
+}
+
+impl EnvelopeFault {
+    fn parse(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { error: McpError::new(ErrorKind::Parse, message), id: None, silent: false }
+    }
+
+    fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { error: McpError::new(ErrorKind::InvalidRequest, message), id: None, silent: false }
+    }
+
+    fn of(mut self, id: Option<RequestId>) -> Self {
+        self.id = id;
+        self
+    }
+}
+
+/// Finds out what was received.
+///
+/// # Errors
+/// `-32700` for what is not JSON text (not UTF-8, a byte order mark, trailing bytes, lone surrogates, `NaN`),
+/// `-32600` for JSON that is no message or over a limit, `-32602` for `params` that are an array.
+/// Faults of a batch's members are inside [`Incoming::Batch`].
+pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
+    let text = std::str::from_utf8(text)
+        .map_err(|e| EnvelopeFault::parse(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
+    if scan::lone_surrogate(text) {
+        return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
+    }
+    match text.bytes().find(|b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
+        Some(b'{') => message(text, limits).map(Incoming::Single),
+        Some(b'[') => batch(text, limits).map(Incoming::Batch),
+        Some(0xEF) if text.starts_with('\u{feff}') => {
+            Err(EnvelopeFault::parse("The message starts with a byte order mark"))
+        }
+        Some(_) => match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+            Ok(_) => Err(EnvelopeFault::invalid("A message must be a JSON object")),
+            Err(e) => Err(not_json(&e)),
+        },
+        None => Err(EnvelopeFault::parse("The message is empty")),
+    }
+}
+
+fn not_json(error: &serde_json::Error) -> EnvelopeFault {
+    EnvelopeFault::parse(format!("The message is not JSON: {error}"))
+}
+
+fn batch<'a>(text: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeFault>>, EnvelopeFault> {
+    let members = members::batch(text, limits.max_batch).map_err(|e| not_json(&e))?;
+    match members {
+        None => {
+            let max = limits.max_batch;
+            let mut fault = EnvelopeFault::invalid(format!("A batch may have at most {max} members"));
+            fault.error = fault.error.with("maxBatch", max);
+            Err(fault)
+        }
+        Some(members) if members.is_empty() => Err(EnvelopeFault::invalid("A batch must not be empty")),
+        Some(members) => Ok(members.into_iter().map(|member| message(member.get(), limits)).collect()),
+    }
+}
+
+/// One message from JSON text that may be any value.
+fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+    if !text.trim_start_matches([' ', '\t', '\n', '\r']).starts_with('{') {
+        return Err(EnvelopeFault::invalid("A message must be a JSON object"));
+    }
+    let members: Members<'a> = serde_json::from_str(text).map_err(|e| not_json(&e))?;
+    let id = match members.id {
+        None => Id::Absent,
+        Some(raw) if members.repeated != Some("id") => RequestId::from_json(raw.get()).map_or(Id::Bad, Id::Good),
+        Some(_) => Id::Bad,
+    };
+    let has_outcome = members.result.is_some() || members.error.is_some();
+    // An error that answers a broken response with that response's id could be taken for the answer to
+    // another request of the peer with the same id, so only what may be a request is answered by its id.
+    let fault_id = if members.method.is_none() && has_outcome { None } else { id.readable() };
+    let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).of(fault_id.clone()));
+
+    if let Some(name) = members.repeated {
+        return Err(EnvelopeFault::invalid(format!("`{name}` is there more than once")).of(fault_id));
+    }
+    if !members.jsonrpc.is_some_and(is_version_two) {
+        return invalid("`jsonrpc` must be \"2.0\"");
+    }
+    if matches!(id, Id::Bad) && !(has_outcome && members.error.is_some() && members.id.is_some_and(is_null)) {
+        return invalid("`id` must be a string or an integer");
+    }
+    let is_notification = members.method.is_some() && !has_outcome && matches!(id, Id::Absent);
+    if scan::deeper_than(text, limits.max_depth) {
+        let max = limits.max_depth;
+        let mut fault = EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).of(fault_id);
+        fault.error = fault.error.with("maxDepth", max);
+        fault.silent = is_notification;
+        return Err(fault);
+    }
+    let Some(method) = members.method else {
+        return response(&members, id);
+    };
+    if has_outcome {
+        return invalid("A message with `method` must not have `result` or `error`");
+    }
+    let Some(method) = text_of(method) else {
+        return invalid("`method` must be a string");
+    };
+    match members.params.map(|p| p.get().as_bytes()[0]) {
+        None | Some(b'{') => {}
+        Some(b'[') => {
+            let error = McpError::new(ErrorKind::InvalidParams, "`params` must be an object, not an array");
+            return Err(EnvelopeFault { error: error.with("member", "params"), id: fault_id, silent: is_notification });
+        }
+        Some(_) => return invalid("`params` must be an object"),
+    }
+    let params = members.params;
+    Ok(match id {
+        Id::Good(id) => Message::Request(Request { id, method, params }),
+        Id::Absent | Id::Bad => Message::Notification(Notification { method, params }),
+    })
+}
+
+fn response<'a>(members: &Members<'a>, id: Id) -> Result<Message<'a>, EnvelopeFault> {
+    let outcome = match (members.result, members.error) {
+        (Some(_), Some(_)) => {
+            return Err(EnvelopeFault::invalid("A response must not have both `result` and `error`"));
+        }
+        (None, None) => return Err(EnvelopeFault::invalid("`method` is missing").of(id.readable())),
+        (Some(result), None) => Ok(result),
+        (None, Some(error)) if error.get().starts_with('{') => Err(error),
+        (None, Some(_)) => return Err(EnvelopeFault::invalid("`error` must be an object")),
+    };
+    match (id, outcome) {
+        (Id::Good(id), outcome) => Ok(Message::Response(Response { id: Some(id), outcome })),
+        (_, Err(error)) => Ok(Message::Response(Response { id: None, outcome: Err(error) })),
+        (_, Ok(_)) => Err(EnvelopeFault::invalid("A result must have the `id` of its request")),
+    }
+}
+
+/// What the `id` member is.
+enum Id {
+    Absent,
+    Good(RequestId),
+    /// Null, a fraction, a container, a boolean, or there more than once.
+    Bad,
+}
+
+impl Id {
+    fn readable(&self) -> Option<RequestId> {
+        match self {
+            Self::Good(id) => Some(id.clone()),
+            Self::Absent | Self::Bad => None,
+        }
+    }
+}
+
+fn is_null(raw: &RawValue) -> bool {
+    raw.get() == "null"
+}
+
+fn is_version_two(raw: &RawValue) -> bool {
+    // The escaped spelling is legal too, if nobody's habit.
+    raw.get() == "\"2.0\"" || text_of(raw).is_some_and(|text| text == "2.0")
+}
+
+/// The string that raw JSON text holds, borrowed where it has no escapes; `None` if it is no string.
+pub(super) fn text_of(raw: &RawValue) -> Option<Cow<'_, str>> {
+    let inner = raw.get().strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(raw.get()).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

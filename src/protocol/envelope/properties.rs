@@ -1,0 +1,178 @@
+//! Properties of the parser over generated messages and over anything at all.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The JSON text of an id, as clients may write it.
+fn id_text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "(-)?(0|[1-9][0-9]{0,40})",
+        ".{0,16}".prop_map(|text| Value::from(text).to_string()),
+        // With escapes that a writer of ours would not use.
+        "([a-z]|\\\\u00[4-6][0-9a-f]|\\\\/|\\\\t|\\\\ud83d\\\\ude00){0,8}".prop_map(|text| format!("\"{text}\"")),
+    ]
+}
+
+fn payload() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<f64>().prop_filter("finite", |n| n.is_finite()).prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+    ];
+    let tree = leaf.prop_recursive(5, 40, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((".{0,6}", inner), 0..5).prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    });
+    prop::collection::vec((".{0,6}", tree), 0..5).prop_map(|m| Value::Object(m.into_iter().collect()))
+}
+
+fn whitespace() -> impl Strategy<Value = String> {
+    "[ \t\r\n]{0,3}"
+}
+
+/// Text that is nearly JSON: the tokens of JSON in any order.
+fn near_json() -> impl Strategy<Value = String> {
+    let token = prop_oneof![
+        prop::sample::select(vec![
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "\"",
+            "\\",
+            "\\u",
+            "\\ud800",
+            "d83d",
+            "null",
+            "true",
+            "NaN",
+            "1",
+            "-",
+            "0.5",
+            "1e9",
+            " ",
+            "\n",
+            "\"jsonrpc\":\"2.0\"",
+            "\"id\":",
+            "\"id\":1,",
+            "\"method\":",
+            "\"ping\"",
+            "\"params\":",
+            "\"result\":{}",
+            "\"error\":",
+            "\u{feff}",
+            "\u{0}",
+            "é",
+            "😀",
+        ])
+        .prop_map(str::to_owned),
+        ".{0,3}",
+    ];
+    prop::collection::vec(token, 0..24).prop_map(|tokens| tokens.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200), depth in 0_usize..5, batch in 0_usize..5) {
+        let _ = parse(&bytes, &Limits { max_depth: depth, max_batch: batch });
+    }
+
+    /// Accepted or refused, the verdict agrees with a full JSON parser about what JSON is.
+    #[test]
+    fn near_json_is_judged_as_json_is(text in near_json()) {
+        let verdict = parse(text.as_bytes(), &Limits::default());
+        match (serde_json::from_str::<Value>(&text), verdict) {
+            // Past the range of a double, which is no matter of JSON.
+            (Err(e), _) if e.to_string().contains("out of range") => {}
+            (Err(_), Err(fault)) => prop_assert!(matches!(fault.error.kind, ErrorKind::Parse), "{text:?}: {fault:?}"),
+            (Err(_), Ok(accepted)) => prop_assert!(false, "{text:?} was accepted as {accepted:?}"),
+            (Ok(_), Err(fault)) => prop_assert!(fault.error.kind != ErrorKind::Parse, "{text:?}: {fault:?}"),
+            (Ok(_), Ok(_)) => {}
+        }
+    }
+
+    #[test]
+    fn requests_round_trip(id in id_text(), method in ".{0,20}", params in prop::option::of(payload()), gap in whitespace(), order in 0_usize..24, pretty: bool) {
+        let mut members = vec![
+            "\"jsonrpc\":\"2.0\"".to_owned(),
+            format!("\"id\"{gap}:{id}{gap}"),
+            format!("\"method\":{gap}{}", Value::from(method.as_str())),
+        ];
+        let params = params.map(|params| if pretty { format!("{params:#}") } else { params.to_string() });
+        if let Some(params) = &params {
+            members.push(format!("\"params\":{params}{gap}"));
+        }
+        let turn = order % members.len();
+        members.rotate_left(turn);
+        let text = format!("{gap}{{{gap}{}}}{gap}", members.join(&format!("{gap},")));
+        match parse(text.as_bytes(), &Limits::default()) {
+            Ok(Incoming::Single(Message::Request(request))) => {
+                prop_assert_eq!(request.id.as_json(), &id);
+                prop_assert_eq!(request.method.as_ref(), method.as_str());
+                prop_assert_eq!(request.params.map(RawValue::get), params.as_deref());
+            }
+            other => prop_assert!(false, "{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn batches_keep_every_member(ids in prop::collection::vec(id_text(), 1..20)) {
+        let members: Vec<_> = ids.iter().map(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).collect();
+        let text = format!("[{}]", members.join(" ,\n"));
+        match parse(text.as_bytes(), &Limits::default()) {
+            Ok(Incoming::Batch(members)) => {
+                let got: Vec<_> = members.iter().map(|m| match m {
+                    Ok(Message::Request(request)) => request.id.as_json(),
+                    other => panic!("{other:?}"),
+                }).collect();
+                prop_assert_eq!(got, ids);
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+
+    /// One byte less, one more, or another one never panics, and a prefix of a message is never a message.
+    #[test]
+    fn broken_messages_are_answered(params in payload(), at in any::<prop::sample::Index>(), byte: u8) {
+        let text = json!({ "jsonrpc": "2.0", "id": "é1", "method": "tools/call", "params": params }).to_string();
+        let at = at.index(text.len());
+        let prefix = &text.as_bytes()[..at];
+        prop_assert!(parse(prefix, &Limits::default()).is_err());
+        let mut bytes = text.clone().into_bytes();
+        bytes[at] = byte;
+        let _ = parse(&bytes, &Limits::default());
+        bytes.remove(at);
+        let _ = parse(&bytes, &Limits::default());
+        bytes.insert(at, byte);
+        bytes.insert(at, b'"');
+        let _ = parse(&bytes, &Limits::default());
+    }
+
+    /// Ids are equal exactly if the values that they spell are.
+    #[test]
+    fn ids_compare_by_value(a in id_text(), b in id_text()) {
+        use std::hash::{BuildHasher, RandomState};
+        let (id_a, id_b) = (RequestId::from_raw(&a), RequestId::from_raw(&b));
+        let strings = (serde_json::from_str::<String>(&a), serde_json::from_str::<String>(&b));
+        let same = match strings {
+            (Ok(a), Ok(b)) => a == b,
+            (Err(_), Err(_)) => a == b,
+            _ => false,
+        };
+        prop_assert_eq!(id_a == id_b, same);
+        prop_assert_eq!(id_a.cmp(&id_b).is_eq(), same);
+        let state = RandomState::new();
+        prop_assert!(!same || state.hash_one(&id_a) == state.hash_one(&id_b));
+        let rewritten = serde_json::from_str::<String>(&a).map_or(a.clone(), |text| Value::from(text).to_string());
+        prop_assert_eq!(&RequestId::from_raw(&rewritten), &id_a);
+    }
+}

@@ -1,0 +1,265 @@
+//! The header ladder of the stateless era's HTTP door: what the headers say must be what the body says.
+//!
+//! Pure functions over header values, so that no HTTP library is needed here. The order of the checks is part
+//! of the contract (2026-07-28/basic/transports/streamable-http, "Server Validation"; basic/index, "`_meta`"):
+//! `-32602` for `_meta`, `-32020` for headers, `-32022` for the version, then `-32601` for the method.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::{
+    Era, ErrorKind, McpError, Method, Revision,
+    envelope::{Message, Notification, Request, text_of},
+    negotiate,
+    params::{Meta, invalid, keys, member},
+};
+
+mod value;
+pub(super) use value::{decoded, plain};
+
+/// `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name`; names compare without regard to case.
+pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+pub const METHOD: &str = "mcp-method";
+pub const NAME: &str = "mcp-name";
+
+/// The lines of one header field in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field<'a> {
+    Absent,
+    One(&'a [u8]),
+    /// More than one line: two readers could go by two different values.
+    Many,
+}
+
+/// The headers of an HTTP request.
+pub trait Headers {
+    /// The field of that name, which is lower case here; names are case-insensitive.
+    fn field(&self, name: &str) -> Field<'_>;
+}
+
+/// Name and value pairs, for tests and for transports that hold headers so.
+impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
+    fn field(&self, name: &str) -> Field<'_> {
+        let mut found = self.iter().filter(|(n, _)| n.as_ref().eq_ignore_ascii_case(name)).map(|(_, v)| v.as_ref());
+        match (found.next(), found.next()) {
+            (None, _) => Field::Absent,
+            (Some(value), None) => Field::One(value),
+            (Some(_), Some(_)) => Field::Many,
+        }
+    }
+}
+
+/// Whether a message is of the stateless era, so that the whole ladder applies to it: its `_meta` names a
+/// protocol version, its version header names a stateless one, or it carries `Mcp-Method`.
+#[must_use]
+pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
+    meta.protocol_version.is_some()
+        || !matches!(headers.field(METHOD), Field::Absent)
+        || match headers.field(PROTOCOL_VERSION) {
+            Field::One(value) => plain(value).is_some_and(names_modern),
+            Field::Absent | Field::Many => false,
+        }
+}
+
+/// Whether a version is stateless, served or not: a date not before the first stateless revision.
+fn names_modern(version: &str) -> bool {
+    let bytes = version.as_bytes();
+    bytes.len() == 10
+        && bytes.iter().enumerate().all(|(i, b)| if i == 4 || i == 7 { *b == b'-' } else { b.is_ascii_digit() })
+        && version >= Revision::MODERN.as_str()
+}
+
+/// Steps 3 and 5 alone, for transports without headers (stdio, WebSocket): the revision of a stateless request.
+///
+/// # Errors
+/// `-32602` if `_meta` lacks the protocol version or the client's capabilities, `-32022` for a version that
+/// is not served.
+pub fn check_envelope(meta: &Meta<'_>) -> Result<Revision, McpError> {
+    negotiate::modern(required(meta)?)
+}
+
+/// Steps 3 to 5 of the ladder for a message on the HTTP door.
+///
+/// Notifications need no `_meta` and no headers in this revision; what they carry must agree all the same.
+///
+/// # Errors
+/// In this order: `-32602` (`_meta`), `-32020` (headers), `-32022` (version); `-32600` for a response, which
+/// no client of this era sends.
+pub fn check(headers: &(impl Headers + ?Sized), message: &Message<'_>, meta: &Meta<'_>) -> Result<Revision, McpError> {
+    match message {
+        Message::Request(request) => check_request(headers, request, meta),
+        Message::Notification(notification) => check_notification(headers, notification, meta),
+        Message::Response(_) => {
+            Err(McpError::new(ErrorKind::InvalidRequest, "A client must not send responses in this revision"))
+        }
+    }
+}
+
+/// [`check`] for a request.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_request(
+    headers: &(impl Headers + ?Sized),
+    request: &Request<'_>,
+    meta: &Meta<'_>,
+) -> Result<Revision, McpError> {
+    let version = required(meta)?;
+    equal(PROTOCOL_VERSION, one(headers, PROTOCOL_VERSION)?, version)?;
+    equal(METHOD, one(headers, METHOD)?, &request.method)?;
+    if let Some(source) = name_source(&request.method) {
+        let body = name_in(request.params, source)?;
+        match (headers.field(NAME), body) {
+            // Nothing to compare: the handler says which member is missing.
+            (Field::Absent, None) => {}
+            (Field::Absent, Some(_)) => return Err(mismatch(NAME, "is missing")),
+            (_, None) => return Err(mismatch(NAME, "names what the body does not")),
+            (_, Some(body)) => {
+                if decoded(NAME, one(headers, NAME)?)? != body {
+                    return Err(mismatch(NAME, "differs from the body"));
+                }
+            }
+        }
+    }
+    negotiate::modern(version)
+}
+
+fn check_notification(
+    headers: &(impl Headers + ?Sized),
+    notification: &Notification<'_>,
+    meta: &Meta<'_>,
+) -> Result<Revision, McpError> {
+    let header = match headers.field(PROTOCOL_VERSION) {
+        Field::Absent => None,
+        _ => Some(text(PROTOCOL_VERSION, one(headers, PROTOCOL_VERSION)?)?),
+    };
+    let body = meta.protocol_version.as_deref();
+    if header.is_some() && body.is_some() && header != body {
+        return Err(mismatch(PROTOCOL_VERSION, "differs from the body"));
+    }
+    if !matches!(headers.field(METHOD), Field::Absent) {
+        equal(METHOD, one(headers, METHOD)?, &notification.method)?;
+    }
+    match body.or(header) {
+        Some(version) => negotiate::modern(version),
+        None => Ok(Revision::MODERN),
+    }
+}
+
+/// Step 6: the request that a stateless client may send under this name.
+///
+/// # Errors
+/// `-32601`, also for methods of the handshake era such as `initialize` and `ping`.
+pub fn method_known(request: &Request<'_>, revision: Revision) -> Result<Method, McpError> {
+    Method::request(&request.method, revision)
+}
+
+/// The revision in which a handshake-era request is served over HTTP: that of its session where one is known,
+/// else the one its header names, else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
+///
+/// # Errors
+/// `-32600`, to be sent with status 400, for a header that names no handshake revision that the gateway serves.
+pub fn legacy_version(headers: &(impl Headers + ?Sized), negotiated: Option<Revision>) -> Result<Revision, McpError> {
+    let named = match headers.field(PROTOCOL_VERSION) {
+        Field::Absent => None,
+        Field::One(value) => {
+            let value = plain(value).unwrap_or_default();
+            let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
+            Some(revision.ok_or_else(|| negotiate::unsupported(ErrorKind::InvalidRequest, value, Some(Era::Legacy)))?)
+        }
+        Field::Many => {
+            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is there more than once"));
+        }
+    };
+    Ok(negotiated.or(named).unwrap_or(Revision::V2025_03_26))
+}
+
+/// The HTTP status that carries an error on the stateless door.
+///
+/// Fixed by the specification for the errors of the ladder; whatever a handler answers is a `200` with the
+/// error in its body, because a client could take another status for a server of the other era.
+#[must_use]
+pub fn http_status(error: &McpError) -> u16 {
+    match error.kind {
+        ErrorKind::Parse
+        | ErrorKind::InvalidRequest
+        | ErrorKind::HeaderMismatch
+        | ErrorKind::MissingCapability
+        | ErrorKind::UnsupportedVersion => 400,
+        // A request whose `params` or `_meta` are malformed as a whole never reached a handler.
+        ErrorKind::InvalidParams if about_envelope(error) => 400,
+        ErrorKind::MethodNotFound => 404,
+        ErrorKind::Unauthorized => 401,
+        ErrorKind::TooLarge => 413,
+        _ => 200,
+    }
+}
+
+fn about_envelope(error: &McpError) -> bool {
+    let member = error.data.get("member").and_then(|member| member.as_str());
+    member.is_some_and(|member| matches!(member, "params" | "_meta") || member.starts_with("_meta."))
+}
+
+/// The protocol version, if `_meta` has all that every request must have.
+fn required<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
+    let missing = |key: &str| invalid(&format!("_meta.{key}"), format!("`params._meta.{key}` is missing"));
+    let version = meta.protocol_version.as_deref().ok_or_else(|| missing(keys::PROTOCOL_VERSION))?;
+    if meta.client_capabilities.is_none() {
+        return Err(missing(keys::CLIENT_CAPABILITIES));
+    }
+    Ok(version)
+}
+
+/// Which member of `params` the header `Mcp-Name` mirrors, for the methods that have one.
+fn name_source(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        // The tasks extension.
+        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
+        _ => None,
+    }
+}
+
+fn name_in<'a>(params: Option<&'a RawValue>, source: &str) -> Result<Option<Cow<'a, str>>, McpError> {
+    match params {
+        Some(params) => Ok(member(params, source)?.and_then(text_of)),
+        None => Ok(None),
+    }
+}
+
+fn one<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<&'h [u8], McpError> {
+    match headers.field(name) {
+        Field::One(value) => Ok(value),
+        Field::Absent => Err(mismatch(name, "is missing")),
+        Field::Many => Err(mismatch(name, "is there more than once")),
+    }
+}
+
+fn equal(name: &str, header: &[u8], body: &str) -> Result<(), McpError> {
+    if text(name, header)? == body { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
+}
+
+fn text<'h>(name: &str, header: &'h [u8]) -> Result<&'h str, McpError> {
+    plain(header).ok_or_else(|| mismatch(name, "has characters that a header must not have"))
+}
+
+/// `-32020`. The values are not echoed: either side may be hostile, and each client knows its own.
+pub(super) fn mismatch(name: &str, what: &str) -> McpError {
+    McpError::new(ErrorKind::HeaderMismatch, format!("Header mismatch: {} {what}", shown(name)))
+        .with("header", shown(name))
+}
+
+/// The name as the specification writes it.
+fn shown(name: &str) -> Cow<'_, str> {
+    match name {
+        PROTOCOL_VERSION => Cow::Borrowed("MCP-Protocol-Version"),
+        METHOD => Cow::Borrowed("Mcp-Method"),
+        NAME => Cow::Borrowed("Mcp-Name"),
+        other => Cow::Borrowed(other),
+    }
+}
+
+#[cfg(test)]
+mod tests;

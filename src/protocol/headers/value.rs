@@ -1,0 +1,36 @@
+//! Header values: their characters, surrounding whitespace, and the Base64 form for what ASCII cannot hold.
+//! (2026-07-28/basic/transports/streamable-http, "Value Encoding")
+
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+
+use super::mismatch;
+use crate::protocol::McpError;
+
+/// The value without surrounding whitespace, if it has only visible ASCII, spaces and tabs.
+pub(in crate::protocol) fn plain(value: &[u8]) -> Option<&str> {
+    let value = value.trim_ascii();
+    if !value.iter().all(|b| matches!(b, b'\t' | b' '..=b'~')) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()
+}
+
+/// The value with the Base64 form undone. The markers are case-sensitive; anything else is taken as it is.
+///
+/// # Errors
+/// `-32020` for characters that a header must not have, and for what is marked as Base64 and is not, or is
+/// not UTF-8.
+pub(in crate::protocol) fn decoded<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, McpError> {
+    let text = plain(value).ok_or_else(|| mismatch(name, "has characters that a header must not have"))?;
+    let Some(inner) = text.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
+        return Ok(Cow::Borrowed(text));
+    };
+    STANDARD
+        .decode(inner)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .map(Cow::Owned)
+        .ok_or_else(|| mismatch(name, "is marked as Base64 and cannot be decoded"))
+}

@@ -1,0 +1,87 @@
+use super::*;
+
+/// Every method with the revisions it exists in, oldest first, and whether a legacy client needs a session for it.
+#[rustfmt::skip]
+const TABLE: &[(&str, [bool; 5], bool)] = &[
+    ("initialize",                               [true,  true,  true,  true,  false], false),
+    ("server/discover",                          [false, false, false, false, true],  false),
+    ("ping",                                     [true,  true,  true,  true,  false], false),
+    ("tools/list",                               [true,  true,  true,  true,  true],  false),
+    ("tools/call",                               [true,  true,  true,  true,  true],  true),
+    ("resources/list",                           [true,  true,  true,  true,  true],  true),
+    ("resources/templates/list",                 [true,  true,  true,  true,  true],  true),
+    ("resources/read",                           [true,  true,  true,  true,  true],  true),
+    ("resources/subscribe",                      [true,  true,  true,  true,  false], true),
+    ("resources/unsubscribe",                    [true,  true,  true,  true,  false], true),
+    ("prompts/list",                             [true,  true,  true,  true,  true],  true),
+    ("prompts/get",                              [true,  true,  true,  true,  true],  true),
+    ("completion/complete",                      [true,  true,  true,  true,  true],  true),
+    ("logging/setLevel",                         [true,  true,  true,  true,  false], true),
+    ("subscriptions/listen",                     [false, false, false, false, true],  false),
+    ("health/check",                             [true,  true,  true,  true,  true],  false),
+    ("info/server",                              [true,  true,  true,  true,  true],  false),
+    ("metrics/get",                              [true,  true,  true,  true,  true],  false),
+    ("notifications/initialized",                [true,  true,  true,  true,  false], false),
+    ("notifications/roots/list_changed",         [true,  true,  true,  true,  false], true),
+    ("notifications/cancelled",                  [true,  true,  true,  true,  true],  false),
+    ("notifications/progress",                   [true,  true,  true,  true,  true],  true),
+    ("notifications/message",                    [true,  true,  true,  true,  true],  true),
+    ("notifications/tools/list_changed",         [true,  true,  true,  true,  true],  true),
+    ("notifications/prompts/list_changed",       [true,  true,  true,  true,  true],  true),
+    ("notifications/resources/list_changed",     [true,  true,  true,  true,  true],  true),
+    ("notifications/resources/updated",          [true,  true,  true,  true,  true],  true),
+    ("notifications/subscriptions/acknowledged", [false, false, false, false, true],  false),
+];
+
+#[test]
+fn every_method_in_every_revision() {
+    assert_eq!(TABLE.len(), Method::ALL.len());
+    for (name, exists, session) in TABLE {
+        let method = Method::parse(name).unwrap_or_else(|| panic!("{name} is known"));
+        assert_eq!(method.as_str(), *name);
+        assert_eq!(Revision::ALL.map(|revision| method.exists_in(revision)), *exists, "{name}");
+        assert_eq!(method.needs_session(), *session, "{name}");
+        let is_notification = name.starts_with("notifications/");
+        assert_eq!(method.is_request(), !is_notification, "{name}");
+        for (revision, exists) in Revision::ALL.into_iter().zip(exists) {
+            let accepted = Method::request(name, revision);
+            assert_eq!(accepted.is_ok(), *exists && !is_notification, "{name} in {revision:?}");
+            if let Err(error) = accepted {
+                assert_eq!((error.number(revision), &error.data["method"]), (-32601, &(*name).into()));
+            }
+        }
+    }
+}
+
+#[test]
+fn only_some_notifications_come_from_clients() {
+    let accepted = |revision| -> Vec<&str> {
+        TABLE.iter().filter_map(|(name, ..)| Method::client_notification(name, revision).map(Method::as_str)).collect()
+    };
+    assert_eq!(accepted(Revision::MODERN), ["notifications/cancelled", "notifications/progress"]);
+    assert_eq!(
+        accepted(Revision::V2025_11_25),
+        [
+            "notifications/initialized",
+            "notifications/roots/list_changed",
+            "notifications/cancelled",
+            "notifications/progress"
+        ]
+    );
+}
+
+#[test]
+fn unknown_names_are_not_found_and_not_echoed_at_length() {
+    for name in ["", "Ping", "ping ", "tools", "tools/call/x", "rpc.discover", "sampling/createMessage"] {
+        assert_eq!(Method::parse(name), None, "{name}");
+        assert!(Method::request(name, Revision::MODERN).is_err());
+    }
+    let error = Method::request(&"x".repeat(1 << 20), Revision::MODERN).expect_err("unknown");
+    assert_eq!(error.data["method"].as_str().map(str::len), Some(128));
+}
+
+#[test]
+fn a_refused_handshake_names_what_is_served() {
+    let error = Method::request("initialize", Revision::MODERN).expect_err("stateless");
+    assert_eq!((error.kind, &error.data["supported"][0]), (ErrorKind::MethodNotFound, &"2026-07-28".into()));
+}

@@ -1,0 +1,172 @@
+//! `Mcp-Param-*`: tool arguments that are mirrored in headers by an `x-mcp-header` annotation in the schema.
+//! (2026-07-28/server/tools, "x-mcp-header"; basic/transports/streamable-http, "Custom Headers from Tool Parameters")
+
+use serde_json::{Map, Value};
+
+use super::{
+    McpError,
+    headers::{Field, Headers, decoded, mismatch},
+};
+
+/// One annotated property of an input schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamHeader {
+    /// The whole field name: `Mcp-Param-Region`.
+    pub header: String,
+    /// The chain of property names from the root of the arguments.
+    pub path: Vec<String>,
+}
+
+/// The annotation.
+const ANNOTATION: &str = "x-mcp-header";
+
+/// The largest integer that a double holds exactly, and so any a header may carry.
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
+
+/// Reads the annotations of a tool's input schema, in the order of their properties.
+///
+/// # Errors
+/// Why the tool definition is invalid, for the log: the name is no token or there twice, the property is not a
+/// string, integer or boolean, or the annotation stands where no chain of `properties` leads.
+pub fn x_mcp_headers(schema: &Value) -> Result<Vec<ParamHeader>, String> {
+    let mut found: Vec<ParamHeader> = Vec::new();
+    // Schemas to visit: where they stand, and whether only `properties` led there.
+    let mut todo: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
+    while let Some((schema, path, reachable)) = todo.pop() {
+        let Some(schema) = schema.as_object() else { continue };
+        if let Some(annotation) = schema.get(ANNOTATION) {
+            let at = path.join(".");
+            if !reachable || path.is_empty() {
+                return Err(format!("`{ANNOTATION}` at `{at}` is not reachable through `properties` alone"));
+            }
+            let name = annotation.as_str().filter(|name| is_token(name));
+            let name = name.ok_or_else(|| format!("`{ANNOTATION}` of `{at}` is not a header name"))?;
+            if !is_primitive(schema) {
+                return Err(format!("`{ANNOTATION}` of `{at}` is not on a string, integer or boolean"));
+            }
+            let header = format!("Mcp-Param-{name}");
+            if found.iter().any(|other| other.header.eq_ignore_ascii_case(&header)) {
+                return Err(format!("`{ANNOTATION}` `{name}` is there more than once"));
+            }
+            found.push(ParamHeader { header, path: path.clone() });
+        }
+        push_subschemas(schema, &path, reachable, &mut todo);
+    }
+    Ok(found)
+}
+
+fn push_subschemas<'a>(
+    schema: &'a Map<String, Value>,
+    path: &[String],
+    reachable: bool,
+    todo: &mut Vec<(&'a Value, Vec<String>, bool)>,
+) {
+    let below = |step: &str| path.iter().cloned().chain([step.to_owned()]).collect::<Vec<_>>();
+    // Pushed in reverse, so that they are visited in order.
+    for (keyword, value) in schema.iter().rev() {
+        match keyword.as_str() {
+            "properties" => {
+                for (name, property) in value.as_object().into_iter().flatten().rev() {
+                    todo.push((property, below(name), reachable));
+                }
+            }
+            "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => {
+                for (name, sub) in value.as_object().into_iter().flatten().rev() {
+                    todo.push((sub, below(name), false));
+                }
+            }
+            "items"
+            | "prefixItems"
+            | "additionalItems"
+            | "contains"
+            | "unevaluatedItems"
+            | "additionalProperties"
+            | "unevaluatedProperties"
+            | "propertyNames"
+            | "allOf"
+            | "anyOf"
+            | "oneOf"
+            | "not"
+            | "if"
+            | "then"
+            | "else"
+            | "contentSchema" => match value {
+                Value::Array(list) => todo.extend(list.iter().rev().map(|sub| (sub, below(keyword), false))),
+                other => todo.push((other, below(keyword), false)),
+            },
+            // Values of `default`, `enum` and the like are data, not schemas.
+            _ => {}
+        }
+    }
+}
+
+/// `1*tchar` (RFC 9110 section 5.6.2).
+fn is_token(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// A string, integer or boolean, or null beside one of them: a null argument has no header.
+fn is_primitive(schema: &Map<String, Value>) -> bool {
+    let primitive = |name: &Value| matches!(name.as_str(), Some("string" | "integer" | "boolean"));
+    match schema.get("type") {
+        Some(Value::Array(names)) => {
+            names.iter().any(primitive) && names.iter().all(|name| primitive(name) || name == "null")
+        }
+        Some(name) => primitive(name),
+        None => false,
+    }
+}
+
+/// Step 7 of the ladder: each annotated argument is mirrored by its header, and each header by its argument.
+///
+/// `arguments` are those of the call; `None` is an empty object.
+///
+/// # Errors
+/// `-32020` for a header that is missing though the argument is there, there though the argument is not,
+/// there twice, undecodable or different.
+pub fn check_params(
+    headers: &(impl Headers + ?Sized),
+    annotated: &[ParamHeader],
+    arguments: Option<&Value>,
+) -> Result<(), McpError> {
+    for param in annotated {
+        let name = param.header.as_str();
+        let value = arguments
+            .and_then(|arguments| param.path.iter().try_fold(arguments, |value, step| value.get(step)))
+            .filter(|value| !value.is_null());
+        match (headers.field(&name.to_ascii_lowercase()), value) {
+            (Field::Absent, None) => {}
+            (Field::Many, _) => return Err(mismatch(name, "is there more than once")),
+            (Field::One(_), None) => return Err(mismatch(name, "is there without its argument")),
+            // An object or array is none of the annotated types: the input schema refuses it in its turn.
+            (Field::Absent, Some(Value::Object(_) | Value::Array(_))) => {}
+            (Field::Absent, Some(_)) => return Err(mismatch(name, "is missing")),
+            (Field::One(header), Some(value)) => {
+                if !same(&decoded(name, header)?, value) {
+                    return Err(mismatch(name, "differs from the body"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a decoded header says what the argument says; integers compare as numbers (`42.0` is `42`).
+fn same(header: &str, value: &Value) -> bool {
+    match value {
+        Value::String(text) => header == text,
+        Value::Bool(flag) => header == if *flag { "true" } else { "false" },
+        Value::Number(number) => {
+            let numeric = header.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E'));
+            match (header.parse::<f64>(), number.as_f64()) {
+                (Ok(h), Some(n)) if numeric && n.abs() <= MAX_SAFE_INTEGER => h == n,
+                // Past that, doubles run together and only the digits tell integers apart.
+                _ => header == number.to_string(),
+            }
+        }
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! What the gateway must understand of `params`: borrowed, typed, and no more than that.
+//!
+//! Unknown members are skipped here and travel on untouched. A member of the wrong type is an
+//! `InvalidParams` error whose message and `data.member` name it; nothing else of it is echoed.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{ErrorKind, McpError, RequestId};
+
+mod fields;
+mod meta;
+mod types;
+
+pub use meta::{Meta, is_modern, keys, member, meta};
+pub use types::{Implementation, LoggingLevel};
+
+/// Reads `params` as a `T`; absent `params` are an empty object.
+///
+/// # Errors
+/// `InvalidParams` naming the member that is missing, there twice, or of the wrong type.
+pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, McpError> {
+    let text = params.map_or("{}", RawValue::get);
+    if !text.starts_with('{') {
+        return Err(invalid("params", "`params` must be an object"));
+    }
+    serde_json::from_str(text).map_err(|_| explain::<T>(text))
+}
+
+/// Reads again what has failed, this time keeping track of where: only the failing path pays for it.
+fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
+        return invalid("params", "`params` are invalid");
+    };
+    let mut reason = error.inner().to_string();
+    // The position is one within `params`, which the client cannot see.
+    if let Some(at) = reason.rfind(" at line ") {
+        reason.truncate(at);
+    }
+    let (field, what) = verdict(&reason);
+    let path = error.path().to_string();
+    let member = match (path.as_str(), field) {
+        ("." | "?", None) => return invalid("params", format!("`params` {what}")),
+        ("." | "?", Some(field)) => field.to_owned(),
+        (path, None) => path.chars().take(128).collect(),
+        // A member that is there twice is already part of the path.
+        (path, Some(field)) if path.rsplit('.').next() == Some(field) => path.to_owned(),
+        (path, Some(field)) => format!("{path}.{field}"),
+    };
+    invalid(&member, format!("`params.{member}` {what}"))
+}
+
+/// The member that serde names, and what is wrong. Only our own part of serde's text is passed on: the rest
+/// quotes what the client sent, at any length.
+fn verdict(reason: &str) -> (Option<&str>, String) {
+    for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is there more than once")] {
+        if let Some(rest) = reason.strip_prefix(prefix) {
+            return (rest.strip_suffix('`'), what.to_owned());
+        }
+    }
+    let expected = reason.strip_prefix("expected ").or_else(|| reason.rsplit_once(", expected ").map(|(_, tail)| tail));
+    (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
+}
+
+/// An `InvalidParams` error about that member.
+pub(super) fn invalid(member: &str, message: impl Into<Cow<'static, str>>) -> McpError {
+    McpError::new(ErrorKind::InvalidParams, message).with("member", member)
+}
+
+/// `initialize` (2025-11-25/basic/lifecycle, "Initialization").
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Initialize<'a> {
+    #[serde(borrow)]
+    pub protocol_version: Cow<'a, str>,
+    /// A JSON object.
+    #[serde(borrow, deserialize_with = "fields::object")]
+    pub capabilities: &'a RawValue,
+    pub client_info: Implementation,
+}
+
+/// `tools/call` (2026-07-28/server/tools, "Calling Tools").
+#[derive(Debug, Deserialize)]
+pub struct CallTool<'a> {
+    #[serde(borrow)]
+    pub name: Cow<'a, str>,
+    /// A JSON object.
+    #[serde(borrow, default, deserialize_with = "fields::optional_object")]
+    pub arguments: Option<&'a RawValue>,
+    /// Asks for a task (2025-11-25/basic/utilities/tasks); a JSON object, meaningless in other revisions.
+    #[serde(borrow, default)]
+    pub task: Option<&'a RawValue>,
+}
+
+/// The four lists (2026-07-28/server/utilities/pagination).
+#[derive(Debug, Deserialize)]
+pub struct ListParams<'a> {
+    #[serde(borrow, default)]
+    pub cursor: Option<Cow<'a, str>>,
+}
+
+/// `resources/read` (2026-07-28/server/resources).
+#[derive(Debug, Deserialize)]
+pub struct ReadResource<'a> {
+    #[serde(borrow)]
+    pub uri: Cow<'a, str>,
+}
+
+/// `resources/subscribe` and `resources/unsubscribe` (2025-11-25/server/resources, "Subscriptions").
+#[derive(Debug, Deserialize)]
+pub struct Subscribe<'a> {
+    #[serde(borrow)]
+    pub uri: Cow<'a, str>,
+}
+
+/// `prompts/get` (2026-07-28/server/prompts).
+#[derive(Debug, Deserialize)]
+pub struct GetPrompt<'a> {
+    #[serde(borrow)]
+    pub name: Cow<'a, str>,
+    /// All values are strings.
+    #[serde(default, deserialize_with = "fields::strings")]
+    pub arguments: serde_json::Map<String, serde_json::Value>,
+}
+
+/// `completion/complete` (2026-07-28/server/utilities/completion).
+#[derive(Debug, Deserialize)]
+pub struct Complete<'a> {
+    #[serde(borrow, rename = "ref")]
+    pub reference: Reference<'a>,
+    #[serde(borrow)]
+    pub argument: CompleteArgument<'a>,
+    #[serde(default)]
+    pub context: CompleteContext,
+}
+
+/// What is completed.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "type")]
+pub enum Reference<'a> {
+    #[serde(rename = "ref/prompt")]
+    Prompt {
+        #[serde(borrow)]
+        name: Cow<'a, str>,
+    },
+    /// A URI or URI template.
+    #[serde(rename = "ref/resource")]
+    Resource {
+        #[serde(borrow)]
+        uri: Cow<'a, str>,
+    },
+}
+
+/// The argument that is being typed, and what stands there so far.
+#[derive(Debug, Deserialize)]
+pub struct CompleteArgument<'a> {
+    #[serde(borrow)]
+    pub name: Cow<'a, str>,
+    #[serde(borrow)]
+    pub value: Cow<'a, str>,
+}
+
+/// Arguments that are already settled (2025-06-18 and later).
+#[derive(Debug, Default, Deserialize)]
+pub struct CompleteContext {
+    /// All values are strings.
+    #[serde(default, deserialize_with = "fields::strings")]
+    pub arguments: serde_json::Map<String, serde_json::Value>,
+}
+
+/// `logging/setLevel` (2025-11-25/server/utilities/logging).
+#[derive(Debug, Deserialize)]
+pub struct SetLevel {
+    pub level: LoggingLevel,
+}
+
+/// `subscriptions/listen` (2026-07-28/basic/patterns/subscriptions).
+#[derive(Debug, Deserialize)]
+pub struct Listen<'a> {
+    #[serde(borrow)]
+    pub notifications: ListenFilter<'a>,
+}
+
+/// What a subscription asks for. An absent member is not asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListenFilter<'a> {
+    pub tools_list_changed: bool,
+    pub prompts_list_changed: bool,
+    pub resources_list_changed: bool,
+    #[serde(borrow)]
+    pub resource_subscriptions: Vec<Cow<'a, str>>,
+    /// Of the tasks extension.
+    #[serde(borrow)]
+    pub task_ids: Vec<Cow<'a, str>>,
+}
+
+/// `notifications/cancelled` (2025-11-25/basic/utilities/cancellation, 2026-07-28/basic/patterns/cancellation).
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cancelled<'a> {
+    /// Optional in the schema of 2025-11-25 for the sake of tasks; without it there is nothing to cancel here.
+    #[serde(deserialize_with = "fields::request_id")]
+    pub request_id: RequestId,
+    #[serde(borrow, default)]
+    pub reason: Option<Cow<'a, str>>,
+}
+
+/// `notifications/progress` (2026-07-28/basic/patterns/progress).
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress<'a> {
+    /// A string or an integer, as it was written in the request's `_meta`.
+    #[serde(deserialize_with = "fields::request_id")]
+    pub progress_token: RequestId,
+    pub progress: f64,
+    #[serde(default)]
+    pub total: Option<f64>,
+    #[serde(borrow, default)]
+    pub message: Option<Cow<'a, str>>,
+}
+
+#[cfg(test)]
+mod tests;

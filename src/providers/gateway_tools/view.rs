@@ -1,0 +1,369 @@
+//! A change as an agent sees it: the structured form, its schema, and the text that says what to do next.
+//!
+//! Never more than the change itself holds; what others wrote stands on lines that it cannot break.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+use crate::{
+    changes::{Change, ChangeFault, ChangeState, Decision, Diff, Operation, Verdict},
+    providers::{
+        ToolResult,
+        text::{content_text, one_line, tool_result},
+    },
+};
+
+/// Characters of a value shown in the text of an answer; the diff has the rest.
+const VALUE_CHARS: usize = 200;
+/// Fields shown in the text of an answer.
+const TEXT_FIELDS: usize = 16;
+/// Characters of the tool's own answer that the text repeats.
+const RESULT_CHARS: usize = 8_000;
+
+/// All states, by their names on the wire.
+pub(super) const STATES: [(&str, ChangeState); 10] = [
+    ("pending", ChangeState::Pending),
+    ("approved", ChangeState::Approved),
+    ("executing", ChangeState::Executing),
+    ("applied", ChangeState::Applied),
+    ("failed", ChangeState::Failed),
+    ("outcome_unknown", ChangeState::OutcomeUnknown),
+    ("rejected", ChangeState::Rejected),
+    ("expired", ChangeState::Expired),
+    ("withdrawn", ChangeState::Withdrawn),
+    ("stale", ChangeState::Stale),
+];
+
+pub(super) const fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "CREATE",
+        Operation::Update => "UPDATE",
+        Operation::Delete => "DELETE",
+    }
+}
+
+/// `structuredContent` of everything that answers with a change.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangeView<'a> {
+    change_id: &'a str,
+    status: ChangeState,
+    version: u64,
+    operation: Operation,
+    entity_type: &'a str,
+    entity_id: Option<&'a str>,
+    label: &'a str,
+    summary: &'a str,
+    provider: &'a str,
+    tool: &'a str,
+    diff: &'a Diff,
+    created_at: String,
+    updated_at: String,
+    expires_at: String,
+    decisions: &'a [Decision],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a ChangeFault>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    next_step: String,
+}
+
+impl<'a> ChangeView<'a> {
+    pub(super) fn new(change: &'a Change) -> Self {
+        Self {
+            change_id: &change.id,
+            status: change.state,
+            version: change.version,
+            operation: change.operation,
+            entity_type: &change.target.entity_type,
+            entity_id: change.target.id.as_deref(),
+            label: &change.target.label,
+            summary: &change.summary,
+            provider: &change.provider,
+            tool: &change.tool,
+            diff: &change.diff,
+            created_at: change.created_at.to_string(),
+            updated_at: change.updated_at.to_string(),
+            expires_at: change.expires_at.to_string(),
+            decisions: &change.decisions,
+            fault: change.fault.as_ref(),
+            result: change.result.as_deref(),
+            next_step: next_step(change),
+        }
+    }
+}
+
+/// One line of a listing.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangeLine<'a> {
+    change_id: &'a str,
+    status: ChangeState,
+    operation: Operation,
+    entity_type: &'a str,
+    label: &'a str,
+    summary: &'a str,
+    tool: &'a str,
+    created_at: String,
+    updated_at: String,
+    expires_at: String,
+}
+
+impl<'a> ChangeLine<'a> {
+    pub(super) fn new(change: &'a Change) -> Self {
+        Self {
+            change_id: &change.id,
+            status: change.state,
+            operation: change.operation,
+            entity_type: &change.target.entity_type,
+            label: &change.target.label,
+            summary: &change.summary,
+            tool: &change.tool,
+            created_at: change.created_at.to_string(),
+            updated_at: change.updated_at.to_string(),
+            expires_at: change.expires_at.to_string(),
+        }
+    }
+}
+
+pub(super) fn states_schema() -> Value {
+    let names: Vec<&str> = STATES.iter().map(|(name, _)| *name).collect();
+    json!({ "type": "string", "enum": names, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
+}
+
+/// The properties that a listing and a single change have in common.
+fn common_properties() -> serde_json::Map<String, Value> {
+    let time = |what: &str| json!({ "type": "string", "format": "date-time", "description": what });
+    let text = |what: &str| json!({ "type": "string", "description": what });
+    let mut properties = serde_json::Map::new();
+    for (name, schema) in [
+        ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
+        ("status", states_schema()),
+        ("operation", json!({ "type": "string", "enum": ["CREATE", "UPDATE", "DELETE"] })),
+        ("entityType", text("What kind of thing it would alter, such as `issue`.")),
+        ("label", text("What a person calls the thing it would alter.")),
+        ("summary", text("What the change would do, in one sentence.")),
+        ("tool", text("The tool that was called.")),
+        ("createdAt", time("When it was proposed.")),
+        ("updatedAt", time("When its status changed last.")),
+        ("expiresAt", time("When it expires if nobody has decided.")),
+    ] {
+        properties.insert(name.into(), schema);
+    }
+    properties
+}
+
+/// Schema of one line of `list_changes`.
+pub(super) fn line_schema() -> Value {
+    let properties = common_properties();
+    let required: Vec<&String> = properties.keys().collect();
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+/// JSON Schema of a change as `structuredContent`: the answer to a write that went to review, and of `get_change`,
+/// `wait_for_change` and `withdraw_change`. Its root is an object.
+#[must_use]
+pub fn pending_output_schema() -> Value {
+    let line = json!({
+        "type": "object",
+        "properties": {
+            "op": { "type": "string", "enum": ["equal", "insert", "delete", "skip"] },
+            "text": { "type": "string" }
+        },
+        "required": ["op", "text"]
+    });
+    let field = json!({
+        "type": "object",
+        "properties": {
+            "field": { "type": "string" },
+            "label": { "type": "string" },
+            "before": { "type": ["string", "null"] },
+            "after": { "type": ["string", "null"] },
+            "lines": { "type": "array", "items": line }
+        },
+        "required": ["field", "label", "before", "after"]
+    });
+    let decision = json!({
+        "type": "object",
+        "properties": {
+            "reviewer": { "type": "string" },
+            "verdict": { "type": "string", "enum": ["approve", "reject"] },
+            "comment": { "type": ["string", "null"], "description": "Why, in the reviewer's words." },
+            "at": { "type": "string", "format": "date-time" },
+            "version": { "type": "integer", "minimum": 0 }
+        },
+        "required": ["reviewer", "verdict", "at"]
+    });
+    let mut properties = common_properties();
+    for (name, schema) in [
+        ("version", json!({ "type": "integer", "minimum": 0 })),
+        ("entityId", json!({ "type": ["string", "null"], "description": "None for a thing that does not exist yet." })),
+        ("provider", json!({ "type": "string" })),
+        (
+            "diff",
+            json!({
+                "type": "object",
+                "description": "Before and after, field by field.",
+                "properties": {
+                    "fields": { "type": "array", "items": field },
+                    "truncated": { "type": "boolean" }
+                },
+                "required": ["fields"]
+            }),
+        ),
+        ("decisions", json!({ "type": "array", "items": decision, "description": "Who decided, and why." })),
+        (
+            "fault",
+            json!({
+                "type": "object",
+                "description": "Why it failed, expired, went stale or ended unknown.",
+                "properties": { "code": { "type": "string" }, "message": { "type": "string" } },
+                "required": ["code", "message"]
+            }),
+        ),
+        ("result", json!({ "type": "object", "description": "What the tool answered, once the change was applied." })),
+        ("nextStep", json!({ "type": "string", "description": "What to do now." })),
+    ] {
+        properties.insert(name.into(), schema);
+    }
+    json!({
+        "type": "object",
+        "title": "Change",
+        "description": "A proposed write, and where it stands.",
+        "properties": properties,
+        "required": ["changeId", "status", "operation", "entityType", "summary", "diff", "expiresAt"]
+    })
+}
+
+/// The answer to a write that went to review (also to a repeat of it, whatever became of the change).
+#[must_use]
+pub fn pending_result(change: &Change) -> ToolResult {
+    change_result(change)
+}
+
+/// Text and structured form of a change.
+pub(super) fn change_result(change: &Change) -> ToolResult {
+    let text = describe(change);
+    tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
+}
+
+/// The change in words for a model: what it is, where it stands, who said what, and what to do next.
+pub(super) fn describe(change: &Change) -> String {
+    let mut out = String::with_capacity(512);
+    let id = &change.id;
+    let _ = match change.state {
+        ChangeState::Pending => writeln!(out, "Change pending approval. ID: {id}"),
+        ChangeState::Approved => writeln!(out, "Change approved, about to run. ID: {id}"),
+        ChangeState::Executing => writeln!(out, "Change approved, running now. ID: {id}"),
+        ChangeState::Applied => writeln!(out, "Change applied. ID: {id}"),
+        ChangeState::Failed => writeln!(out, "Change approved, but it failed. ID: {id}"),
+        ChangeState::OutcomeUnknown => writeln!(out, "Change ran, but its outcome is unknown. ID: {id}"),
+        ChangeState::Rejected => writeln!(out, "Change rejected. ID: {id}"),
+        ChangeState::Expired => writeln!(out, "Change expired undecided. ID: {id}"),
+        ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
+        ChangeState::Stale => writeln!(out, "Change stale: what it would alter has moved. ID: {id}"),
+    };
+    let target = &change.target;
+    let _ = writeln!(out, "Operation: {}", operation_name(change.operation));
+    let _ = writeln!(out, "Entity: {} {}", one_line(&target.entity_type, 64), one_line(&target.label, 300));
+    let _ = writeln!(out, "Summary: {}", one_line(&change.summary, 400));
+    fields(&mut out, &change.diff);
+    for decision in &change.decisions {
+        let verb = match decision.verdict {
+            Verdict::Approve => "Approved",
+            Verdict::Reject => "Rejected",
+        };
+        let _ = write!(out, "{verb} by {} at {}", one_line(&decision.reviewer, 128), decision.at);
+        match decision.comment.as_deref().filter(|c| !c.trim().is_empty()) {
+            Some(comment) => {
+                let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
+            }
+            None => out.push_str(", without a comment.\n"),
+        }
+    }
+    if let Some(fault) = &change.fault {
+        let _ = writeln!(out, "Reason: {}: {}", one_line(&fault.code, 64), one_line(&fault.message, 2_000));
+    }
+    if let Some(answer) = answer_text(change) {
+        out.push_str("Answer of the tool:\n");
+        match answer.char_indices().nth(RESULT_CHARS) {
+            Some((end, _)) => {
+                let _ = writeln!(out, "{}…", &answer[..end]);
+            }
+            None => {
+                let _ = writeln!(out, "{answer}");
+            }
+        }
+    }
+    if change.state == ChangeState::Pending {
+        out.push_str("Nothing has been changed yet: a person must approve it.");
+        if change.quorum > 1 {
+            let _ = write!(out, " It needs {} approvals.", change.quorum);
+        }
+        let _ = writeln!(out, " It expires at {}.", change.expires_at);
+    }
+    let _ = write!(out, "Next: {}", next_step(change));
+    out
+}
+
+fn fields(out: &mut String, diff: &Diff) {
+    if diff.fields.is_empty() {
+        return;
+    }
+    out.push_str("Fields:\n");
+    for field in diff.fields.iter().take(TEXT_FIELDS) {
+        let label = one_line(&field.label, 64);
+        let _ = match (&field.before, &field.after) {
+            (None, Some(after)) => writeln!(out, "- {label}: {}", one_line(after, VALUE_CHARS)),
+            (Some(before), None) => writeln!(out, "- {label}: {} → (none)", one_line(before, VALUE_CHARS)),
+            (Some(before), Some(after)) => {
+                writeln!(out, "- {label}: {} → {}", one_line(before, VALUE_CHARS), one_line(after, VALUE_CHARS))
+            }
+            (None, None) => Ok(()),
+        };
+    }
+    if diff.fields.len() > TEXT_FIELDS {
+        let _ = writeln!(out, "- … and {} more", diff.fields.len() - TEXT_FIELDS);
+    }
+}
+
+fn answer_text(change: &Change) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow)]
+        content: &'a RawValue,
+    }
+    let raw = change.result.as_deref()?;
+    let answer: Answer<'_> = serde_json::from_str(raw.get()).ok()?;
+    Some(content_text(answer.content)).filter(|text| !text.is_empty())
+}
+
+/// What the agent should do now, in the imperative.
+pub(super) fn next_step(change: &Change) -> String {
+    let id = &change.id;
+    match change.state {
+        ChangeState::Pending | ChangeState::Stale => format!(
+            "call wait_for_change with {{\"changeId\": \"{id}\"}} to wait for the decision, or go on with other work \
+             and look later with get_change; withdraw_change takes it back. Do not propose the same change again."
+        ),
+        ChangeState::Approved | ChangeState::Executing => {
+            format!("call wait_for_change with {{\"changeId\": \"{id}\"}} for the outcome. Do not propose it again.")
+        }
+        ChangeState::Applied => "it is done; go on with your work.".into(),
+        ChangeState::Failed => {
+            "read the reason above and the live state; propose a corrected change only if it is still wanted.".into()
+        }
+        ChangeState::OutcomeUnknown => {
+            "do not repeat it: it may have been done. Read the live state; a person will settle how it ended.".into()
+        }
+        ChangeState::Rejected => "heed the reviewer's reason. Do not propose the same change again unchanged; propose \
+                                  another only if it answers that reason, or ask your user."
+            .into(),
+        ChangeState::Expired => {
+            "nobody decided in time and nothing was changed. Ask your user before proposing it again.".into()
+        }
+        ChangeState::Withdrawn => "nothing was changed and nothing is waiting; go on with your work.".into(),
+    }
+}

@@ -1,0 +1,153 @@
+//! What happened to each issue: who, when, what, through which change. It outlives the issue.
+
+use rusqlite::{Connection, params};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{model::FieldChange, refs::EntityRef, rows::Sql};
+
+/// Characters kept of a value, so that a history of long texts stays readable; the diff of the change has all.
+const KEPT: usize = 4_000;
+
+/// On whose behalf a write runs, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Actor {
+    /// The name of the principal who proposed it.
+    pub name: String,
+    pub change_id: Option<String>,
+    /// UTC with milliseconds.
+    pub at: String,
+}
+
+#[derive(Serialize)]
+struct KeptChange<'a> {
+    field: &'a str,
+    before: Option<&'a str>,
+    after: Option<&'a str>,
+}
+
+/// Which entity an entry is about; `issue` is its id and key, none for the project itself.
+pub(super) struct Subject<'a> {
+    pub project: i64,
+    pub issue: Option<(&'a str, &'a str)>,
+}
+
+pub(super) fn record(
+    conn: &Connection,
+    subject: &Subject<'_>,
+    actor: &Actor,
+    action: &str,
+    changes: &[FieldChange],
+) -> Sql<()> {
+    let kept: Vec<KeptChange<'_>> = changes
+        .iter()
+        .map(|c| KeptChange {
+            field: c.field,
+            before: c.before.as_deref().map(cut),
+            after: c.after.as_deref().map(cut),
+        })
+        .collect();
+    let json = serde_json::to_string(&kept).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))?;
+    conn.prepare_cached(
+        "INSERT INTO history (project, issue_uuid, issue_key, at, actor, change_id, action, changes) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?
+    .execute(params![
+        subject.project,
+        subject.issue.map(|(id, _)| id),
+        subject.issue.map(|(_, key)| key),
+        actor.at,
+        actor.name,
+        actor.change_id,
+        action,
+        json
+    ])?;
+    Ok(())
+}
+
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(KEPT).map_or(text, |(end, _)| &text[..end])
+}
+
+/// One entry, as it is shown.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Entry {
+    pub at: String,
+    pub actor: String,
+    pub action: String,
+    pub change_id: Option<String>,
+    pub changes: Box<RawValue>,
+}
+
+/// The history of an issue that may be gone.
+pub(super) struct History {
+    pub id: String,
+    pub key: String,
+    /// Oldest first; the newest if there are more than were asked for.
+    pub entries: Vec<Entry>,
+    pub total: i64,
+}
+
+/// `None` if there never was such an issue.
+pub(super) fn of_issue(conn: &Connection, issue: &EntityRef, limit: i64) -> Sql<Option<History>> {
+    let (sql, count) = match issue {
+        EntityRef::Id(_) => (
+            "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
+             WHERE issue_uuid = ?1 ORDER BY id DESC LIMIT ?2",
+            "SELECT COUNT(*) FROM history WHERE issue_uuid = ?1",
+        ),
+        EntityRef::Key(_) => (
+            "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \
+             WHERE issue_key = ?1 ORDER BY id DESC LIMIT ?2",
+            "SELECT COUNT(*) FROM history WHERE issue_key = ?1",
+        ),
+    };
+    let mut subject = None;
+    let mut entries: Vec<Entry> = conn
+        .prepare_cached(sql)?
+        .query_map(params![issue.text(), limit], |row| {
+            if subject.is_none() {
+                subject = Some((row.get(0)?, row.get(1)?));
+            }
+            Ok(Entry {
+                at: row.get(2)?,
+                actor: row.get(3)?,
+                action: row.get(4)?,
+                change_id: row.get(5)?,
+                changes: RawValue::from_string(row.get(6)?).unwrap_or_default(),
+            })
+        })?
+        .collect::<Sql<_>>()?;
+    let Some((id, key)) = subject else { return Ok(None) };
+    entries.reverse();
+    let total = conn.prepare_cached(count)?.query_row([issue.text()], |row| row.get(0))?;
+    Ok(Some(History { id, key, entries, total }))
+}
+
+/// One entry of a project, for reports.
+pub(super) struct ProjectEntry {
+    pub at: String,
+    pub actor: String,
+    pub action: String,
+    pub issue_key: Option<String>,
+    pub changes: String,
+}
+
+/// What happened in a project since a time (UTC text with milliseconds), newest first.
+pub(super) fn of_project(conn: &Connection, project: i64, since: &str, limit: i64) -> Sql<Vec<ProjectEntry>> {
+    conn.prepare_cached(
+        "SELECT at, actor, action, issue_key, changes FROM history WHERE project = ?1 AND at >= ?2 \
+         ORDER BY at DESC, id DESC LIMIT ?3",
+    )?
+    .query_map(params![project, since, limit], |row| {
+        Ok(ProjectEntry {
+            at: row.get(0)?,
+            actor: row.get(1)?,
+            action: row.get(2)?,
+            issue_key: row.get(3)?,
+            changes: row.get(4)?,
+        })
+    })?
+    .collect()
+}

@@ -1,0 +1,364 @@
+//! Entities as they are read from the database and shown: borrowed views, and lookups by id or key.
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row};
+use serde::Serialize;
+
+use super::{
+    model::{Hours, Issue, IssueType, Parent, Person, Project, Status},
+    refs::EntityRef,
+    workflow::Workflow,
+};
+
+pub(super) type Sql<T> = rusqlite::Result<T>;
+
+pub(super) fn text<'r>(row: &'r Row<'_>, column: usize) -> Sql<&'r str> {
+    Ok(row.get_ref(column)?.as_str()?)
+}
+
+fn optional_text<'r>(row: &'r Row<'_>, column: usize) -> Sql<Option<&'r str>> {
+    Ok(row.get_ref(column)?.as_str_or_null()?)
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct PersonRef<'a> {
+    pub id: &'a str,
+    pub name: &'a str,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct ParentRef<'a> {
+    pub id: &'a str,
+    pub key: &'a str,
+    pub title: &'a str,
+    #[serde(rename = "type")]
+    pub kind: &'a str,
+}
+
+/// An issue in full.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct IssueView<'a> {
+    pub id: &'a str,
+    pub key: &'a str,
+    pub project_id: &'a str,
+    pub project_key: &'a str,
+    pub title: &'a str,
+    #[serde(rename = "type")]
+    pub kind: &'a str,
+    pub status: &'a str,
+    pub priority: &'a str,
+    pub description: &'a str,
+    pub assignee: Option<PersonRef<'a>>,
+    pub parent: Option<ParentRef<'a>>,
+    pub estimated_hours: Option<Hours>,
+    pub comment_count: i64,
+    pub child_count: i64,
+    pub allowed_transitions: &'a [Status],
+    pub version: i64,
+    pub created_at: &'a str,
+    pub created_by: &'a str,
+    pub updated_at: &'a str,
+}
+
+macro_rules! issue_sql {
+    ($end:literal) => {
+        concat!(
+            "SELECT i.uuid, i.key, p.uuid, p.key, i.title, i.type, i.status, i.priority, i.description, \
+             a.uuid, a.name, pa.uuid, pa.key, pa.title, pa.type, i.estimated_hours, \
+             (SELECT COUNT(*) FROM comments c WHERE c.issue = i.id), (SELECT COUNT(*) FROM issues ch WHERE ch.parent = i.id), \
+             i.version, i.created_at, i.created_by, i.updated_at, i.id, p.id, p.name, a.id, pa.id, pa.project \
+             FROM issues i JOIN projects p ON p.id = i.project LEFT JOIN people a ON a.id = i.assignee \
+             LEFT JOIN issues pa ON pa.id = i.parent ",
+            $end
+        )
+    };
+}
+
+impl<'a> IssueView<'a> {
+    /// From a row of [`select_issue`].
+    pub fn from_row(row: &'a Row<'_>, workflow: &'a Workflow) -> Sql<Self> {
+        let assignee = match (optional_text(row, 9)?, optional_text(row, 10)?) {
+            (Some(id), Some(name)) => Some(PersonRef { id, name }),
+            _ => None,
+        };
+        let parent = match optional_text(row, 11)? {
+            Some(id) => Some(ParentRef { id, key: text(row, 12)?, title: text(row, 13)?, kind: text(row, 14)? }),
+            None => None,
+        };
+        Ok(Self {
+            id: text(row, 0)?,
+            key: text(row, 1)?,
+            project_id: text(row, 2)?,
+            project_key: text(row, 3)?,
+            title: text(row, 4)?,
+            kind: text(row, 5)?,
+            status: text(row, 6)?,
+            priority: text(row, 7)?,
+            description: text(row, 8)?,
+            assignee,
+            parent,
+            estimated_hours: row.get::<_, Option<f64>>(15)?.map(Hours),
+            comment_count: row.get(16)?,
+            child_count: row.get(17)?,
+            allowed_transitions: workflow.allowed(row.get(6)?),
+            version: row.get(18)?,
+            created_at: text(row, 19)?,
+            created_by: text(row, 20)?,
+            updated_at: text(row, 21)?,
+        })
+    }
+}
+
+/// The statement that reads one issue; its only parameter is [`EntityRef::text`].
+pub(super) fn select_issue<'c>(conn: &'c Connection, by: &EntityRef) -> Sql<CachedStatement<'c>> {
+    conn.prepare_cached(match by {
+        EntityRef::Id(_) => issue_sql!("WHERE i.uuid = ?1"),
+        EntityRef::Key(_) => issue_sql!("WHERE i.key = ?1"),
+    })
+}
+
+/// The issue as a write needs it.
+pub(super) fn find_issue(conn: &Connection, by: &EntityRef) -> Sql<Option<Issue>> {
+    select_issue(conn, by)?
+        .query_row([by.text()], |row| {
+            let assignee = match row.get(25)? {
+                Some(rowid) => Some(Person { rowid, id: row.get(9)?, name: row.get(10)? }),
+                None => None,
+            };
+            let parent = match row.get(26)? {
+                Some(rowid) => Some(Parent {
+                    rowid,
+                    id: row.get(11)?,
+                    key: row.get(12)?,
+                    title: row.get(13)?,
+                    kind: row.get(14)?,
+                    project: row.get(27)?,
+                }),
+                None => None,
+            };
+            Ok(Issue {
+                rowid: row.get(22)?,
+                id: row.get(0)?,
+                key: row.get(1)?,
+                project: Project { rowid: row.get(23)?, id: row.get(2)?, key: row.get(3)?, name: row.get(24)? },
+                title: row.get(4)?,
+                kind: row.get(5)?,
+                status: row.get(6)?,
+                priority: row.get(7)?,
+                description: row.get(8)?,
+                assignee,
+                parent,
+                hours: row.get(15)?,
+                version: row.get(18)?,
+            })
+        })
+        .optional()
+}
+
+/// An issue as another one would refer to it.
+pub(super) fn find_parent(conn: &Connection, by: &EntityRef) -> Sql<Option<Parent>> {
+    conn.prepare_cached(match by {
+        EntityRef::Id(_) => "SELECT id, uuid, key, title, type, project FROM issues WHERE uuid = ?1",
+        EntityRef::Key(_) => "SELECT id, uuid, key, title, type, project FROM issues WHERE key = ?1",
+    })?
+    .query_row([by.text()], |row| {
+        Ok(Parent {
+            rowid: row.get(0)?,
+            id: row.get(1)?,
+            key: row.get(2)?,
+            title: row.get(3)?,
+            kind: row.get(4)?,
+            project: row.get(5)?,
+        })
+    })
+    .optional()
+}
+
+pub(super) fn find_project(conn: &Connection, by: &EntityRef) -> Sql<Option<Project>> {
+    conn.prepare_cached(match by {
+        EntityRef::Id(_) => "SELECT id, uuid, key, name FROM projects WHERE uuid = ?1",
+        EntityRef::Key(_) => "SELECT id, uuid, key, name FROM projects WHERE key = ?1",
+    })?
+    .query_row([by.text()], |row| {
+        Ok(Project { rowid: row.get(0)?, id: row.get(1)?, key: row.get(2)?, name: row.get(3)? })
+    })
+    .optional()
+}
+
+pub(super) fn find_person(conn: &Connection, id: &str) -> Sql<Option<Person>> {
+    conn.prepare_cached("SELECT id, uuid, name FROM people WHERE uuid = ?1")?
+        .query_row([id], |row| Ok(Person { rowid: row.get(0)?, id: row.get(1)?, name: row.get(2)? }))
+        .optional()
+}
+
+/// Keys of the children of an issue, with their types; at most `limit`.
+pub(super) fn children(conn: &Connection, issue: i64, limit: i64) -> Sql<Vec<(String, IssueType)>> {
+    conn.prepare_cached("SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2")?
+        .query_map([issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
+/// A project as it is shown.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ProjectView<'a> {
+    pub id: &'a str,
+    pub key: &'a str,
+    pub name: &'a str,
+    pub description: &'a str,
+    pub issue_count: i64,
+    pub open_issue_count: i64,
+    pub created_at: &'a str,
+    pub created_by: &'a str,
+}
+
+pub(super) const PROJECT_COLUMNS: &str =
+    "SELECT uuid, key, name, description, issue_count, open_count, created_at, created_by, id FROM projects ";
+
+impl<'a> ProjectView<'a> {
+    /// From a row of [`PROJECT_COLUMNS`].
+    pub fn from_row(row: &'a Row<'_>) -> Sql<Self> {
+        Ok(Self {
+            id: text(row, 0)?,
+            key: text(row, 1)?,
+            name: text(row, 2)?,
+            description: text(row, 3)?,
+            issue_count: row.get(4)?,
+            open_issue_count: row.get(5)?,
+            created_at: text(row, 6)?,
+            created_by: text(row, 7)?,
+        })
+    }
+}
+
+/// An issue on one line of a listing.
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct IssueLine {
+    #[serde(skip)]
+    pub rowid: i64,
+    pub id: String,
+    pub key: String,
+    pub title: String,
+    #[serde(rename = "type")]
+    pub kind: IssueType,
+    pub status: Status,
+    pub priority: super::model::Priority,
+    pub assignee: Option<OwnedRef>,
+    pub parent_key: Option<String>,
+    pub estimated_hours: Option<Hours>,
+    pub created_at: String,
+    pub updated_at: String,
+}
+
+#[derive(Clone, Serialize)]
+pub(super) struct OwnedRef {
+    pub id: String,
+    pub name: String,
+}
+
+/// The statement that reads lines: what comes before it, more columns, and where `issues i` comes from.
+macro_rules! line_sql {
+    ($with:literal, $columns:literal, $source:literal) => {
+        concat!(
+            $with,
+            "SELECT i.id, i.uuid, i.key, i.title, i.type, i.status, i.priority, a.uuid, a.name, pa.key, \
+             i.estimated_hours, i.created_at, i.updated_at",
+            $columns,
+            " FROM ",
+            $source,
+            " LEFT JOIN people a ON a.id = i.assignee LEFT JOIN issues pa ON pa.id = i.parent "
+        )
+    };
+    () => {
+        line_sql!("", "", "issues i")
+    };
+}
+pub(super) use line_sql;
+
+impl IssueLine {
+    /// From a row of `line_sql!`.
+    pub fn from_row(row: &Row<'_>) -> Sql<Self> {
+        let assignee = match row.get(7)? {
+            Some(id) => Some(OwnedRef { id, name: row.get(8)? }),
+            None => None,
+        };
+        Ok(Self {
+            rowid: row.get(0)?,
+            id: row.get(1)?,
+            key: row.get(2)?,
+            title: row.get(3)?,
+            kind: row.get(4)?,
+            status: row.get(5)?,
+            priority: row.get(6)?,
+            assignee,
+            parent_key: row.get(9)?,
+            estimated_hours: row.get::<_, Option<f64>>(10)?.map(Hours),
+            created_at: row.get(11)?,
+            updated_at: row.get(12)?,
+        })
+    }
+}
+
+/// A comment as it is shown.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CommentView {
+    pub id: String,
+    pub author: String,
+    pub author_id: Option<String>,
+    pub content: String,
+    pub change_id: Option<String>,
+    pub created_at: String,
+}
+
+/// The newest `limit` comments of an issue, oldest of them first.
+pub(super) fn comments(conn: &Connection, issue: i64, limit: i64) -> Sql<Vec<CommentView>> {
+    let mut list: Vec<CommentView> = conn
+        .prepare_cached(
+            "SELECT c.uuid, c.author, p.uuid, c.content, c.change_id, c.created_at FROM comments c \
+             LEFT JOIN people p ON p.id = c.person WHERE c.issue = ?1 ORDER BY c.id DESC LIMIT ?2",
+        )?
+        .query_map([issue, limit], |row| {
+            Ok(CommentView {
+                id: row.get(0)?,
+                author: row.get(1)?,
+                author_id: row.get(2)?,
+                content: row.get(3)?,
+                change_id: row.get(4)?,
+                created_at: row.get(5)?,
+            })
+        })?
+        .collect::<Sql<_>>()?;
+    list.reverse();
+    Ok(list)
+}
+
+/// Somebody, as the list of people shows them.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PersonView {
+    pub id: String,
+    pub name: String,
+    pub kind: String,
+    pub principal: Option<String>,
+    pub open_issues: i64,
+}
+
+/// People by name; at most `limit`.
+pub(super) fn people(conn: &Connection, limit: i64) -> Sql<Vec<PersonView>> {
+    conn.prepare_cached(
+        "SELECT uuid, name, kind, principal, (SELECT COUNT(*) FROM issues i WHERE i.assignee = p.id \
+         AND i.status NOT IN ('Done', 'Cancelled')) FROM people p ORDER BY name, id LIMIT ?1",
+    )?
+    .query_map([limit], |row| {
+        Ok(PersonView {
+            id: row.get(0)?,
+            name: row.get(1)?,
+            kind: row.get(2)?,
+            principal: row.get(3)?,
+            open_issues: row.get(4)?,
+        })
+    })?
+    .collect()
+}

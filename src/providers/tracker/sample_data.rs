@@ -1,0 +1,227 @@
+//! What stands in the sample project. Only data.
+
+use super::model::{
+    IssueType::{self, Bug, Epic, Story, Task},
+    Priority::{self, Critical, High, Low, Medium},
+    Status::{self, Backlog, Cancelled, Done, InProgress, Review, Todo},
+};
+
+pub(super) const PEOPLE: [&str; 4] = ["Mara Lindqvist", "Jonas Weber", "Priya Raman", "Tomás Herrera"];
+
+/// Key, name, description.
+pub(super) const PROJECT: (&str, &str, &str) = (
+    "CORE",
+    "Core platform",
+    "Accounts, sign-in and billing that the web shop and the mobile apps are built on.\n\n\
+     This is the sample project of a fresh start: change it as you like, or delete its issues.",
+);
+
+/// One issue; its number is its place in [`ISSUES`], from 1.
+pub(super) struct Sample {
+    pub kind: IssueType,
+    pub title: &'static str,
+    pub status: Status,
+    pub priority: Priority,
+    pub hours: Option<f64>,
+    /// Number of the parent, which stands before.
+    pub parent: Option<usize>,
+    /// Places in [`PEOPLE`].
+    pub reporter: usize,
+    pub assignee: Option<usize>,
+    /// Hours since it was made, and since its status changed.
+    pub age: i64,
+    pub moved: i64,
+    pub description: &'static str,
+}
+
+pub(super) const ISSUES: &[Sample] = &[
+    Sample {
+        kind: Epic,
+        title: "Sign in without passwords",
+        status: InProgress,
+        priority: High,
+        hours: None,
+        parent: None,
+        reporter: 0,
+        assignee: Some(0),
+        age: 700,
+        moved: 520,
+        description: "Half of all support requests are about lost passwords. Let people sign in with a passkey, and with \
+a link by mail where they have none.\n\n\
+## Done when\n\
+- a new account can be made without a password\n\
+- an old account can drop its password\n\
+- support can see how somebody signed in",
+    },
+    Sample {
+        kind: Story,
+        title: "Register a passkey from the account page",
+        status: Review,
+        priority: High,
+        hours: Some(24.0),
+        parent: Some(1),
+        reporter: 0,
+        assignee: Some(2),
+        age: 640,
+        moved: 30,
+        description: "As somebody who is signed in, I want to add a passkey, so that next time I need no password.\n\n\
+- several passkeys per account, each with a name\n\
+- removing the last one needs another way to sign in",
+    },
+    Sample {
+        kind: Task,
+        title: "Store public keys and counters of passkeys",
+        status: Done,
+        priority: High,
+        hours: Some(6.0),
+        parent: Some(2),
+        reporter: 2,
+        assignee: Some(2),
+        age: 600,
+        moved: 250,
+        description: "Table `passkeys(id, account, public_key, sign_count, name, created_at, last_used_at)`. \
+The counter must never go down.",
+    },
+    Sample {
+        kind: Task,
+        title: "Ask the browser for a new passkey and verify it",
+        status: Review,
+        priority: High,
+        hours: Some(10.0),
+        parent: Some(2),
+        reporter: 2,
+        assignee: Some(2),
+        age: 590,
+        moved: 32,
+        description: "The challenge lives 5 minutes and is used once. Check origin and RP id on the server.",
+    },
+    Sample {
+        kind: Story,
+        title: "Send a sign-in link by mail",
+        status: InProgress,
+        priority: Medium,
+        hours: Some(16.0),
+        parent: Some(1),
+        reporter: 0,
+        assignee: Some(1),
+        age: 560,
+        moved: 90,
+        description: "As somebody without a passkey, I want a link by mail. The link works once, for 10 minutes, and only \
+in the browser that asked for it.",
+    },
+    Sample {
+        kind: Task,
+        title: "Limit sign-in mails for one address",
+        status: Todo,
+        priority: Medium,
+        hours: Some(3.0),
+        parent: Some(5),
+        reporter: 1,
+        assignee: Some(1),
+        age: 400,
+        moved: 200,
+        description: "At most 5 in an hour for one address, and 20 in an hour for one network. Say the same whether the \
+address is known or not.",
+    },
+    Sample {
+        kind: Bug,
+        title: "Login redirects to a blank page after the session expired",
+        status: InProgress,
+        priority: Critical,
+        hours: Some(4.0),
+        parent: None,
+        reporter: 3,
+        assignee: Some(1),
+        age: 50,
+        moved: 26,
+        description: "1. Sign in and leave the tab open for an hour.\n2. Click on any link.\n3. Sign in again.\n\n\
+Expected: the page that was asked for. Seen: a blank page, `return_to` is empty.\n\n\
+About 40 people a day, since release 4.12.",
+    },
+    Sample {
+        kind: Bug,
+        title: "Invoices round half a cent the wrong way",
+        status: Todo,
+        priority: High,
+        hours: Some(5.0),
+        parent: None,
+        reporter: 3,
+        assignee: None,
+        age: 120,
+        moved: 96,
+        description: "VAT of 19 % on 0.50 is shown as 0.09 and booked as 0.10. Bookkeeping rounds half to even; we round down.",
+    },
+    Sample {
+        kind: Story,
+        title: "Export all invoices of a year as one archive",
+        status: Backlog,
+        priority: Low,
+        hours: None,
+        parent: None,
+        reporter: 3,
+        assignee: None,
+        age: 300,
+        moved: 300,
+        description: "Tax advisers ask for it every January. A ZIP with PDFs and a CSV of the totals would do.",
+    },
+    Sample {
+        kind: Bug,
+        title: "Avatar upload accepts files of any size",
+        status: Backlog,
+        priority: Medium,
+        hours: None,
+        parent: None,
+        reporter: 2,
+        assignee: None,
+        age: 44,
+        moved: 44,
+        description: "A file of 2 GB fills the disk of the upload host before it is refused.",
+    },
+    Sample {
+        kind: Story,
+        title: "Show where an account is signed in",
+        status: Backlog,
+        priority: Medium,
+        hours: Some(12.0),
+        parent: Some(1),
+        reporter: 0,
+        assignee: None,
+        age: 200,
+        moved: 200,
+        description: "A list of devices with place and time, and a button that signs one out.",
+    },
+    Sample {
+        kind: Bug,
+        title: "Welcome mail is sent twice",
+        status: Cancelled,
+        priority: Low,
+        hours: None,
+        parent: None,
+        reporter: 3,
+        assignee: Some(1),
+        age: 480,
+        moved: 430,
+        description: "Two customers had it. Could not be seen again after the mail queue was moved.",
+    },
+];
+
+/// Number of the issue, place of the author in [`PEOPLE`], hours ago, content.
+pub(super) const COMMENTS: &[(usize, usize, i64, &str)] = &[
+    (
+        2,
+        0,
+        31,
+        "Works for me in Firefox and Chrome. In Safari the name field loses focus when the dialog closes, see the recording.",
+    ),
+    (2, 2, 29, "Fixed the focus in Safari. The rest can wait for its own issue."),
+    (7, 3, 48, "Support has 12 tickets about this since Monday. Can we take it before anything else?"),
+    (
+        7,
+        1,
+        25,
+        "Found it: `return_to` is dropped when the cookie is renewed. The check was added in 4.12:\n\n\
+```\nif session.renewed { params.clear() }\n```\n\nA fix is on its way, with a test for the renewal.",
+    ),
+    (8, 3, 100, "The adviser of one customer has noticed. We need a note for those whose invoices are wrong."),
+    (12, 1, 430, "Cannot be reproduced. Closing; reopen it if it comes back."),
+];

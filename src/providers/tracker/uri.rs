@@ -1,0 +1,180 @@
+//! The tracker's resource URIs: parsed as hostile input, and collected when what they name has changed. Pure.
+
+use percent_encoding::percent_decode_str;
+
+use super::{
+    model::{Parent, Project},
+    refs::EntityRef,
+};
+
+pub(super) const SCHEME: &str = "tracker://";
+/// Bytes of a URI that is looked at.
+const URI_MAX: usize = 256;
+
+/// What a URI names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    Projects,
+    Project(EntityRef),
+    ProjectIssues(EntityRef),
+    Board(EntityRef),
+    Issue(EntityRef),
+    Comments(EntityRef),
+    History(EntityRef),
+    People,
+}
+
+impl Resource {
+    /// `None` for whatever is not exactly one of ours: another scheme, a query, an empty segment, a bad escape.
+    pub fn parse(uri: &str) -> Option<Self> {
+        if uri.len() > URI_MAX {
+            return None;
+        }
+        let segments: Vec<String> = uri.strip_prefix(SCHEME)?.split('/').map(decode).collect::<Option<_>>()?;
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match segments[..] {
+            ["projects"] => Some(Self::Projects),
+            ["people"] => Some(Self::People),
+            ["projects", key] => EntityRef::project(key).map(Self::Project),
+            ["projects", key, "issues"] => EntityRef::project(key).map(Self::ProjectIssues),
+            ["projects", key, "board"] => EntityRef::project(key).map(Self::Board),
+            ["issues", key] => EntityRef::issue(key).map(Self::Issue),
+            ["issues", key, "comments"] => EntityRef::issue(key).map(Self::Comments),
+            ["issues", key, "history"] => EntityRef::issue(key).map(Self::History),
+            _ => None,
+        }
+    }
+}
+
+/// One segment, decoded. A `?` or `#` would begin a query or fragment, which no resource has.
+fn decode(segment: &str) -> Option<String> {
+    if segment.contains(['?', '#']) {
+        return None;
+    }
+    let bytes = segment.as_bytes();
+    for (at, byte) in bytes.iter().enumerate() {
+        let hex = |offset: usize| bytes.get(at + offset).is_some_and(u8::is_ascii_hexdigit);
+        if *byte == b'%' && !(hex(1) && hex(2)) {
+            return None;
+        }
+    }
+    percent_decode_str(segment).decode_utf8().ok().map(std::borrow::Cow::into_owned)
+}
+
+/// Resources that read differently after a write; under the key and under the id, since both can be subscribed to.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    uris: Vec<String>,
+    /// `resources/list` answers differently too.
+    pub list_changed: bool,
+}
+
+impl Touched {
+    fn add(&mut self, uri: String) {
+        if !self.uris.contains(&uri) {
+            self.uris.push(uri);
+        }
+    }
+
+    /// The issue as such, without its comments and history.
+    pub fn issue_itself(&mut self, id: &str, key: &str) {
+        for name in [key, id] {
+            self.add(format!("{SCHEME}issues/{name}"));
+        }
+    }
+
+    pub fn issue(&mut self, id: &str, key: &str) {
+        self.issue_itself(id, key);
+        for name in [key, id] {
+            self.add(format!("{SCHEME}issues/{name}/history"));
+        }
+    }
+
+    pub fn comments(&mut self, id: &str, key: &str) {
+        for name in [key, id] {
+            self.add(format!("{SCHEME}issues/{name}/comments"));
+        }
+    }
+
+    pub fn parent(&mut self, parent: Option<&Parent>) {
+        if let Some(parent) = parent {
+            self.issue_itself(&parent.id, &parent.key);
+        }
+    }
+
+    /// Something in the project has changed: its counts, its issues, its board.
+    pub fn project(&mut self, project: &Project) {
+        self.add(format!("{SCHEME}projects"));
+        for name in [&project.key, &project.id] {
+            for part in ["", "/issues", "/board"] {
+                self.add(format!("{SCHEME}projects/{name}{part}"));
+            }
+        }
+    }
+
+    pub fn new_project(&mut self, project: &Project) {
+        self.project(project);
+        self.list_changed = true;
+    }
+
+    pub fn people(&mut self) {
+        self.add(format!("{SCHEME}people"));
+    }
+
+    pub fn uris(&self) -> &[String] {
+        &self.uris
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn uris_are_decoded_strictly() {
+        let key = |k: &str| EntityRef::Key(k.into());
+        assert_eq!(Resource::parse("tracker://projects"), Some(Resource::Projects));
+        assert_eq!(Resource::parse("tracker://projects/core/board"), Some(Resource::Board(key("CORE"))));
+        assert_eq!(Resource::parse("tracker://issues/%43ORE-1%32"), Some(Resource::Issue(key("CORE-12"))));
+        assert_eq!(
+            Resource::parse("tracker://issues/67e55044-10b1-426f-9247-bb680e5fe0c8/history"),
+            Some(Resource::History(EntityRef::Id("67e55044-10b1-426f-9247-bb680e5fe0c8".into())))
+        );
+        for bad in [
+            "",
+            "tracker:",
+            "tracker://",
+            "tracker:///projects",
+            "tracker://projects/",
+            "tracker://projects//board",
+            "tracker://projects/CORE/board/",
+            "tracker://projects/CORE?x=1",
+            "tracker://projects/CORE#a",
+            "tracker://issues/CORE-12%",
+            "tracker://issues/CORE-12%4",
+            "tracker://issues/CORE-12%zz",
+            "tracker://issues/%ff%fe",
+            "tracker://issues/CORE-12%2Fcomments",
+            "tracker://issues/CORE-12%00",
+            "tracker://issues/../projects",
+            "tracker://issues/CORE-12/secrets",
+            "file:///etc/passwd",
+            "TRACKER://projects",
+        ] {
+            assert_eq!(Resource::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Resource::parse(&format!("tracker://issues/{}", "A".repeat(100_000))), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_uri_makes_it_panic(uri in "\\PC{0,80}", tail in "[a-zA-Z0-9%/?#.-]{0,60}") {
+            let _ = Resource::parse(&uri);
+            let _ = Resource::parse(&format!("tracker://{uri}"));
+            let _ = Resource::parse(&format!("tracker://issues/{tail}"));
+            let _ = Resource::parse(&format!("tracker://projects/{tail}"));
+        }
+    }
+}

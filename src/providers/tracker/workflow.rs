@@ -1,0 +1,126 @@
+//! Which status may follow which. Pure.
+
+use std::collections::BTreeMap;
+
+use super::model::Status;
+
+/// Allowed transitions between statuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workflow {
+    /// By the position of the status in [`Status::ALL`].
+    next: Vec<Vec<Status>>,
+}
+
+impl Default for Workflow {
+    /// Forward one step at a time, back one step, cancelled at any time, reopened when closed.
+    fn default() -> Self {
+        use Status::{Backlog, Cancelled, Done, InProgress, Review, Todo};
+        Self {
+            next: Status::ALL
+                .iter()
+                .map(|status| match status {
+                    Backlog => vec![Todo, Cancelled],
+                    Todo => vec![InProgress, Backlog, Cancelled],
+                    InProgress => vec![Review, Todo, Cancelled],
+                    Review => vec![Done, InProgress, Cancelled],
+                    Done => vec![InProgress],
+                    Cancelled => vec![Backlog],
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Workflow {
+    /// From the configuration: allowed transitions by status name; empty is the default workflow, and a status
+    /// that is not named has no way out.
+    ///
+    /// # Errors
+    /// A name that is no status, a transition of a status to itself, or one named twice: a sentence that says which.
+    pub fn from_config(config: &BTreeMap<String, Vec<String>>) -> Result<Self, String> {
+        if config.is_empty() {
+            return Ok(Self::default());
+        }
+        let status = |name: &str| {
+            Status::parse(name)
+                .ok_or_else(|| format!("`{name}` is no status; the statuses are {}", Status::names().join(", ")))
+        };
+        let mut next = vec![Vec::new(); Status::ALL.len()];
+        for (from, to) in config {
+            let from = status(from)?;
+            for name in to {
+                let to = status(name)?;
+                if to == from {
+                    return Err(format!("{from} leads to itself"));
+                }
+                if next[from as usize].contains(&to) {
+                    return Err(format!("{from} leads to {to} twice"));
+                }
+                next[from as usize].push(to);
+            }
+        }
+        Ok(Self { next })
+    }
+
+    /// Where an issue in that status may go.
+    #[must_use]
+    pub fn allowed(&self, from: Status) -> &[Status] {
+        self.next.get(from as usize).map_or(&[], Vec::as_slice)
+    }
+
+    #[must_use]
+    pub fn allows(&self, from: Status, to: Status) -> bool {
+        self.allowed(from).contains(&to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(entries: &[(&str, &[&str])]) -> BTreeMap<String, Vec<String>> {
+        entries.iter().map(|(k, v)| ((*k).to_owned(), v.iter().map(|s| (*s).to_owned()).collect())).collect()
+    }
+
+    #[test]
+    fn the_default_reaches_every_status_and_never_skips_review() {
+        let workflow = Workflow::default();
+        let mut reached = vec![Status::Backlog];
+        let mut at = 0;
+        while at < reached.len() {
+            for to in workflow.allowed(reached[at]) {
+                if !reached.contains(to) {
+                    reached.push(*to);
+                }
+            }
+            at += 1;
+        }
+        assert_eq!(reached.len(), Status::ALL.len());
+        for from in Status::ALL {
+            assert_eq!(workflow.allows(*from, Status::Done), *from == Status::Review);
+            assert!(!workflow.allows(*from, *from));
+        }
+    }
+
+    #[test]
+    fn a_configured_workflow_replaces_the_default() {
+        let workflow = Workflow::from_config(&config(&[("Backlog", &["Done"])])).unwrap();
+        assert!(workflow.allows(Status::Backlog, Status::Done));
+        assert!(workflow.allowed(Status::Done).is_empty());
+        assert!(!workflow.allows(Status::Backlog, Status::Todo));
+        assert_eq!(Workflow::from_config(&BTreeMap::new()).unwrap(), Workflow::default());
+    }
+
+    #[test]
+    fn wrong_names_and_loops_are_named() {
+        for (entries, says) in [
+            (config(&[("Backlog", &["Finished"])]), "`Finished` is no status"),
+            (config(&[("backlog", &[])]), "`backlog` is no status"),
+            (config(&[("Done", &["Done"])]), "Done leads to itself"),
+            (config(&[("Done", &["Todo", "Todo"])]), "Done leads to Todo twice"),
+        ] {
+            let error = Workflow::from_config(&entries).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Routing: the [`Router`] actor is the only writer of routing state; everyone else reads the snapshot that it
+//! publishes. It answers synchronously and never holds an I/O future.
+
+pub mod actor;
+pub mod listing;
+pub mod subscribers;
+pub mod table;
+
+pub use actor::Router;
+pub use table::{Directory, Published, RouteTable, ToolRoute};

@@ -1,0 +1,398 @@
+//! Puts the gateway together, runs it, and takes it apart again in order.
+//!
+//! Start: lock, store, changes, providers, doors. End: no new work, streams say their last word, running calls get a
+//! deadline, sessions are cut, the store is closed.
+
+use std::{io::IsTerminal, net::SocketAddr, sync::Arc, time::Duration};
+
+use actix::{Actor, Addr, Arbiter};
+use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
+    auth::{
+        Authenticator, DashboardSignIns, Identity, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
+    },
+    config::Config,
+    dashboard,
+    gateway::{Gateway, Parts},
+    pending::{Changes, StartError},
+    policy::Policy,
+    protocol::McpError,
+    providers::{
+        Provider,
+        gateway_tools::pending_output_schema,
+        tracker::{Tracker, TrackerError},
+    },
+    rest::{self, RestState, StreamSlots},
+    router::{Directory, Published, RouteTable, Router, actor::PublishProviders, table::RouteError},
+    session::Registry,
+    store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
+    telemetry::{Metrics, metrics::MetricsError},
+    transports::{connections::Connection, http, lines, ws},
+};
+
+/// How this process serves, beyond its configuration.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Started by `countersign stdio`: ends by itself some time after its last user, and takes any free port where
+    /// the configured one is taken.
+    pub detached: bool,
+    /// Serve MCP on this process's own stdin and stdout too, and end when they do.
+    pub stdio: bool,
+}
+
+/// Why the gateway could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Lock(#[from] LockError),
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Changes(#[from] StartError),
+    #[error("the tracker cannot start: {0}")]
+    Tracker(#[from] TrackerError),
+    #[error("{0}")]
+    Routes(#[from] RouteError),
+    #[error("cannot listen on {address}: {source}{}", port_hint(source))]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("the TLS certificate or key cannot be used: {0}")]
+    Tls(String),
+    #[error("{0}")]
+    Socket(#[from] socket::SocketError),
+    #[error("{0}")]
+    Metrics(#[from] MetricsError),
+    #[error("a thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+    #[error("a core part of the gateway ended unexpectedly; the store recovers at the next start")]
+    CoreEnded,
+}
+
+fn port_hint(source: &std::io::Error) -> &'static str {
+    if source.kind() == std::io::ErrorKind::AddrInUse {
+        "; another program has the port, choose one with --listen 127.0.0.1:PORT"
+    } else {
+        ""
+    }
+}
+
+/// A gateway that runs.
+pub struct Running {
+    pub gateway: Arc<Gateway>,
+    /// The address that is really bound.
+    pub address: SocketAddr,
+    keys: Arc<Stored>,
+    users: Users,
+    options: Options,
+    server: ServerHandle,
+    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    core: Vec<Arbiter>,
+    // In this order: what others find us by goes before the lock that says we are there.
+    file: Option<gateway_file::Published>,
+    _lock: DataLock,
+}
+
+/// Starts everything; returns when the doors are open. Must run inside an actix system.
+///
+/// # Errors
+/// See [`ServeError`]; nothing is left running then.
+pub async fn start(config: Config, options: Options) -> Result<Running, ServeError> {
+    let mut lock = lock_data_dir(&config.data)?;
+    let config = Arc::new(config);
+    let metrics = Metrics::install()?;
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
+    let keys = Arc::new(Stored::open(&config.data)?);
+    let shutdown = CancellationToken::new();
+    let users = Users::default();
+
+    let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
+    let registry = Arc::new(Registry::default());
+    let directory = Arc::new(Directory(Arc::clone(&routes)));
+    let changes = Changes::start(store, directory, (&config.changes).into()).await?;
+    let router_thread = Arbiter::new();
+    let router = start_router(&router_thread, &config, &routes, &registry)?;
+    let providers = providers(&config, &changes)?;
+    router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
+
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
+    let gateway = Arc::new(Gateway::new(Parts {
+        config: Arc::clone(&config),
+        routes,
+        router,
+        registry,
+        feed: changes.feed().clone(),
+        changes,
+        authenticator,
+        metrics,
+        shutdown,
+        users: users.clone(),
+    }));
+
+    let (server, serving, address) = open_doors(&gateway, &keys, options)?;
+    let lines_thread = Arbiter::new();
+    let listener = socket::Listener::bind(&config.data, &lock)?;
+    serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
+    let said = GatewayFile::of_process(&config, address, options.detached);
+    if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
+        tracing::debug!(%error, "the lock's note was not written");
+    }
+    let file = said.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    tracing::info!(url = %said.url, data = %config.data.display(), "countersign serves");
+    Ok(Running {
+        gateway,
+        address,
+        keys,
+        users,
+        options,
+        server,
+        serving,
+        core: vec![router_thread, lines_thread],
+        file: Some(file),
+        _lock: lock,
+    })
+}
+
+fn start_router(
+    thread: &Arbiter,
+    config: &Config,
+    routes: &Arc<Published>,
+    registry: &Arc<Registry>,
+) -> Result<Addr<Router>, ServeError> {
+    let patterns = Vec::new();
+    let router = Router::new(
+        Arc::clone(routes),
+        Policy::new(&config.policy),
+        patterns,
+        pending_output_schema(),
+        Arc::clone(registry),
+    );
+    Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
+}
+
+fn providers(config: &Config, _changes: &Changes) -> Result<Vec<Arc<dyn Provider>>, ServeError> {
+    let mut all: Vec<Arc<dyn Provider>> = Vec::new();
+    if config.modules.tracker.enabled {
+        all.push(Tracker::open(&config.data, &config.modules.tracker)?);
+    }
+    Ok(all)
+}
+
+type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
+
+fn open_doors(
+    gateway: &Arc<Gateway>,
+    keys: &Arc<Stored>,
+    options: Options,
+) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
+    let config = Arc::clone(&gateway.config);
+    let listen = |source| ServeError::Listen { address: config.listen, source };
+    let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
+    let address = socket.local_addr().map_err(listen)?;
+    let origins = Arc::new(OriginRules::new(&config));
+    let rest = web::Data::new(RestState {
+        changes: gateway.changes.clone(),
+        authenticator: Arc::clone(&gateway.authenticator),
+        sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&gateway.authenticator), &origins)),
+        codes: Arc::clone(keys) as _,
+        config: Arc::clone(&config),
+        origins: Arc::clone(&origins),
+        sessions: Arc::clone(gateway) as _,
+        providers: Arc::clone(gateway) as _,
+        shutdown: gateway.shutdown.clone(),
+        web_sockets: Arc::clone(&gateway.connections.web_sockets),
+        streams: StreamSlots::new(config.limits.max_streams),
+        sign_in_attempts: Attempts::default(),
+    });
+    let data = web::Data::from(Arc::clone(gateway));
+    let connections = Arc::clone(&gateway.connections);
+    let http = config.transports.http.clone();
+    let accepted = connections.accepted_at_most();
+    let server = HttpServer::new(move || {
+        App::new()
+            .app_data(data.clone())
+            .app_data(rest.clone())
+            .configure(http::routes)
+            .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
+            .configure(rest::routes)
+            .configure(dashboard::routes)
+            .default_service(web::to(rest::not_found))
+            .wrap(http::compress::Compress)
+            .wrap(http::limit::RefuseExcess)
+            .wrap(Guard::new(Arc::clone(&origins)))
+    })
+    .workers(if http.workers == 0 { std::thread::available_parallelism().map_or(2, usize::from) } else { http.workers })
+    .on_connect(move |io, data| Connection::register(&connections, io, data))
+    .max_connections(accepted)
+    .client_request_timeout(http.header_timeout)
+    .keep_alive(http.keep_alive)
+    .tcp_nodelay(true)
+    // A client that closes its side has gone away: its request is cancelled, not finished for nobody.
+    .h1_allow_half_closed(false)
+    .shutdown_timeout(config.limits.drain.as_secs().max(1))
+    .disable_signals();
+    let server = match &config.tls {
+        None => server.listen(socket).map_err(listen)?,
+        Some(tls) => server
+            .listen_rustls_0_23(socket, http::tls::server_config(tls).map_err(ServeError::Tls)?)
+            .map_err(listen)?,
+    };
+    let server = server.run();
+    let handle = server.handle();
+    Ok((handle, tokio::spawn(server), address))
+}
+
+/// The attach socket: each connection is a stdio session, on a thread of its own.
+fn serve_socket(thread: &Arbiter, gateway: Arc<Gateway>, listener: socket::Listener, users: Users) {
+    thread.spawn(async move {
+        loop {
+            let stream = tokio::select! {
+                stream = listener.accept() => stream,
+                () = gateway.shutdown.cancelled() => return,
+            };
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::error!(%error, "the attach socket is unusable");
+                    return;
+                }
+            };
+            let gateway = Arc::clone(&gateway);
+            let user = users.enter();
+            actix::spawn(async move {
+                let (reader, mut writer) = stream.into_split();
+                let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
+                let admit =
+                    |hello: hello::Hello| stdio_identity(&gateway, hello.key.as_deref()).map_err(|e| e.to_string());
+                match hello::receive(&mut reader, &mut writer, admit).await {
+                    Ok(Some(identity)) => lines::serve(Arc::clone(&gateway), identity, reader, writer).await,
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(%error, "an attached process went away"),
+                }
+                drop(user);
+            });
+        }
+    });
+}
+
+/// Who a process on stdio or the socket is: the holder of its key, or in `auth.mode: local` the local agent. The
+/// socket is for this user only, as loopback is in that mode.
+fn stdio_identity(gateway: &Gateway, key: Option<&str>) -> Result<Identity, McpError> {
+    match key {
+        Some(key) => gateway.authenticator.key(key, None),
+        None => gateway.authenticator.identify(None, Some(std::net::Ipv4Addr::LOCALHOST.into())),
+    }
+}
+
+impl Running {
+    /// A link that signs a reviewer in once.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn sign_in_link(&self) -> Result<String, McpError> {
+        let code = codes::create(self.keys.keys(), Timestamp::now())?;
+        Ok(codes::link(&self.gateway.config, self.address, &code))
+    }
+
+    /// Serves until something ends it, then ends in order.
+    ///
+    /// # Errors
+    /// [`ServeError::CoreEnded`] when a core part died.
+    pub async fn until_end(mut self) -> Result<(), ServeError> {
+        let ended = self.wait_for_end().await;
+        self.end().await;
+        ended
+    }
+
+    async fn wait_for_end(&mut self) -> Result<(), ServeError> {
+        let linger = self.gateway.config.transports.stdio.linger;
+        let gateway = Arc::clone(&self.gateway);
+        let stdio = async {
+            if !self.options.stdio {
+                return std::future::pending().await;
+            }
+            let key = std::env::var("COUNTERSIGN_KEY").ok();
+            match stdio_identity(&gateway, key.as_deref()) {
+                Ok(identity) => {
+                    lines::serve(Arc::clone(&gateway), identity, tokio::io::stdin(), tokio::io::stdout()).await;
+                }
+                Err(error) => tracing::error!(%error, "stdio is not served"),
+            }
+        };
+        let core = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                if !gateway.changes.is_healthy() || !gateway.router.connected() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            signal = signal() => tracing::info!(signal, "ending"),
+            () = stdio => tracing::info!("stdin has ended"),
+            () = self.users.gone_for(linger), if self.options.detached => tracing::info!("nobody uses this gateway"),
+            () = gateway.shutdown.cancelled() => {}
+            _ = &mut self.serving => tracing::error!("the HTTP server ended"),
+            // Supervision does not survive a panic: the process ends, and the store recovers at the next start.
+            () = core => return Err(ServeError::CoreEnded),
+        }
+        Ok(())
+    }
+
+    async fn end(mut self) {
+        let gateway = &self.gateway;
+        let drain = gateway.config.limits.drain;
+        self.file = None;
+        gateway.shutdown.cancel();
+        let quiet = async {
+            while gateway.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(drain, quiet).await.is_err() {
+            tracing::warn!(requests = gateway.in_flight(), "requests were still running at the deadline");
+        }
+        gateway.changes.shutdown(drain).await;
+        gateway.ended.cancel();
+        // Sessions close their connections; whoever does not let go is cut with the process.
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;
+        drop(self.server.stop(false));
+        for thread in &self.core {
+            thread.stop();
+        }
+        tracing::info!("ended");
+    }
+}
+
+async fn signal() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let wait = |kind| async move {
+        match signal(kind) {
+            Ok(mut signals) => drop(signals.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = wait(SignalKind::terminate()) => "SIGTERM",
+        () = wait(SignalKind::interrupt()) => "SIGINT",
+    }
+}
+
+/// Runs a gateway to its end on this thread, telling a person at a terminal where to go.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn run(config: Config, options: Options) -> Result<(), ServeError> {
+    actix::System::new().block_on(async move {
+        let running = start(config, options).await?;
+        if !options.stdio && !options.detached && std::io::stderr().is_terminal() {
+            match running.sign_in_link() {
+                Ok(link) => tracing::info!("{}", &format!("Dashboard (the link signs you in once): {link}")),
+                Err(error) => tracing::warn!(%error, "no sign-in link"),
+            }
+        }
+        running.until_end().await
+    })
+}

@@ -1,0 +1,243 @@
+//! The Session actor: one per session, of one type whatever the transport.
+//!
+//! It owns the session's beginning and end, its heartbeat and its idle expiry. It never waits for anything:
+//! requests run as tasks beside it, so that no call ever stands in another's way.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
+use bytes::Bytes;
+use jiff::Timestamp;
+
+use super::{
+    inbound,
+    outbox::Wake,
+    shared::{Channel, SessionShared, Transport},
+};
+use crate::{gateway::Gateway, router::actor::SessionClosed};
+
+/// How a connection that closes is told why (RFC 6455 close codes).
+pub mod close {
+    pub const GOING_AWAY: u16 = 1001;
+    pub const POLICY: u16 = 1008;
+    pub const TIMEOUT: u16 = 4000;
+    pub const REPLACED: u16 = 4001;
+}
+
+/// The connection that serves a session at the moment.
+pub struct Pump {
+    /// Unique among all pumps of the process; a message of an old one is told apart by it.
+    pub id: u64,
+    pub wake: Wake,
+    /// Breaks the connection without waiting for its peer.
+    pub cut: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// See the module's page.
+pub struct Session {
+    shared: Arc<SessionShared>,
+    gateway: Arc<Gateway>,
+    /// Pings the peer so often; `None` where the transport shows a dead peer by itself.
+    heartbeat: Option<Duration>,
+    /// The peer has shown a sign of life since the last ping.
+    alive: bool,
+    pump: Option<Pump>,
+    /// A session that lost its connection ends when this fires.
+    farewell: Option<SpawnHandle>,
+}
+
+/// How long a WebSocket session waits for its client to come back.
+const RESUME_WINDOW: Duration = Duration::from_secs(120);
+
+/// How long a closing connection may take to read its last frames.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+impl Session {
+    /// Starts the actor on this thread and enters it in the registry.
+    pub fn open(gateway: &Arc<Gateway>, shared: Arc<SessionShared>, heartbeat: Option<Duration>) -> actix::Addr<Self> {
+        let session = Self {
+            shared: shared.clone(),
+            gateway: gateway.clone(),
+            heartbeat,
+            alive: true,
+            pump: None,
+            farewell: None,
+        };
+        let addr = session.start();
+        gateway.registry.insert(shared.clone(), addr.clone());
+        gateway.session_event("session.opened", &shared);
+        addr
+    }
+
+    fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
+        tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.close(code, reason);
+        }
+        self.shared.ended.cancel();
+        if let Some(pump) = self.pump.take() {
+            // A peer that reads gets the close frame; one that does not is cut off.
+            let unread = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
+            let grace = if unread || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
+            actix::spawn(async move {
+                tokio::time::sleep(grace).await;
+                (pump.cut)();
+            });
+        }
+        ctx.stop();
+    }
+
+    fn beat(&mut self, ctx: &mut Context<Self>) {
+        if self.pump.is_none() {
+            return;
+        }
+        if !self.alive {
+            tracing::info!(session = %self.shared.short_id(), "peer does not answer, session ends");
+            return self.end(ctx, close::TIMEOUT, "no sign of life");
+        }
+        self.alive = false;
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.ping();
+        }
+    }
+
+    fn check_idle(&mut self, ctx: &mut Context<Self>) {
+        let idle = Timestamp::now().duration_since(self.shared.last_active());
+        let limit = self.gateway.config.limits.session_idle;
+        if self.shared.in_flight() == 0 && idle.unsigned_abs() >= limit {
+            self.end(ctx, close::GOING_AWAY, "idle");
+        }
+    }
+}
+
+impl Actor for Session {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        if let Some(interval) = self.heartbeat {
+            ctx.run_interval(interval, Self::beat);
+        }
+        if matches!(self.shared.channel, Channel::Streams(_)) {
+            let interval = self.gateway.config.limits.session_idle / 4;
+            ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
+        }
+        let ended = self.shared.ended.clone();
+        let addr = ctx.address();
+        // The token is the one end of a session that other threads can reach: an overflow, a DELETE, the shutdown.
+        if !matches!(self.shared.channel, Channel::None) {
+            actix::spawn(async move {
+                ended.cancelled().await;
+                let _ = addr.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
+            });
+        }
+    }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        self.shared.ended.cancel();
+        self.gateway.registry.remove(&self.shared.id);
+        let uris = self.shared.take_subscriptions();
+        if !uris.is_empty() {
+            self.gateway.router.do_send(SessionClosed { session: self.shared.id.clone(), uris });
+        }
+        self.gateway.session_event("session.closed", &self.shared);
+    }
+}
+
+/// Sent by a pump: one message as it came in.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Inbound(pub Bytes);
+
+impl Handler<Inbound> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Inbound(frame): Inbound, _: &mut Self::Context) {
+        self.alive = true;
+        self.shared.touch();
+        inbound::frame(&self.gateway, &self.shared, frame);
+    }
+}
+
+/// Sent by a pump: the peer lives (a pong, or a ping of its own).
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct SignOfLife;
+
+impl Handler<SignOfLife> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: SignOfLife, _: &mut Self::Context) {
+        self.alive = true;
+    }
+}
+
+/// Sent by a pump that ends. A handshake-era WebSocket session waits for its client to come back; others end.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Disconnected {
+    /// [`Pump::id`].
+    pub pump: u64,
+}
+
+impl Handler<Disconnected> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Disconnected { pump }: Disconnected, ctx: &mut Self::Context) {
+        if self.pump.as_ref().is_none_or(|current| current.id != pump) {
+            return;
+        }
+        self.pump = None;
+        let resumable = self.shared.transport == Transport::WebSocket
+            && self.shared.legacy_revision().is_some()
+            && !self.shared.ended.is_cancelled();
+        if !resumable {
+            return self.end(ctx, close::GOING_AWAY, "disconnected");
+        }
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.detach();
+        }
+        let window = RESUME_WINDOW.min(self.gateway.config.limits.session_idle);
+        self.farewell =
+            Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
+    }
+}
+
+/// Sent by a connection that serves this session from now on: the first one, or that of a client that comes back
+/// (after [`super::outbox::Outbox::rewind`]). A connection that served it before is cut.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Attach(pub Pump);
+
+impl Handler<Attach> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Attach(pump): Attach, ctx: &mut Self::Context) {
+        if let Some(handle) = self.farewell.take() {
+            ctx.cancel_future(handle);
+        }
+        self.alive = true;
+        self.shared.touch();
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.attach(pump.wake.clone());
+        }
+        if let Some(old) = self.pump.replace(pump) {
+            (old.cut)();
+        }
+    }
+}
+
+/// Ends the session, from whoever has the right to.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct EndSession {
+    pub code: u16,
+    pub reason: &'static str,
+}
+
+impl Handler<EndSession> for Session {
+    type Result = ();
+
+    fn handle(&mut self, EndSession { code, reason }: EndSession, ctx: &mut Self::Context) {
+        self.end(ctx, code, reason);
+    }
+}

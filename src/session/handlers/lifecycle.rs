@@ -1,0 +1,147 @@
+//! Opening, identity and state of the gateway itself: `initialize`, `server/discover`, log level, and our own
+//! `health/check`, `info/server`, `metrics/get`.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{CacheHint, Reply};
+use crate::{
+    config::PolicyDefault,
+    gateway::Gateway,
+    protocol::{ErrorKind, McpError, Revision, envelope::Request, negotiate, params},
+    session::{ClientFacts, exchange::Exchange},
+};
+
+/// What a model is told of this server.
+pub const INSTRUCTIONS: &str = "Countersign lets you read freely and puts a person between you and every write. \
+A tool that writes answers at once with a pending change and its id: nothing has happened yet. A person sees the \
+change as a diff and approves or rejects it. Call `wait_for_change` with the id to wait for the decision, or \
+`get_change` to look; a rejection carries the reviewer's reason. Do not repeat a write because it is pending; \
+withdraw it with `withdraw_change` if you no longer want it.";
+
+/// What the gateway can do, for one revision: exactly what works.
+#[must_use]
+pub fn capabilities(revision: Revision) -> Value {
+    let mut out = json!({
+        "tools": {},
+        "resources": { "subscribe": true, "listChanged": true },
+        "prompts": {},
+        "logging": {},
+    });
+    if revision.rules().completions_capability {
+        out["completions"] = json!({});
+    }
+    out
+}
+
+/// The gateway's name and version; newer revisions also have a title and a description.
+#[must_use]
+pub fn server_info(revision: Revision) -> Value {
+    let mut out = json!({ "name": "countersign", "version": env!("CARGO_PKG_VERSION") });
+    if revision.rules().structured_content {
+        out["title"] = "Countersign".into();
+    }
+    out
+}
+
+/// The handshake (2025-11-25/basic/lifecycle#initialization).
+pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let session = &exchange.session;
+    if session.legacy_revision().is_some() {
+        return Err(McpError::new(ErrorKind::InvalidRequest, "this session is initialized already"));
+    }
+    let params: params::Initialize<'_> = params::parse(request.params)?;
+    let revision = negotiate::initialize(&params.protocol_version, exchange.gateway.config.strict_versions)?;
+    session.set_facts(Arc::new(ClientFacts {
+        revision,
+        client: Some(params.client_info),
+        capabilities: params.capabilities.get().into(),
+    }));
+    let result = json!({
+        "protocolVersion": revision.as_str(),
+        "capabilities": capabilities(revision),
+        "serverInfo": server_info(revision),
+        "instructions": INSTRUCTIONS,
+    });
+    Ok(Reply { revision: Some(revision), ..Reply::new(result.to_string()) })
+}
+
+/// 2026-07-28/server/discover.
+pub fn discover(_: &Exchange) -> Reply {
+    let result = json!({
+        "supportedVersions": [Revision::MODERN.as_str()],
+        "capabilities": capabilities(Revision::MODERN),
+        "instructions": INSTRUCTIONS,
+    });
+    Reply::new(result.to_string()).cached(CacheHint::STATIC)
+}
+
+/// 2025-11-25/server/utilities/logging.
+pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::SetLevel = params::parse(request.params)?;
+    exchange.session.set_log_level(params.level);
+    Ok(Reply::new("{}".into()))
+}
+
+/// Live, and able to take work.
+pub fn health_of(gateway: &Gateway) -> Value {
+    let store = gateway.changes.is_healthy();
+    let draining = gateway.shutdown.is_cancelled();
+    let ready = store && !draining && gateway.routes.load().generation > 0;
+    json!({
+        "status": if ready { "ok" } else { "unavailable" },
+        "live": true,
+        "ready": ready,
+        "checks": { "store": if store { "ok" } else { "failed" }, "draining": draining },
+    })
+}
+
+/// Our own `health/check`: what `GET /health` says.
+pub fn health(exchange: &Exchange) -> Reply {
+    Reply::new(health_of(&exchange.gateway).to_string())
+}
+
+/// What `GET /info` says too. Nothing in it is private.
+#[must_use]
+pub fn info_of(gateway: &Gateway) -> Value {
+    let table = gateway.routes.load();
+    json!({
+        "name": "countersign",
+        "title": "Countersign",
+        "version": env!("CARGO_PKG_VERSION"),
+        "protocolVersions": Revision::ALL.map(Revision::as_str),
+        "transports": {
+            "streamableHttp": "/mcp",
+            "websocket": "/ws",
+            "sse": { "stream": "/sse", "messages": "/messages" },
+            "http": "/tools",
+            "stdio": "countersign stdio",
+        },
+        "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
+        "tools": table.tools().len(),
+        "prompts": table.prompts().len(),
+        "policy": policy_name(gateway.config.policy.default),
+        "uptimeSeconds": gateway.started.elapsed().as_secs(),
+    })
+}
+
+const fn policy_name(default: PolicyDefault) -> &'static str {
+    match default {
+        PolicyDefault::Allow => "allow",
+        PolicyDefault::ReviewWrites => "review_writes",
+        PolicyDefault::ReviewAll => "review_all",
+        PolicyDefault::Deny => "deny",
+    }
+}
+
+/// Our own `info/server`.
+pub fn info(exchange: &Exchange) -> Reply {
+    Reply::new(info_of(&exchange.gateway).to_string())
+}
+
+/// Our own `metrics/get`: what `GET /metrics` says, as text.
+pub fn metrics(exchange: &Exchange) -> Reply {
+    let text = exchange.gateway.render_metrics();
+    Reply::new(json!({ "contentType": "text/plain; version=0.0.4", "text": text }).to_string())
+}

@@ -1,0 +1,86 @@
+//! `subscriptions/listen`: a request that stays open and carries what was asked for
+//! (2026-07-28/basic/patterns/subscriptions).
+
+use std::{collections::HashSet, sync::Arc};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Reply;
+use crate::{
+    gateway::Gateway,
+    protocol::{
+        ErrorKind, McpError, encode,
+        envelope::Request,
+        params::{self, keys},
+    },
+    router::{
+        actor::{Listen, Unlisten},
+        subscribers::{ListenFilter, ListenSink},
+    },
+    session::exchange::{Exchange, Related},
+};
+
+/// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
+pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+    let params: params::Listen<'_> = params::parse(request.params)?;
+    let gateway = &exchange.gateway;
+    let _slot = gateway.long_lived(&exchange.identity.principal)?;
+    let table = gateway.routes.load();
+    let uris: HashSet<String> = params
+        .notifications
+        .resource_subscriptions
+        .into_iter()
+        .filter(|uri| table.resource(uri).is_some())
+        .map(std::borrow::Cow::into_owned)
+        .collect();
+    let max = gateway.config.limits.max_subscriptions;
+    if uris.len() > max {
+        return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
+    }
+    drop(table);
+    let filter = ListenFilter { resources_list_changed: params.notifications.resources_list_changed, uris };
+    let related = exchange.related.clone();
+    // A listener that does not read loses its stream: it learns of the loss when it opens another.
+    let deaf = CancellationToken::new();
+    let sink: ListenSink = {
+        let deaf = deaf.clone();
+        Arc::new(move |message| {
+            let sent = related.send(message);
+            if !sent {
+                deaf.cancel();
+            }
+            sent
+        })
+    };
+    let key = gateway
+        .router
+        .send(Listen { id: request.id.clone(), filter, sink })
+        .await
+        .map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+    let _open = Open { gateway: gateway.clone(), key };
+    tokio::select! {
+        () = gateway.shutdown.cancelled() => {
+            // On a shared channel the teardown is told as a cancellation too
+            // (2026-07-28/basic/patterns/cancellation: a server must, for listen requests).
+            if matches!(exchange.related, Related::Outbox(_)) {
+                let params = format!(r#"{{"requestId":{},"reason":"the gateway is shutting down"}}"#, request.id);
+                exchange.related.send(encode::notification("notifications/cancelled", Some(&params)));
+            }
+        }
+        () = cancel.cancelled() => {}
+        () = deaf.cancelled() => {}
+    }
+    Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
+}
+
+/// Takes the listener from the router however the request ends.
+struct Open {
+    gateway: Arc<Gateway>,
+    key: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.gateway.router.do_send(Unlisten(self.key));
+    }
+}

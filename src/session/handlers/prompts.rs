@@ -1,0 +1,87 @@
+//! Prompts, and completion of their arguments and of resource templates.
+
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{CacheHint, Reply, page::page};
+use crate::{
+    protocol::{ErrorKind, McpError, envelope::Request, params},
+    providers::CompletionRef,
+    session::exchange::Exchange,
+};
+
+/// Values at most (2025-11-25/server/utilities/completion).
+const MAX_VALUES: usize = 100;
+
+/// `prompts/list`.
+pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let table = exchange.gateway.routes.load();
+    let prompts = table.prompts().iter().map(|route| route.listed(exchange.revision()));
+    let json = page("prompts", prompts, params.cursor.as_deref(), table.generation)?;
+    Ok(Reply::new(json).cached(CacheHint::STATIC))
+}
+
+/// `prompts/get`.
+pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+    let params: params::GetPrompt<'_> = params::parse(request.params)?;
+    let route = exchange.gateway.routes.load().prompt(&params.name).ok_or_else(|| not_found(&params.name))?;
+    for argument in route.def.arguments.iter().filter(|a| a.required) {
+        if !params.arguments.contains_key(&argument.name) {
+            return Err(McpError::new(
+                ErrorKind::InvalidParams,
+                format!("the prompt {} needs the argument `{}`", route.def.name, argument.name),
+            )
+            .with("argument", argument.name.clone()));
+        }
+    }
+    let context = exchange.call_context(cancel.clone(), None);
+    let work = route.provider.get_prompt(&route.def.name, &params.arguments, &context);
+    let result = exchange.gateway.in_time(work).await?;
+    let messages: Vec<Value> = result
+        .messages
+        .iter()
+        .map(|m| json!({ "role": m.role, "content": { "type": "text", "text": m.text } }))
+        .collect();
+    Ok(Reply::new(json!({ "description": result.description, "messages": messages }).to_string()))
+}
+
+/// `completion/complete`.
+pub async fn complete(
+    exchange: &Exchange,
+    request: &Request<'_>,
+    cancel: &CancellationToken,
+) -> Result<Reply, McpError> {
+    let params: params::Complete<'_> = params::parse(request.params)?;
+    let table = exchange.gateway.routes.load_full();
+    let (provider, reference) = match &params.reference {
+        params::Reference::Prompt { name } => {
+            let route = table.prompt(name).ok_or_else(|| not_found(name))?;
+            (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()))
+        }
+        params::Reference::Resource { uri } => {
+            let provider = table.resource(uri).ok_or_else(|| {
+                let uri: String = uri.chars().take(2048).collect();
+                McpError::new(ErrorKind::InvalidParams, "no such resource template").with("uri", uri)
+            })?;
+            (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()))
+        }
+    };
+    let context = exchange.call_context(cancel.clone(), None);
+    let given: &Map<String, Value> = &params.context.arguments;
+    let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
+    let work = provider.complete(&reference, typed, given, &context);
+    let mut completion = exchange.gateway.in_time(work).await?;
+    let found = completion.values.len();
+    completion.values.truncate(MAX_VALUES);
+    let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || found > MAX_VALUES });
+    if let Some(total) = completion.total {
+        out["total"] = total.into();
+    }
+    Ok(Reply::new(json!({ "completion": out }).to_string()))
+}
+
+fn not_found(name: &str) -> McpError {
+    let name: String = name.chars().take(128).collect();
+    McpError::new(ErrorKind::PromptNotFound, format!("Unknown prompt: {name}")).with("prompt", name)
+}

@@ -1,0 +1,87 @@
+//! Resources: lists, templates, reading, and the handshake era's subscriptions.
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::{CacheHint, Reply, page::page};
+use crate::{
+    protocol::{ErrorKind, McpError, envelope::Request, params},
+    router::{
+        actor::{Subscribe, Unsubscribe},
+        listing,
+    },
+    session::exchange::Exchange,
+};
+
+/// `resources/list`: what all providers have, in their order.
+pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let table = exchange.gateway.routes.load_full();
+    let context = exchange.call_context(cancel.clone(), None);
+    let mut items = Vec::new();
+    for provider in table.providers() {
+        match exchange.gateway.in_time(provider.resources(&context)).await {
+            Ok(resources) => items.extend(resources.iter().map(|r| listing::resource(r, exchange.revision()))),
+            // One bad provider never spoils the others.
+            Err(error) => tracing::warn!(provider = provider.name(), %error, "resources left out of a list"),
+        }
+    }
+    let json = page("resources", items.iter().map(String::as_str), params.cursor.as_deref(), table.generation)?;
+    Ok(Reply::new(json).cached(CacheHint::LIVE))
+}
+
+/// `resources/templates/list`.
+pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let table = exchange.gateway.routes.load();
+    let items: Vec<String> = table.templates().iter().map(|t| listing::template(t, exchange.revision())).collect();
+    let json = page("resourceTemplates", items.iter().map(String::as_str), params.cursor.as_deref(), table.generation)?;
+    Ok(Reply::new(json).cached(CacheHint::STATIC))
+}
+
+/// `resources/read`.
+pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+    let params: params::ReadResource<'_> = params::parse(request.params)?;
+    let provider = exchange.gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
+    let context = exchange.call_context(cancel.clone(), None);
+    let contents = exchange.gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
+    Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
+}
+
+/// `resources/subscribe`. The resource must exist: a subscription to nothing would wait in silence for ever.
+pub async fn subscribe(
+    exchange: &Exchange,
+    request: &Request<'_>,
+    cancel: &CancellationToken,
+) -> Result<Reply, McpError> {
+    let params: params::Subscribe<'_> = params::parse(request.params)?;
+    let gateway = &exchange.gateway;
+    let provider = gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
+    let context = exchange.call_context(cancel.clone(), None);
+    gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
+    let max = gateway.config.limits.max_subscriptions;
+    if !exchange.session.subscribe(&params.uri, max) {
+        return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
+    }
+    let subscribe = Subscribe { session: exchange.session.clone(), uri: params.uri.into_owned() };
+    gateway.router.send(subscribe).await.map_err(|_| gone())?;
+    Ok(Reply::new("{}".into()))
+}
+
+/// `resources/unsubscribe`; unknown subscriptions are none any more.
+pub async fn unsubscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::Subscribe<'_> = params::parse(request.params)?;
+    exchange.session.unsubscribe(&params.uri);
+    let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uri: params.uri.into_owned() };
+    exchange.gateway.router.send(unsubscribe).await.map_err(|_| gone())?;
+    Ok(Reply::new("{}".into()))
+}
+
+fn not_found(uri: &str) -> McpError {
+    let uri: String = uri.chars().take(2048).collect();
+    McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", uri)
+}
+
+fn gone() -> McpError {
+    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")
+}

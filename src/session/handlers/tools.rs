@@ -1,0 +1,231 @@
+//! `tools/list` and `tools/call`, and what becomes of a call: it runs, or it becomes a pending change.
+
+use std::sync::Arc;
+
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{CacheHint, Reply, page::page};
+use crate::{
+    changes::Change,
+    middleware::{policy::Gate, validate},
+    pending::Proposal,
+    protocol::{
+        ErrorKind, McpError, Revision, arguments,
+        envelope::Request,
+        params::{self, LoggingLevel},
+    },
+    providers::{ToolResult, gateway_tools::pending_result},
+    router::ToolRoute,
+    session::exchange::Exchange,
+};
+
+/// `tools/list`: stably ordered, rendered when the table was built.
+pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let table = exchange.gateway.routes.load();
+    let revision = exchange.revision();
+    let tools = table.tools().iter().map(|route| route.listed(revision));
+    let json = page("tools", tools, params.cursor.as_deref(), table.generation)?;
+    Ok(Reply::new(json).cached(CacheHint::STATIC))
+}
+
+/// A call as every door makes it.
+pub struct Call<'a> {
+    pub name: &'a str,
+    /// A JSON object; absent is an empty one.
+    pub arguments: Option<&'a RawValue>,
+    pub idempotency_key: Option<&'a str>,
+    /// Raw JSON.
+    pub progress_token: Option<&'a str>,
+}
+
+/// What became of a call.
+pub enum ToolOutcome {
+    /// It ran; a failure of the tool itself is in here too.
+    Done(ToolResult, Option<ErrorKind>),
+    /// It waits for a person.
+    Pending(Arc<Change>),
+}
+
+impl ToolOutcome {
+    /// What went wrong, if the call itself failed.
+    #[must_use]
+    pub const fn failure(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Done(_, failure) => *failure,
+            Self::Pending(_) => None,
+        }
+    }
+}
+
+/// `tools/call`.
+pub async fn call_request(
+    exchange: &Exchange,
+    request: &Request<'_>,
+    cancel: &CancellationToken,
+) -> Result<Reply, McpError> {
+    let params: params::CallTool<'_> = params::parse(request.params)?;
+    let meta = params::meta(request.params)?;
+    let call = Call {
+        name: &params.name,
+        arguments: params.arguments,
+        idempotency_key: meta.idempotency_key.as_deref(),
+        progress_token: meta.progress_token.map(RawValue::get),
+    };
+    let outcome = call_or_explain(exchange, &call, cancel).await?;
+    let failure = outcome.failure();
+    let pending = matches!(outcome, ToolOutcome::Pending(_));
+    let json = match outcome {
+        ToolOutcome::Done(result, failure) => {
+            // An error's shape would break the tool's own output schema; its text says it all.
+            encode(&result, exchange.revision(), failure.is_none())
+        }
+        ToolOutcome::Pending(change) => encode(&pending_result(&change), exchange.revision(), true),
+    };
+    Ok(Reply { failure, pending, ..Reply::new(json) })
+}
+
+/// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
+/// (2025-11-25/server/tools#error-handling).
+async fn call_or_explain(
+    exchange: &Exchange,
+    call: &Call<'_>,
+    cancel: &CancellationToken,
+) -> Result<ToolOutcome, McpError> {
+    match self::call(exchange, call, cancel).await {
+        Err(error)
+            if error.kind == ErrorKind::ValidationFailed
+                && exchange.revision().rules().invalid_arguments_are_tool_errors =>
+        {
+            Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Validates a call, asks the policy, and lets it run or puts it under review.
+///
+/// # Errors
+/// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
+pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationToken) -> Result<ToolOutcome, McpError> {
+    let gateway = &exchange.gateway;
+    let route = gateway.routes.load().tool(call.name).ok_or_else(|| {
+        let name: String = call.name.chars().take(128).collect();
+        McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}")).with("tool", name)
+    })?;
+    let empty;
+    let raw = match call.arguments {
+        Some(raw) => raw,
+        None => {
+            empty = to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))?;
+            &empty
+        }
+    };
+    validate::check(&route, raw)?;
+    let gate = match crate::middleware::policy::check(&route) {
+        Ok(gate) => gate,
+        Err(error) => return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))),
+    };
+    let outcome = match gate {
+        Gate::Open => run(exchange, &route, raw, call, cancel).await,
+        Gate::Review => propose(exchange, &route, raw, call, cancel).await,
+    };
+    match outcome {
+        Err(error) if is_the_tools_own(error.kind) => {
+            Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Failures that the model can act on; the others are the gateway's.
+fn is_the_tools_own(kind: ErrorKind) -> bool {
+    !matches!(
+        kind,
+        ErrorKind::Internal
+            | ErrorKind::InvalidRequest
+            | ErrorKind::InvalidParams
+            | ErrorKind::Overloaded
+            | ErrorKind::RateLimited
+            | ErrorKind::StoreUnavailable
+            | ErrorKind::ShuttingDown
+            | ErrorKind::Timeout
+            | ErrorKind::Cancelled
+            | ErrorKind::Unauthorized
+            | ErrorKind::Forbidden
+    )
+}
+
+async fn run(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    arguments: &RawValue,
+    call: &Call<'_>,
+    cancel: &CancellationToken,
+) -> Result<ToolOutcome, McpError> {
+    let context = exchange.call_context(cancel.clone(), call.progress_token);
+    let work = route.provider.call(&route.def.name, arguments, &context);
+    let result = if route.def.long_running {
+        // Bounded by the tool itself; here only their number is.
+        let _slot = exchange.gateway.long_lived(&exchange.identity.principal)?;
+        work.await?
+    } else {
+        exchange.gateway.in_time(work).await?
+    };
+    let failure = result.is_error.then_some(ErrorKind::ToolExecution);
+    Ok(ToolOutcome::Done(result, failure))
+}
+
+async fn propose(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    raw: &RawValue,
+    call: &Call<'_>,
+    cancel: &CancellationToken,
+) -> Result<ToolOutcome, McpError> {
+    let gateway = &exchange.gateway;
+    // What a person approves must mean one thing only: no key may stand there twice.
+    arguments::check(raw, gateway.config.limits.max_depth)?;
+    let context = exchange.call_context(cancel.clone(), None);
+    let preview = gateway.in_time(route.provider.preview(&route.def.name, raw, &context)).await?;
+    let proposal = Proposal {
+        proposer: exchange.proposer(),
+        provider: route.provider.name().to_owned(),
+        tool: route.def.name.clone(),
+        tool_title: route.def.title.clone(),
+        tool_hash: route.hash.clone(),
+        arguments: raw.to_owned().into(),
+        preview,
+        idempotency_key: call.idempotency_key.map(str::to_owned),
+        expire_after: gateway.config.changes.expire_after,
+    };
+    let change = gateway.changes.propose(proposal).await?;
+    exchange.log(
+        LoggingLevel::Notice,
+        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.summary }),
+    );
+    Ok(ToolOutcome::Pending(change))
+}
+
+/// A tool result in the client's revision.
+fn encode(result: &ToolResult, revision: Revision, structured: bool) -> String {
+    let mut out = String::with_capacity(result.content.get().len() + 64);
+    out.push_str(r#"{"content":"#);
+    out.push_str(result.content.get());
+    if structured
+        && revision.rules().structured_content
+        && let Some(content) = &result.structured_content
+    {
+        out.push_str(r#","structuredContent":"#);
+        out.push_str(content.get());
+    }
+    if result.is_error {
+        out.push_str(r#","isError":true"#);
+    }
+    out.push('}');
+    out
+}

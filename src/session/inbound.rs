@@ -1,0 +1,336 @@
+//! Messages as they come in: which era and revision they speak, what becomes of each, and how batches are regrouped.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream};
+use serde_json::value::RawValue;
+
+use super::{
+    exchange::{Answer, Exchange, InFlight, Related},
+    handlers::{self, Reply},
+    shared::{Channel, ClientFacts, SessionShared, Transport},
+};
+use crate::{
+    auth::Identity,
+    gateway::Gateway,
+    middleware,
+    protocol::{
+        Era, ErrorKind, McpError, RequestId, Revision, encode,
+        envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
+        headers,
+        method::Method,
+        params::{self, LoggingLevel, Meta},
+    },
+    telemetry::RequestMetrics,
+};
+
+/// Where a message came in: everything about it but its own text.
+#[derive(Clone)]
+pub struct Door {
+    pub gateway: Arc<Gateway>,
+    pub session: Arc<SessionShared>,
+    pub identity: Identity,
+    pub transport: Transport,
+    pub related: Related,
+    /// What a handshake-era message means before (or without) a handshake.
+    pub assumed: Revision,
+}
+
+/// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
+pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes) {
+    let door = Door {
+        gateway: gateway.clone(),
+        session: session.clone(),
+        identity: session.identity.clone(),
+        transport: session.transport,
+        related: Related::Outbox(session.clone()),
+        assumed: Revision::NEWEST_LEGACY,
+    };
+    let work = async move {
+        if let Some(answer) = door.frame(&frame).await {
+            door.related.send(answer.bytes);
+        }
+    };
+    poll_then_spawn(work);
+}
+
+/// Runs a future to its first wait here and now, and the rest, if any, as a task. So the order of messages is kept
+/// for all that is answered at once (`initialize` before what follows it), and those cost no task.
+pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
+    let mut work = Box::pin(work);
+    if work.as_mut().now_or_never().is_none() {
+        actix::spawn(work);
+    }
+}
+
+impl Door {
+    /// Handles a whole frame or body; `None` where there is nothing to answer.
+    pub async fn frame(&self, frame: &[u8]) -> Option<Answer> {
+        match envelope::parse(frame, &self.gateway.envelope_limits()) {
+            Ok(Incoming::Single(message)) => self.message(message).await,
+            Ok(Incoming::Batch(members)) => self.batch(members).await,
+            Err(fault) => self.fault(&fault),
+        }
+    }
+
+    /// The revision in which to speak of a message that could not be read.
+    pub fn revision(&self) -> Revision {
+        self.session.legacy_revision().unwrap_or(self.assumed)
+    }
+
+    /// What is said of a message that is none; `None` for a bad notification, which nobody waits for.
+    pub fn fault(&self, fault: &EnvelopeFault) -> Option<Answer> {
+        RequestMetrics::get().error(fault.error.kind);
+        (!fault.silent).then(|| Answer::error(fault.id.as_ref(), &fault.error, self.revision()))
+    }
+
+    pub async fn message(&self, message: Message<'_>) -> Option<Answer> {
+        match message {
+            Message::Request(request) => self.request(&request).await,
+            Message::Notification(notification) => {
+                self.notification(&notification);
+                None
+            }
+            // The gateway has asked nothing, so there is nothing this could answer.
+            Message::Response(_) => None,
+        }
+    }
+
+    async fn request(&self, request: &Request<'_>) -> Option<Answer> {
+        match self.exchange(request) {
+            Ok(exchange) => answer(&exchange, request).await,
+            Err((error, revision)) => Some(Answer::error(Some(&request.id), &error, revision)),
+        }
+    }
+
+    /// Decides era and revision of a request, and what its client says of itself.
+    pub fn exchange(&self, request: &Request<'_>) -> Result<Exchange, (McpError, Revision)> {
+        let meta = params::meta(request.params).map_err(|e| (e, self.revision()))?;
+        let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
+        let facts = if params::is_modern(&meta) {
+            let facts = modern_facts(&meta).map_err(|e| (e, Revision::MODERN))?;
+            if self.session.legacy_revision().is_none() {
+                self.session.set_facts(facts.clone());
+            }
+            facts
+        } else {
+            self.legacy_facts(request)?
+        };
+        Ok(Exchange {
+            gateway: self.gateway.clone(),
+            session: self.session.clone(),
+            facts,
+            identity: self.identity.clone(),
+            transport: self.transport,
+            related: self.related.clone(),
+            log_level,
+        })
+    }
+
+    fn legacy_facts(&self, request: &Request<'_>) -> Result<Arc<ClientFacts>, (McpError, Revision)> {
+        if let Some(facts) = self.session.facts().filter(|f| f.revision.era() == Era::Legacy) {
+            // A client that works has finished its handshake, whether or not it said so.
+            if request.method != "initialize" && request.method != "ping" {
+                self.session.mark_initialized();
+            }
+            return Ok(facts);
+        }
+        if Method::parse(&request.method).is_some_and(Method::needs_session) {
+            let error = McpError::new(
+                ErrorKind::NotInitialized,
+                "send `initialize` first, or name a protocol version in `_meta`",
+            );
+            return Err((error, self.assumed));
+        }
+        Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, capabilities: "{}".into() }))
+    }
+
+    pub fn notification(&self, notification: &Notification<'_>) {
+        match Method::parse(&notification.method) {
+            Some(Method::Initialized) => self.session.mark_initialized(),
+            Some(Method::Cancelled) => {
+                if let Ok(cancelled) = params::parse::<params::Cancelled<'_>>(notification.params) {
+                    tracing::debug!(
+                        session = %self.session.short_id(), id = %cancelled.request_id, reason = ?cancelled.reason,
+                        "cancelled by its client"
+                    );
+                    self.session.cancel(&cancelled.request_id);
+                }
+            }
+            // Nothing else that a client may tell concerns the gateway itself, and nothing is answered.
+            _ => tracing::trace!(method = %notification.method, "notification ignored"),
+        }
+    }
+
+    /// Runs the members of a batch at a time up to a limit and regroups the answers
+    /// (2025-03-26/basic/index#batching).
+    pub async fn batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<Answer> {
+        let revision = self.revision();
+        if !revision.rules().batches {
+            let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
+            return Some(Answer::error(None, &error, revision));
+        }
+        let mut answers: Vec<Option<Bytes>> = Vec::with_capacity(members.len());
+        let mut requests = Vec::new();
+        for member in &members {
+            let at = answers.len();
+            answers.push(None);
+            match member {
+                Err(fault) => answers[at] = self.fault(fault).map(|a| a.bytes),
+                Ok(Message::Request(request)) if request.method == "initialize" => {
+                    let error = McpError::new(ErrorKind::InvalidRequest, "`initialize` must not be part of a batch");
+                    answers[at] = Some(Answer::error(Some(&request.id), &error, revision).bytes);
+                }
+                Ok(Message::Request(request)) => requests.push((at, request)),
+                Ok(Message::Notification(notification)) => self.notification(notification),
+                Ok(Message::Response(_)) => {}
+            }
+        }
+        let groups = self.share_identical_reads(&requests);
+        let done: Vec<_> = stream::iter(groups)
+            .map(|group| self.group(group))
+            .buffer_unordered(self.gateway.config.limits.batch_concurrency.max(1))
+            .collect()
+            .await;
+        for (at, bytes) in done.into_iter().flatten() {
+            answers[at] = Some(bytes);
+        }
+        let answers: Vec<Bytes> = answers.into_iter().flatten().collect();
+        (!answers.is_empty()).then(|| Answer { bytes: encode::batch(&answers), error: None })
+    }
+
+    /// Groups requests of which one call can answer all: the same read with the same parameters.
+    fn share_identical_reads<'r, 'a>(
+        &self,
+        requests: &[(usize, &'r Request<'a>)],
+    ) -> Vec<Vec<(usize, &'r Request<'a>)>> {
+        let mut groups: Vec<Vec<(usize, &Request<'_>)>> = Vec::new();
+        let mut known: HashMap<(&str, &str), usize> = HashMap::new();
+        for &(at, request) in requests {
+            let key = (request.method.as_ref(), request.params.map_or("", |p| p.get()));
+            if !handlers::is_shareable_read(&self.gateway, request) {
+                groups.push(vec![(at, request)]);
+            } else if let Some(&group) = known.get(&key) {
+                groups[group].push((at, request));
+            } else {
+                known.insert(key, groups.len());
+                groups.push(vec![(at, request)]);
+            }
+        }
+        groups
+    }
+
+    async fn group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
+        let Some(&(at, first)) = group.first() else { return Vec::new() };
+        if group.len() == 1 {
+            return self.request(first).await.map(|a| (at, a.bytes)).into_iter().collect();
+        }
+        let exchange = match self.exchange(first) {
+            Ok(exchange) => exchange,
+            Err((error, revision)) => {
+                return group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect();
+            }
+        };
+        let revision = exchange.revision();
+        match serve(&exchange, first).await {
+            Served::Reply(Ok(reply)) => {
+                let result = reply.finish(revision, &self.gateway);
+                group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
+            }
+            Served::Reply(Err(error)) => {
+                group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect()
+            }
+            Served::Cancelled => Vec::new(),
+        }
+    }
+}
+
+/// Runs one request to its answer; `None` once its client has taken it back.
+pub async fn answer(exchange: &Exchange, request: &Request<'_>) -> Option<Answer> {
+    match serve(exchange, request).await {
+        Served::Reply(Ok(reply)) => {
+            // The handshake has just fixed it, or the request itself names it.
+            let revision = reply.revision.unwrap_or(exchange.revision());
+            let result = reply.finish(revision, &exchange.gateway);
+            Some(Answer { bytes: encode::result(&request.id, &result), error: None })
+        }
+        Served::Reply(Err(error)) => Some(Answer::error(Some(&request.id), &error, exchange.revision())),
+        Served::Cancelled => None,
+    }
+}
+
+/// A request that outlives the buffer it came in.
+pub struct OwnedRequest {
+    id: RequestId,
+    method: String,
+    params: Option<Box<RawValue>>,
+}
+
+impl OwnedRequest {
+    #[must_use]
+    pub fn of(request: &Request<'_>) -> Self {
+        Self {
+            id: request.id.clone(),
+            method: request.method.clone().into_owned(),
+            params: request.params.map(ToOwned::to_owned),
+        }
+    }
+
+    #[must_use]
+    pub fn as_request(&self) -> Request<'_> {
+        Request { id: self.id.clone(), method: self.method.as_str().into(), params: self.params.as_deref() }
+    }
+}
+
+/// What a modern request says of its client (2026-07-28/basic/index, "Per-request protocol fields").
+///
+/// # Errors
+/// `-32602` without the required members, `-32022` for a version that is not served statelessly.
+pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
+    let revision = headers::check_envelope(meta)?;
+    let client = meta.client_info()?;
+    let capabilities = match meta.client_capabilities.map_or("{}", RawValue::get) {
+        "{}" => empty_capabilities(),
+        text => text.into(),
+    };
+    Ok(Arc::new(ClientFacts { revision, client, capabilities }))
+}
+
+fn empty_capabilities() -> Arc<str> {
+    thread_local!(static EMPTY: Arc<str> = "{}".into());
+    EMPTY.with(Arc::clone)
+}
+
+enum Served {
+    Reply(Result<Reply, McpError>),
+    /// By its client: nothing is answered (2025-11-25/basic/utilities/cancellation).
+    Cancelled,
+}
+
+/// Runs one request through the middleware, until it is answered, cancelled or the session ends.
+async fn serve(exchange: &Exchange, request: &Request<'_>) -> Served {
+    let limit = exchange.gateway.config.limits.max_in_flight;
+    let in_flight = match InFlight::admit(&exchange.session, &request.id, limit) {
+        Ok(in_flight) => in_flight,
+        Err(error) => return Served::Reply(Err(error)),
+    };
+    let cancel = in_flight.cancel.clone();
+    let served = tokio::select! {
+        biased;
+        reply = middleware::run(exchange, request, &cancel) => Served::Reply(reply),
+        () = cancel.cancelled() => Served::Cancelled,
+    };
+    in_flight.answered();
+    if cancel.is_cancelled() { Served::Cancelled } else { served }
+}
+
+/// A session for bookkeeping, through which nothing can be sent.
+pub fn channel_less(transport: Transport, identity: Identity, gateway: &Gateway) -> SessionShared {
+    SessionShared::new(transport, identity, Channel::None, &gateway.ended)
+}
+
+/// The bookkeeper of a stateless HTTP connection.
+pub fn stateless_session(gateway: &Arc<Gateway>, identity: Identity) -> Arc<SessionShared> {
+    Arc::new(channel_less(Transport::Http, identity, gateway))
+}

@@ -1,0 +1,218 @@
+//! What a session's requests share, readable from any thread without a hop to its actor.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    outbox::Outbox,
+    streams::{GET_STREAM, Streams},
+};
+pub use crate::telemetry::Transport;
+use crate::{
+    auth::{Identity, Principal},
+    protocol::{
+        Era, RequestId, Revision,
+        params::{Implementation, LoggingLevel},
+    },
+};
+
+/// What a client said of itself: in its handshake, or in the `_meta` of one modern request.
+#[derive(Clone, Debug)]
+pub struct ClientFacts {
+    pub revision: Revision,
+    /// Optional in the modern era. Self-reported: never used for a decision.
+    pub client: Option<Implementation>,
+    /// The declared capabilities, as JSON text.
+    pub capabilities: Arc<str>,
+}
+
+/// Where messages that belong to no request go.
+pub enum Channel {
+    /// One ordered stream both for answers and for everything else: WebSocket, stdio, the 2024-11-05 pair.
+    Outbox(Outbox),
+    /// Handshake-era HTTP: each message to exactly one SSE stream.
+    Streams(Streams),
+    /// Stateless HTTP has none: subscriptions are streams of their own.
+    None,
+}
+
+/// See the module's page.
+pub struct SessionShared {
+    /// 32 characters of a nanoid from a cryptographic source.
+    pub id: String,
+    pub transport: Transport,
+    pub identity: Identity,
+    pub created: Timestamp,
+    pub channel: Channel,
+    /// Cancelled when the session ends; every request in flight holds a child of it.
+    pub ended: CancellationToken,
+    facts: RwLock<Option<Arc<ClientFacts>>>,
+    initialized: AtomicBool,
+    last_active: AtomicI64,
+    log_level: AtomicU8,
+    in_flight: Mutex<HashMap<RequestId, CancellationToken>>,
+    subscriptions: Mutex<HashSet<String>>,
+}
+
+/// The id is in use by a request that has not been answered, or there are too many of them.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AdmitFault {
+    DuplicateId,
+    TooMany,
+}
+
+impl SessionShared {
+    #[must_use]
+    pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
+        let now = Timestamp::now();
+        Self {
+            id: nanoid::nanoid!(32),
+            transport,
+            identity,
+            created: now,
+            channel,
+            ended: parent.child_token(),
+            facts: RwLock::new(None),
+            initialized: AtomicBool::new(false),
+            last_active: AtomicI64::new(now.as_millisecond()),
+            log_level: AtomicU8::new(LoggingLevel::Warning as u8),
+            in_flight: Mutex::default(),
+            subscriptions: Mutex::default(),
+        }
+    }
+
+    /// What the client said in its handshake (or, for a stateless connection, in its latest request).
+    pub fn facts(&self) -> Option<Arc<ClientFacts>> {
+        self.facts.read().clone()
+    }
+
+    pub fn set_facts(&self, facts: Arc<ClientFacts>) {
+        *self.facts.write() = Some(facts);
+    }
+
+    /// The negotiated handshake revision, once there is one.
+    pub fn legacy_revision(&self) -> Option<Revision> {
+        self.facts.read().as_ref().map(|f| f.revision).filter(|r| r.era() == Era::Legacy)
+    }
+
+    /// The client has sent `notifications/initialized` (or anything that only comes after it).
+    pub fn mark_initialized(&self) {
+        self.initialized.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_initialized(&self) -> bool {
+        self.initialized.load(Ordering::Relaxed)
+    }
+
+    pub fn touch(&self) {
+        self.last_active.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
+    }
+
+    pub fn last_active(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.last_active.load(Ordering::Relaxed)).unwrap_or(self.created)
+    }
+
+    /// Log messages below this level are not sent (2025-11-25/server/utilities/logging).
+    pub fn set_log_level(&self, level: LoggingLevel) {
+        self.log_level.store(level as u8, Ordering::Relaxed);
+    }
+
+    pub fn logs(&self, level: LoggingLevel) -> bool {
+        level as u8 >= self.log_level.load(Ordering::Relaxed)
+    }
+
+    /// Registers a request in flight; [`Self::release`] must follow.
+    ///
+    /// # Errors
+    /// See [`AdmitFault`].
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<CancellationToken, AdmitFault> {
+        let mut in_flight = self.in_flight.lock();
+        if in_flight.len() >= max {
+            return Err(AdmitFault::TooMany);
+        }
+        let token = self.ended.child_token();
+        match in_flight.entry(id.clone()) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(AdmitFault::DuplicateId),
+            std::collections::hash_map::Entry::Vacant(slot) => {
+                slot.insert(token.clone());
+                Ok(token)
+            }
+        }
+    }
+
+    pub fn release(&self, id: &RequestId) {
+        let mut in_flight = self.in_flight.lock();
+        in_flight.remove(id);
+        if in_flight.is_empty() && in_flight.capacity() > 16 {
+            in_flight.shrink_to_fit();
+        }
+    }
+
+    /// Cancels a request of this session; unknown ids are ignored (2025-11-25/basic/utilities/cancellation).
+    pub fn cancel(&self, id: &RequestId) {
+        if let Some(token) = self.in_flight.lock().get(id) {
+            token.cancel();
+        }
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.lock().len()
+    }
+
+    /// Remembers a resource subscription; `false` if it is one too many.
+    pub fn subscribe(&self, uri: &str, max: usize) -> bool {
+        let mut subscriptions = self.subscriptions.lock();
+        if subscriptions.contains(uri) {
+            return true;
+        }
+        if subscriptions.len() >= max {
+            return false;
+        }
+        subscriptions.insert(uri.to_owned());
+        true
+    }
+
+    pub fn unsubscribe(&self, uri: &str) {
+        self.subscriptions.lock().remove(uri);
+    }
+
+    /// The subscriptions of a session that ends.
+    pub fn take_subscriptions(&self) -> Vec<String> {
+        std::mem::take(&mut *self.subscriptions.lock()).into_iter().collect()
+    }
+
+    /// Sends a message that belongs to no request. A peer that does not read ends its session.
+    pub fn send_unsolicited(&self, message: Bytes) {
+        match &self.channel {
+            Channel::Outbox(outbox) => {
+                if outbox.push(message).is_err() && outbox.overflowed() {
+                    tracing::warn!(session = %self.short_id(), "client does not read, session ends");
+                    self.ended.cancel();
+                }
+            }
+            Channel::Streams(streams) => streams.push(GET_STREAM, message),
+            Channel::None => {}
+        }
+    }
+
+    /// Who opened it.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.identity.principal
+    }
+
+    /// What may be shown of the id: it is a bearer of the session, so never the whole of it.
+    #[must_use]
+    pub fn short_id(&self) -> String {
+        self.id.chars().take(8).chain(['…']).collect()
+    }
+}

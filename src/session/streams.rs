@@ -1,0 +1,275 @@
+//! The SSE streams of a handshake-era HTTP session: numbered logs that a client can resume with `Last-Event-ID`
+//! (2025-11-25/basic/transports, "Resumability and Redelivery").
+//!
+//! Stream 0 is the GET stream; every POST that streams gets a number of its own. All logs of a session share one
+//! bound; what falls out of it cannot be replayed any more.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+/// The number of the GET stream.
+pub const GET_STREAM: u32 = 0;
+
+/// An event id as it stands on the wire: `<stream>-<event>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId {
+    pub stream: u32,
+    pub event: u64,
+}
+
+impl EventId {
+    /// Reads `Last-Event-ID`; `None` for anything that this gateway did not mint.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (stream, event) = text.trim().split_once('-')?;
+        Some(Self { stream: stream.parse().ok()?, event: event.parse().ok()? })
+    }
+}
+
+impl std::fmt::Display for EventId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.stream, self.event)
+    }
+}
+
+/// What a reader finds after the last event it has seen.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    Events(Vec<(u64, Bytes)>),
+    /// Nothing new; wait for the watch to change.
+    Wait,
+    /// The stream is complete and everything was read, or it is unknown.
+    End,
+    /// Another connection reads this stream now.
+    Superseded,
+}
+
+struct Log {
+    events: VecDeque<(u64, Bytes)>,
+    next: u64,
+    done: bool,
+    reader: u64,
+    changed: watch::Sender<()>,
+}
+
+impl Log {
+    fn new() -> Self {
+        // Event 0 is the priming event, which carries no data.
+        Self { events: VecDeque::new(), next: 1, done: false, reader: 0, changed: watch::Sender::new(()) }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    logs: BTreeMap<u32, Log>,
+    last: u32,
+    events: usize,
+    bytes: usize,
+}
+
+/// See the module's page.
+pub struct Streams {
+    max_events: usize,
+    max_bytes: usize,
+    state: Mutex<State>,
+}
+
+impl Streams {
+    /// Keeps at most so many events and bytes over all streams.
+    #[must_use]
+    pub fn new(max_events: usize, max_bytes: usize) -> Self {
+        let mut state = State::default();
+        state.logs.insert(GET_STREAM, Log::new());
+        Self { max_events, max_bytes, state: Mutex::new(state) }
+    }
+
+    /// Opens a stream for one POST.
+    pub fn open(&self) -> u32 {
+        let mut state = self.state.lock();
+        state.last += 1;
+        let number = state.last;
+        state.logs.insert(number, Log::new());
+        number
+    }
+
+    /// Appends a message. Does nothing on a stream that is gone.
+    pub fn push(&self, stream: u32, message: Bytes) {
+        let mut state = self.state.lock();
+        let size = message.len();
+        let Some(log) = state.logs.get_mut(&stream) else { return };
+        log.events.push_back((log.next, message));
+        log.next += 1;
+        log.changed.send_replace(());
+        state.events += 1;
+        state.bytes += size;
+        self.trim(&mut state, stream);
+    }
+
+    /// No more messages will come on this stream; it stays for those who resume it.
+    pub fn finish(&self, stream: u32) {
+        if let Some(log) = self.state.lock().logs.get_mut(&stream) {
+            log.done = true;
+            log.changed.send_replace(());
+        }
+    }
+
+    /// Forgets a stream that was answered without SSE.
+    pub fn forget(&self, stream: u32) {
+        let mut state = self.state.lock();
+        if let Some(log) = state.logs.remove(&stream) {
+            state.events -= log.events.len();
+            state.bytes -= log.events.iter().map(|(_, m)| m.len()).sum::<usize>();
+        }
+    }
+
+    /// Starts reading a stream; whoever read it before is superseded. Gives the reader's number, a watch that
+    /// changes with the stream, and the number of the newest event.
+    pub fn attach(&self, stream: u32) -> Option<(u64, watch::Receiver<()>, u64)> {
+        let mut state = self.state.lock();
+        let log = state.logs.get_mut(&stream)?;
+        log.reader += 1;
+        log.changed.send_replace(());
+        let mut watch = log.changed.subscribe();
+        watch.mark_unchanged();
+        Some((log.reader, watch, log.next - 1))
+    }
+
+    /// What came after event `after`.
+    pub fn read(&self, stream: u32, reader: u64, after: u64) -> Read {
+        let state = self.state.lock();
+        let Some(log) = state.logs.get(&stream) else { return Read::End };
+        if log.reader != reader {
+            return Read::Superseded;
+        }
+        let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
+        match (events.is_empty(), log.done) {
+            (false, _) => Read::Events(events),
+            (true, true) => Read::End,
+            (true, false) => Read::Wait,
+        }
+    }
+
+    /// Nothing has come on this stream yet, and something still will.
+    pub fn is_untouched(&self, stream: u32) -> bool {
+        self.state.lock().logs.get(&stream).is_some_and(|log| !log.done && log.next == 1)
+    }
+
+    /// Appends the last message and ends the stream, as one step for whoever waits.
+    pub fn push_last(&self, stream: u32, message: Option<Bytes>) {
+        if let Some(log) = self.state.lock().logs.get_mut(&stream) {
+            log.done = true;
+        }
+        match message {
+            Some(message) => self.push(stream, message),
+            None => self.finish(stream),
+        }
+    }
+
+    /// The only event of a stream that is done, if that is all there is: it can be answered as plain JSON.
+    pub fn sole_answer(&self, stream: u32) -> Option<Bytes> {
+        let state = self.state.lock();
+        let log = state.logs.get(&stream)?;
+        match (&log.events.front(), log.done, log.next) {
+            (Some((1, message)), true, 2) => Some(message.clone()),
+            _ => None,
+        }
+    }
+
+    /// Drops the oldest finished streams first, then the oldest events of the busiest stream.
+    fn trim(&self, state: &mut State, current: u32) {
+        while state.events > self.max_events || (state.bytes > self.max_bytes && state.events > 1) {
+            let finished = state.logs.iter().find(|(n, log)| **n != current && log.done).map(|(n, _)| *n);
+            let victim = finished.unwrap_or_else(|| {
+                state.logs.iter().max_by_key(|(_, log)| log.events.len()).map_or(current, |(n, _)| *n)
+            });
+            let Some(log) = state.logs.get_mut(&victim) else { return };
+            let dropped: Vec<_> = if finished.is_some() {
+                log.events.drain(..).collect()
+            } else {
+                log.events.pop_front().into_iter().collect()
+            };
+            if finished.is_some() {
+                state.logs.remove(&victim);
+            }
+            state.events -= dropped.len();
+            state.bytes -= dropped.iter().map(|(_, m)| m.len()).sum::<usize>();
+        }
+        // Streams that finished without a single event left would pile up otherwise.
+        while state.logs.len() > self.max_events.max(2) {
+            let Some(number) = state.logs.iter().find(|(_, log)| log.done).map(|(n, _)| *n) else { break };
+            if let Some(log) = state.logs.remove(&number) {
+                state.events -= log.events.len();
+                state.bytes -= log.events.iter().map(|(_, m)| m.len()).sum::<usize>();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn b(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    #[test]
+    fn event_ids_round_trip_and_refuse_garbage() {
+        let id = EventId { stream: 3, event: 17 };
+        assert_eq!(EventId::parse(&id.to_string()), Some(id));
+        for bad in ["", "3", "-", "a-1", "1-b", "1-2-3", "99999999999-1"] {
+            assert_eq!(EventId::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn replays_only_what_came_after() {
+        let streams = Streams::new(10, 1000);
+        let n = streams.open();
+        streams.push(n, b("one"));
+        streams.push(n, b("two"));
+        streams.finish(n);
+        let (reader, _, _) = streams.attach(n).unwrap();
+        assert_eq!(streams.read(n, reader, 1), Read::Events(vec![(2, b("two"))]));
+        assert_eq!(streams.read(n, reader, 2), Read::End);
+    }
+
+    #[test]
+    fn a_second_reader_supersedes_the_first() {
+        let streams = Streams::new(10, 1000);
+        let (first, _, _) = streams.attach(GET_STREAM).unwrap();
+        let (second, _, _) = streams.attach(GET_STREAM).unwrap();
+        assert_eq!(streams.read(GET_STREAM, first, 0), Read::Superseded);
+        assert_eq!(streams.read(GET_STREAM, second, 0), Read::Wait);
+    }
+
+    #[test]
+    fn the_bound_holds_and_finished_streams_go_first() {
+        let streams = Streams::new(3, 1000);
+        let done = streams.open();
+        streams.push(done, b("old"));
+        streams.finish(done);
+        for _ in 0..5 {
+            streams.push(GET_STREAM, b("x"));
+        }
+        assert!(streams.attach(done).is_none());
+        let (reader, _, newest) = streams.attach(GET_STREAM).unwrap();
+        assert_eq!(newest, 5);
+        assert_eq!(streams.read(GET_STREAM, reader, 0), Read::Events(vec![(3, b("x")), (4, b("x")), (5, b("x"))]));
+    }
+
+    #[test]
+    fn a_single_answer_needs_no_stream() {
+        let streams = Streams::new(10, 1000);
+        let n = streams.open();
+        streams.push(n, b("answer"));
+        assert_eq!(streams.sole_answer(n), None);
+        streams.finish(n);
+        assert_eq!(streams.sole_answer(n), Some(b("answer")));
+        streams.forget(n);
+        assert!(streams.attach(n).is_none());
+    }
+}

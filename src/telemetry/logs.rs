@@ -1,0 +1,71 @@
+//! Logs: structured, on stderr, never on stdout, where the stdio protocol lives. Colour only on a terminal.
+
+use std::{io::IsTerminal, path::PathBuf, sync::OnceLock, time::Duration};
+
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+
+use super::writer::StderrWriter;
+pub use super::writer::open_log;
+use crate::config::{LogConfig, LogFormat};
+
+/// How long the end of the process may wait for a stderr that is read slowly.
+const FLUSH: Duration = Duration::from_millis(250);
+
+static WRITER: OnceLock<StderrWriter> = OnceLock::new();
+
+/// Writes what is still queued when it is dropped: keep it until the process ends.
+#[must_use]
+pub struct LogGuard(());
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        flush();
+    }
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("the log thread could not be started: {0}")]
+    Thread(std::io::Error),
+    #[error("log.filter: {0}")]
+    Filter(#[from] tracing_subscriber::filter::ParseError),
+    #[error("logging was set up before")]
+    Twice,
+}
+
+/// Starts logging. With `rotate`, stderr is that file (see [`open_log`]), and it is kept below a few MiB.
+///
+/// Panics are logged from here on, too.
+///
+/// # Errors
+/// A bad filter, no thread, or a second call.
+pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, LogError> {
+    let filter = EnvFilter::builder().parse(&config.filter)?;
+    let writer = StderrWriter::start(rotate).map_err(LogError::Thread)?;
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
+    let layer = match config.format {
+        LogFormat::Text => layer.with_ansi(colour).boxed(),
+        LogFormat::Json => layer.with_ansi(false).json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(layer.with_filter(filter)).try_init().map_err(|_| LogError::Twice)?;
+    let _ = WRITER.set(writer);
+    std::panic::set_hook(Box::new(|info| {
+        let message = info.payload_as_str().unwrap_or("(no message)");
+        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        let backtrace = std::backtrace::Backtrace::capture();
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        tracing::error!(target: "countersign::panic", %thread, %at, %backtrace, "panic: {message}");
+        // The process may be about to abort.
+        flush();
+    }));
+    Ok(LogGuard(()))
+}
+
+/// Waits, for a quarter of a second at most, until everything logged so far is written.
+pub fn flush() {
+    if let Some(writer) = WRITER.get() {
+        writer.flush(FLUSH);
+    }
+}

@@ -1,0 +1,337 @@
+//! The one table of metrics, the recorder behind it, and handles for what is not counted per request.
+//!
+//! Label values come from closed sets: nothing that a client sends becomes a label.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::{Counter, Gauge, Unit, counter, gauge};
+use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+
+use super::requests;
+use crate::changes::ChangeState;
+
+pub const REQUESTS: &str = "countersign_requests_total";
+pub const REQUEST_DURATION: &str = "countersign_request_duration_seconds";
+pub const ERRORS: &str = "countersign_errors_total";
+pub const ERROR_RATIO: &str = "countersign_error_ratio";
+pub const CONNECTIONS: &str = "countersign_connections_active";
+pub const SESSIONS: &str = "countersign_sessions_active";
+pub const QUEUE_LENGTH: &str = "countersign_queue_length";
+pub const CACHE_HITS: &str = "countersign_cache_hits_total";
+pub const CACHE_MISSES: &str = "countersign_cache_misses_total";
+pub const CACHE_HIT_RATIO: &str = "countersign_cache_hit_ratio";
+pub const BREAKER_STATE: &str = "countersign_circuit_breaker_state";
+pub const CHANGES: &str = "countersign_changes";
+pub const CHANGE_EVENTS: &str = "countersign_change_events_total";
+pub const FEED_SUBSCRIBERS: &str = "countersign_feed_subscribers";
+pub const INFO: &str = "countersign_info";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Name, kind, unit, HELP text.
+const TABLE: [(&str, Kind, Unit, &str); 15] = [
+    (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
+    (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
+    (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
+    (ERROR_RATIO, Kind::Gauge, Unit::Count, "Share of the last minute's requests that ended in an error."),
+    (CONNECTIONS, Kind::Gauge, Unit::Count, "Open connections, by transport."),
+    (SESSIONS, Kind::Gauge, Unit::Count, "Live sessions, by transport."),
+    (QUEUE_LENGTH, Kind::Gauge, Unit::Count, "Entries waiting in a queue."),
+    (CACHE_HITS, Kind::Counter, Unit::Count, "Look-ups that a cache answered."),
+    (CACHE_MISSES, Kind::Counter, Unit::Count, "Look-ups that a cache could not answer."),
+    (CACHE_HIT_RATIO, Kind::Gauge, Unit::Count, "Share of a cache's look-ups since the start that it answered."),
+    (BREAKER_STATE, Kind::Gauge, Unit::Count, "Circuit breaker of a provider: 0 closed, 1 half open, 2 open."),
+    (CHANGES, Kind::Gauge, Unit::Count, "Changes in the store, by state."),
+    (CHANGE_EVENTS, Kind::Counter, Unit::Count, "Events in the lives of changes."),
+    (FEED_SUBSCRIBERS, Kind::Gauge, Unit::Count, "Subscribers of the feed."),
+    (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
+];
+
+/// Upper bounds of the duration histogram, in seconds.
+const BUCKETS: [f64; 15] =
+    [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
+
+/// How often samples are folded into histograms, so that they do not pile up between scrapes.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $label:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            /// The label's value.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str { match self { $(Self::$variant => $label,)* } }
+        }
+    };
+}
+pub(super) use labels;
+
+labels! {
+    /// Which door a request came through; the same words as in a change's proposer.
+    Transport {
+        Http = "http",
+        WebSocket = "websocket",
+        Stdio = "stdio",
+        Sse = "sse",
+        Rest = "rest",
+    }
+}
+
+labels! {
+    /// Queues whose length is watched.
+    Queue {
+        /// Messages for clients that read slowly, over all connections.
+        Outbox = "outbox",
+        /// Writes waiting for the store's next commit.
+        Store = "store",
+        /// Approved changes waiting to run.
+        Executor = "executor",
+        /// Held calls and waiters.
+        Waiters = "waiters",
+    }
+}
+
+labels! {
+    /// Caches whose hit rate is watched.
+    Cache {
+        /// Encoded answers to lists (tools, resources, prompts).
+        Lists = "lists",
+        /// Reads shared within a batch or a moment.
+        Reads = "reads",
+        /// Compiled input schemas.
+        Schemas = "schemas",
+        /// Verified keys.
+        Keys = "keys",
+    }
+}
+
+/// The state of a provider's circuit breaker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breaker {
+    Closed = 0,
+    HalfOpen = 1,
+    Open = 2,
+}
+
+/// The installed recorder. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    prometheus: PrometheusHandle,
+}
+
+impl Metrics {
+    /// Installs the process's recorder, with every metric described; later calls return the same one.
+    ///
+    /// # Errors
+    /// Another recorder was installed by somebody else, or the upkeep thread could not start.
+    pub fn install() -> Result<Self, MetricsError> {
+        static INSTALLED: OnceLock<Result<Metrics, String>> = OnceLock::new();
+        INSTALLED.get_or_init(|| Self::build().map_err(|e| e.to_string())).clone().map_err(MetricsError)
+    }
+
+    fn build() -> Result<Self, Box<dyn std::error::Error>> {
+        let prometheus = PrometheusBuilder::new()
+            .set_buckets(&BUCKETS)
+            .map_err(|e: BuildError| e.to_string())?
+            .install_recorder()
+            .map_err(|e| e.to_string())?;
+        describe();
+        let metrics = Self { prometheus };
+        metrics.register();
+        let upkeep = metrics.clone();
+        std::thread::Builder::new().name("metrics-upkeep".into()).spawn(move || {
+            loop {
+                std::thread::sleep(UPKEEP);
+                upkeep.refresh();
+            }
+        })?;
+        Ok(metrics)
+    }
+
+    /// What would otherwise appear only after its first use, so that a scrape right after the start shows it.
+    fn register(&self) {
+        for transport in Transport::ALL {
+            connections(*transport).set(0.0);
+            sessions(*transport).set(0.0);
+        }
+        for queue in Queue::ALL {
+            queue_length(*queue).set(0.0);
+        }
+        for cache in Cache::ALL {
+            let _ = CacheMetrics::of(*cache);
+        }
+        gauge!(FEED_SUBSCRIBERS).set(0.0);
+        gauge!(INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        requests::register();
+        self.refresh();
+    }
+
+    /// Folds samples and recomputes ratios.
+    fn refresh(&self) {
+        self.prometheus.run_upkeep();
+        gauge!(ERROR_RATIO).set(requests::error_ratio());
+        for cache in Cache::ALL {
+            gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::of(*cache).ratio());
+        }
+    }
+
+    /// The Prometheus text format, version 0.0.4.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.refresh();
+        self.prometheus.render()
+    }
+}
+
+/// The recorder could not be installed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("metrics cannot be collected: {0}")]
+pub struct MetricsError(String);
+
+/// Gives the recorder every name's HELP text and unit.
+fn describe() {
+    for (name, kind, unit, help) in TABLE {
+        match kind {
+            Kind::Counter => metrics::describe_counter!(name, unit, help),
+            Kind::Gauge => metrics::describe_gauge!(name, unit, help),
+            Kind::Histogram => metrics::describe_histogram!(name, unit, help),
+        }
+    }
+}
+
+fn connections(transport: Transport) -> Gauge {
+    gauge!(CONNECTIONS, "transport" => transport.as_str())
+}
+
+fn sessions(transport: Transport) -> Gauge {
+    gauge!(SESSIONS, "transport" => transport.as_str())
+}
+
+/// The gauge of a queue's length; keep it, looking it up costs more than setting it.
+pub fn queue_length(queue: Queue) -> Gauge {
+    gauge!(QUEUE_LENGTH, "queue" => queue.as_str())
+}
+
+/// Counts something open until it is dropped.
+pub struct ConnectionGuard(Gauge);
+
+impl ConnectionGuard {
+    /// An open connection.
+    #[must_use]
+    pub fn connection(transport: Transport) -> Self {
+        Self::of(connections(transport))
+    }
+    /// A live session.
+    #[must_use]
+    pub fn session(transport: Transport) -> Self {
+        Self::of(sessions(transport))
+    }
+    /// A subscriber of the feed.
+    #[must_use]
+    pub fn subscriber() -> Self {
+        Self::of(gauge!(FEED_SUBSCRIBERS))
+    }
+    fn of(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// Hits and misses of one cache. One for the process; a count costs two atomic additions.
+pub struct CacheMetrics {
+    hits: Counter,
+    misses: Counter,
+    counts: [AtomicUsize; 2],
+}
+
+impl CacheMetrics {
+    #[must_use]
+    pub fn of(cache: Cache) -> &'static Self {
+        static ALL: [OnceLock<CacheMetrics>; 4] = [const { OnceLock::new() }; 4];
+        // `cache as usize` is below 4, so `%` only tells the compiler so.
+        ALL[cache as usize % 4].get_or_init(|| Self {
+            hits: counter!(CACHE_HITS, "cache" => cache.as_str()),
+            misses: counter!(CACHE_MISSES, "cache" => cache.as_str()),
+            counts: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        })
+    }
+    pub fn hit(&self) {
+        self.hits.increment(1);
+        self.counts[0].fetch_add(1, Ordering::Relaxed);
+    }
+    pub fn miss(&self) {
+        self.misses.increment(1);
+        self.counts[1].fetch_add(1, Ordering::Relaxed);
+    }
+    /// Hits over look-ups; 0 before the first.
+    #[allow(clippy::cast_precision_loss)]
+    fn ratio(&self) -> f64 {
+        let [hits, misses] = self.counts.each_ref().map(|c| c.load(Ordering::Relaxed));
+        if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 }
+    }
+}
+
+/// Sets the state of a provider's circuit breaker. Provider names come from the configuration; beyond 256 of them
+/// the rest share the label `other`.
+pub fn breaker(provider: &str, state: Breaker) {
+    static KNOWN: Names = Names(Mutex::new(BTreeSet::new()));
+    let label = if KNOWN.admits(provider, 256) { provider } else { "other" };
+    gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
+}
+
+/// A bounded set of names that were let in.
+struct Names(Mutex<BTreeSet<String>>);
+
+impl Names {
+    fn admits(&self, name: &str, limit: usize) -> bool {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.contains(name) || (names.len() < limit && names.insert(name.to_owned()))
+    }
+}
+
+/// Sets how many changes are in a state.
+#[allow(clippy::cast_precision_loss)]
+pub fn changes_in(state: ChangeState, count: u64) {
+    gauge!(CHANGES, "state" => state_label(state)).set(count as f64);
+}
+
+const fn state_label(state: ChangeState) -> &'static str {
+    match state {
+        ChangeState::Pending => "pending",
+        ChangeState::Approved => "approved",
+        ChangeState::Executing => "executing",
+        ChangeState::Applied => "applied",
+        ChangeState::Failed => "failed",
+        ChangeState::OutcomeUnknown => "outcome_unknown",
+        ChangeState::Rejected => "rejected",
+        ChangeState::Expired => "expired",
+        ChangeState::Withdrawn => "withdrawn",
+        ChangeState::Stale => "stale",
+    }
+}
+
+/// Counts an event of the feed, such as `change.created`.
+pub fn change_event(event: &'static str) {
+    counter!(CHANGE_EVENTS, "event" => event).increment(1);
+}

@@ -1,0 +1,139 @@
+//! Counts connections, and knows the socket behind each request.
+//!
+//! Over the limit a connection is still accepted, to be told so with a 503 instead of a silent refusal.
+
+use std::{
+    any::Any,
+    cell::{Cell, OnceCell},
+    net::SocketAddr,
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::Addr;
+use actix_web::{dev::Extensions, rt::net::TcpStream};
+use socket2::{SockRef, Socket};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    config::TransportsConfig,
+    session::{
+        Session, SessionShared,
+        actor::{EndSession, close},
+    },
+    telemetry::{ConnectionGuard, Transport},
+};
+
+/// A peer that acknowledges nothing for so long is gone; also one whose receive window stays shut.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The counts of all connections, by what they are used for.
+pub struct Connections {
+    http: AtomicUsize,
+    max_http: usize,
+    /// One permit for each WebSocket of any door.
+    pub web_sockets: Arc<Semaphore>,
+    max_web_sockets: usize,
+}
+
+impl Connections {
+    #[must_use]
+    pub fn new(config: &TransportsConfig) -> Self {
+        Self {
+            http: AtomicUsize::new(0),
+            web_sockets: Arc::new(Semaphore::new(config.websocket.max_connections)),
+            max_http: config.http.max_connections,
+            max_web_sockets: config.websocket.max_connections,
+        }
+    }
+
+    /// Both limits together, with room for those that are only told that they are too many.
+    #[must_use]
+    pub fn accepted_at_most(&self) -> usize {
+        self.max_http.saturating_add(self.max_web_sockets).saturating_add(256)
+    }
+}
+
+/// One TCP connection; lives in its connection data.
+pub struct Connection {
+    counts: Arc<Connections>,
+    pub peer: Option<SocketAddr>,
+    /// Another handle of the socket, to cut a peer that does not read.
+    socket: Option<Arc<Socket>>,
+    /// Counted over the limit when it was accepted.
+    pub refused: bool,
+    web_socket: OnceCell<OwnedSemaphorePermit>,
+    gauge: Cell<Option<ConnectionGuard>>,
+    /// The bookkeeper of stateless requests on this connection, from the first of them on.
+    session: OnceCell<(Arc<SessionShared>, Addr<Session>)>,
+}
+
+impl Connection {
+    /// For [`actix_web::HttpServer::on_connect`]: counts the connection and sets its socket up.
+    pub fn register(counts: &Arc<Connections>, io: &dyn Any, data: &mut Extensions) {
+        let stream = io.downcast_ref::<TcpStream>().or_else(|| {
+            io.downcast_ref::<actix_tls::accept::rustls_0_23::TlsStream<TcpStream>>().map(|tls| tls.get_ref().0)
+        });
+        let socket = stream.and_then(|stream| {
+            let socket = SockRef::from(stream);
+            if let Err(error) = socket.set_tcp_user_timeout(Some(USER_TIMEOUT)) {
+                tracing::debug!(%error, "no TCP_USER_TIMEOUT");
+            }
+            stream.as_fd().try_clone_to_owned().ok().map(|fd| Arc::new(Socket::from(fd)))
+        });
+        let open = counts.http.fetch_add(1, Ordering::Relaxed) + 1;
+        data.insert(Self {
+            counts: Arc::clone(counts),
+            peer: stream.and_then(|s| s.peer_addr().ok()),
+            socket,
+            refused: open > counts.max_http,
+            web_socket: OnceCell::new(),
+            gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
+            session: OnceCell::new(),
+        });
+    }
+
+    /// The connection becomes a WebSocket, if there is room for one more.
+    #[must_use]
+    pub fn upgrade(&self) -> bool {
+        let Ok(permit) = Arc::clone(&self.counts.web_sockets).try_acquire_owned() else { return false };
+        if self.web_socket.set(permit).is_ok() {
+            self.counts.http.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.gauge.set(Some(ConnectionGuard::connection(Transport::WebSocket)));
+        true
+    }
+
+    /// Breaks the connection without a word; from any thread.
+    #[must_use]
+    pub fn cutter(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let socket = self.socket.clone();
+        Arc::new(move || {
+            if let Some(socket) = &socket {
+                // It may be gone already, which is what was wanted.
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+            }
+        })
+    }
+
+    /// The bookkeeper of this connection, made by `open` for its first stateless request.
+    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, Addr<Session>)) -> &Arc<SessionShared> {
+        &self.session.get_or_init(open).0
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.web_socket.get().is_none() {
+            self.counts.http.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some((shared, addr)) = self.session.get() {
+            shared.ended.cancel();
+            addr.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The HTTP+SSE pair of 2024-11-05 for old clients: `GET /sse` opens a session and its stream, whose first event
+//! names the URL to POST to; all answers come on the stream (2024-11-05/basic/transports).
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use actix::Addr;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use futures_util::{Stream, task::AtomicWaker};
+use serde::Deserialize;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::{answer, identify, mcp, modern::event};
+use crate::{
+    gateway::{Gateway, LongLived},
+    protocol::{ErrorKind, McpError, Revision},
+    session::{
+        Channel, Session, SessionShared, Transport,
+        actor::{Attach, Disconnected, Inbound, Pump},
+        outbox::{Outbox, OutboxLimits},
+    },
+    transports::{connections::Connection, next_pump_id},
+};
+
+const REVISION: Revision = Revision::V2024_11_05;
+
+/// `GET /sse`.
+pub async fn stream(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
+    let identity = match identify(&gateway, &request) {
+        Ok(identity) => identity,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    if !answer::Accepts::of(&request).sse {
+        let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
+        return answer::with_status(406, &error, REVISION);
+    }
+    let slot = match gateway.long_lived(&identity.principal) {
+        Ok(slot) => slot,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    let gateway = gateway.into_inner();
+    let limits = OutboxLimits {
+        messages: gateway.config.limits.outbox_messages,
+        bytes: gateway.config.limits.outbox_bytes,
+        replay_frames: 0,
+        replay_bytes: 0,
+    };
+    let channel = Channel::Outbox(Outbox::new(limits));
+    let shared = Arc::new(SessionShared::new(Transport::Sse, identity, channel, &gateway.ended));
+    let addr = Session::open(&gateway, Arc::clone(&shared), None);
+    let waker = Arc::new(AtomicWaker::new());
+    let id = next_pump_id();
+    let wake = {
+        let waker = Arc::clone(&waker);
+        Arc::new(move || waker.wake())
+    };
+    let cut = request.conn_data::<Connection>().map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
+    if addr.send(Attach(Pump { id, wake, cut })).await.is_err() {
+        return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
+    }
+    let mut ticks = interval(gateway.config.transports.http.sse_keep_alive);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    let endpoint = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
+    let mut response = HttpResponse::Ok();
+    answer::sse_headers(&mut response);
+    response.streaming(PairBody {
+        shared,
+        addr,
+        id,
+        waker,
+        ticks,
+        first: Some(endpoint.into()),
+        closed: false,
+        _slot: slot,
+    })
+}
+
+/// Pumps the session's outbox into the stream.
+struct PairBody {
+    shared: Arc<SessionShared>,
+    addr: Addr<Session>,
+    id: u64,
+    waker: Arc<AtomicWaker>,
+    ticks: Interval,
+    first: Option<Bytes>,
+    closed: bool,
+    _slot: LongLived,
+}
+
+/// Bytes handed to the connection at a time.
+const BUDGET: usize = 64 * 1024;
+
+impl Stream for PairBody {
+    type Item = Result<Bytes, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        if self.closed {
+            return Poll::Ready(None);
+        }
+        self.waker.register(cx.waker());
+        let Channel::Outbox(outbox) = &self.shared.channel else { return Poll::Ready(None) };
+        if let Some(drained) = outbox.drain(BUDGET) {
+            let mut out = Vec::new();
+            drained.frames.iter().for_each(|message| out.extend_from_slice(&event(message)));
+            self.closed = drained.close.is_some();
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(out.into())));
+            }
+            if self.closed {
+                return Poll::Ready(None);
+            }
+        }
+        self.ticks.poll_tick(cx).map(|_| Some(Ok(Bytes::from_static(b": keep-alive\n\n"))))
+    }
+}
+
+impl Drop for PairBody {
+    fn drop(&mut self) {
+        self.addr.do_send(Disconnected { pump: self.id });
+    }
+}
+
+/// The query of the URL that the `endpoint` event names.
+#[derive(Deserialize)]
+pub struct MessageQuery {
+    #[serde(rename = "sessionId")]
+    session: String,
+}
+
+/// `POST /messages`: taken in, and answered on the stream.
+pub async fn message(
+    request: HttpRequest,
+    query: Option<web::Query<MessageQuery>>,
+    payload: web::Payload,
+    gateway: web::Data<Gateway>,
+) -> HttpResponse {
+    let identity = match identify(&gateway, &request) {
+        Ok(identity) => identity,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    if !answer::is_json(&request) {
+        let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
+        return answer::with_status(415, &error, REVISION);
+    }
+    let entry = query.and_then(|query| gateway.registry.get(&query.session)).filter(|entry| {
+        entry.shared.transport == Transport::Sse && entry.shared.principal().name == identity.principal.name
+    });
+    let Some(entry) = entry else {
+        return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
+    };
+    let http = &gateway.config.transports.http;
+    let body = match mcp::read(payload, http.max_body, http.request_timeout).await {
+        Ok(body) => body,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    match entry.addr.send(Inbound(body)).await {
+        Ok(()) => HttpResponse::Accepted().finish(),
+        Err(_) => answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION),
+    }
+}

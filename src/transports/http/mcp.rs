@@ -1,0 +1,157 @@
+//! The MCP endpoint: what every request has to pass, whichever era it turns out to be of.
+
+use std::time::Duration;
+
+use actix_web::{HttpRequest, HttpResponse, http::header, web};
+use bytes::Bytes;
+
+use super::{
+    View,
+    answer::{self, Accepts},
+    identify, modern, session,
+};
+use crate::{
+    auth::Identity,
+    gateway::Gateway,
+    protocol::{
+        ErrorKind, McpError, Revision,
+        envelope::{self, Incoming, Message},
+        headers, params,
+    },
+    telemetry::RequestMetrics,
+};
+
+/// A POST on its way to one of the eras.
+pub struct Post {
+    pub gateway: web::Data<Gateway>,
+    pub request: HttpRequest,
+    pub identity: Identity,
+    pub accepts: Accepts,
+}
+
+/// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
+pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Data<Gateway>) -> HttpResponse {
+    let revision = assumed_revision(&request);
+    let post = match admit(request, &gateway) {
+        Ok(post) => post,
+        Err(refused) => return *refused,
+    };
+    let http = &gateway.config.transports.http;
+    let body = match read(payload, http.max_body, http.request_timeout).await {
+        Ok(body) => body,
+        Err(error) => return refuse(&error, revision),
+    };
+    let incoming = match envelope::parse(&body, &gateway.envelope_limits()) {
+        Ok(incoming) => incoming,
+        Err(fault) => {
+            RequestMetrics::get().error(fault.error.kind);
+            let bytes = crate::protocol::encode::error(fault.id.as_ref(), &fault.error, revision);
+            return answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes);
+        }
+    };
+    let message = match incoming {
+        Incoming::Single(message) => message,
+        Incoming::Batch(_) => return session::batch(post, body).await,
+    };
+    let params = match &message {
+        Message::Request(request) => request.params,
+        Message::Notification(notification) => notification.params,
+        Message::Response(_) => None,
+    };
+    match params::meta(params) {
+        Ok(meta) if headers::is_modern(&View(post.request.headers()), &meta) => {
+            modern::serve(post, &message, &meta).await
+        }
+        Ok(_) => session::message(post, &message).await,
+        Err(error) => {
+            let id = if let Message::Request(request) = &message { Some(&request.id) } else { None };
+            let bytes = crate::protocol::encode::error(id, &error, revision);
+            answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
+        }
+    }
+}
+
+/// What does not depend on the body.
+fn admit(request: HttpRequest, gateway: &web::Data<Gateway>) -> Result<Post, Box<HttpResponse>> {
+    let revision = assumed_revision(&request);
+    let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, revision));
+    if gateway.shutdown.is_cancelled() {
+        return Err(refuse(503, McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")));
+    }
+    let identity = identify(gateway, &request).map_err(|e| refuse(e.kind.status(), e))?;
+    if !answer::is_json(&request) {
+        return Err(refuse(415, McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json")));
+    }
+    let accepts = Accepts::of(&request);
+    if !accepts.json && !accepts.sse {
+        let error =
+            McpError::new(ErrorKind::InvalidRequest, "the client must accept application/json and text/event-stream");
+        return Err(refuse(406, error));
+    }
+    Ok(Post { gateway: gateway.clone(), request, identity, accepts })
+}
+
+/// Reads a body within its bounds of size and time.
+///
+/// # Errors
+/// `TOO_LARGE`, `TIMEOUT`, or `INVALID_REQUEST` for one that broke off.
+pub async fn read(payload: web::Payload, max: usize, limit: Duration) -> Result<Bytes, McpError> {
+    match tokio::time::timeout(limit, payload.to_bytes_limited(max)).await {
+        Ok(Ok(Ok(body))) => Ok(body),
+        Ok(Ok(Err(_))) => Err(McpError::new(ErrorKind::InvalidRequest, "the body broke off")),
+        Ok(Err(_)) => Err(McpError::new(ErrorKind::TooLarge, "the body is too large").with("limit", max as u64)),
+        Err(_) => Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")),
+    }
+}
+
+fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
+    let mut response = answer::with_status(status, error, revision);
+    // The rest of the body is not wanted any more.
+    response.head_mut().set_connection_type(actix_web::http::ConnectionType::Close);
+    response
+}
+
+/// In which revision to speak of a body that cannot be read: the header's, or the oldest that has this endpoint.
+fn assumed_revision(request: &HttpRequest) -> Revision {
+    request
+        .headers()
+        .get(headers::PROTOCOL_VERSION)
+        .and_then(|v| v.to_str().ok())
+        .and_then(Revision::parse)
+        .unwrap_or(Revision::V2025_03_26)
+}
+
+/// `GET /mcp`: the stream of a handshake-era session, or the rest of one that broke off.
+pub async fn get(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
+    match identify(&gateway, &request) {
+        Ok(identity) => session::stream(&request, &gateway, &identity),
+        Err(error) => refuse_head(&request, &error),
+    }
+}
+
+/// `DELETE /mcp`: ends a handshake-era session.
+pub async fn delete(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
+    match identify(&gateway, &request) {
+        Ok(identity) => session::delete(&request, &gateway, &identity).await,
+        Err(error) => refuse_head(&request, &error),
+    }
+}
+
+fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    answer::refusal(error, assumed_revision(request))
+}
+
+/// The `Mcp-Session-Id` header; `Some("")` for one that is no text.
+#[must_use]
+pub fn session_id(request: &HttpRequest) -> Option<&str> {
+    request.headers().get("mcp-session-id").map(|v| v.to_str().unwrap_or_default())
+}
+
+/// Where a stream that broke off goes on.
+#[must_use]
+pub fn last_event_id(request: &HttpRequest) -> Option<&str> {
+    request.headers().get(header::HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
+}

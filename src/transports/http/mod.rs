@@ -1,0 +1,72 @@
+//! Streamable HTTP at `/mcp` for both eras, the 2024-11-05 pair, and the plain HTTP endpoints.
+
+pub mod answer;
+pub mod compress;
+pub mod legacy_pair;
+pub mod limit;
+pub mod mcp;
+pub mod modern;
+pub mod plain;
+pub mod session;
+pub mod sse;
+pub mod tls;
+
+use std::net::IpAddr;
+
+use actix_web::{HttpRequest, http::header::HeaderMap, web};
+
+use crate::{
+    auth::{Identity, bearer},
+    gateway::Gateway,
+    protocol::{
+        McpError,
+        headers::{Field, Headers},
+    },
+    transports::connections::Connection,
+};
+
+/// All endpoints but `/ws`, the dashboard and `/api`.
+pub fn routes(cfg: &mut web::ServiceConfig) {
+    cfg.service(
+        web::resource("/mcp")
+            .route(web::post().to(mcp::post))
+            .route(web::get().to(mcp::get))
+            .route(web::delete().to(mcp::delete))
+            .default_service(web::to(answer::mcp_method_not_allowed)),
+    )
+    .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
+    .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
+    .service(web::resource("/health").route(web::get().to(plain::health)))
+    .service(web::resource("/info").route(web::get().to(plain::info)))
+    .service(web::resource("/metrics").route(web::get().to(plain::metrics)))
+    .service(web::resource("/tools").route(web::get().to(plain::tools)))
+    .service(web::resource("/tools/{name}").route(web::post().to(plain::call)));
+}
+
+/// Who asks, by the `Authorization` header and the peer's address.
+///
+/// # Errors
+/// As [`crate::auth::Authenticator::identify`].
+pub fn identify(gateway: &Gateway, request: &HttpRequest) -> Result<Identity, McpError> {
+    gateway.authenticator.identify(bearer::header(request.headers())?, peer(request))
+}
+
+/// The address of the socket's other end; never what a header claims.
+#[must_use]
+pub fn peer(request: &HttpRequest) -> Option<IpAddr> {
+    request.conn_data::<Connection>().and_then(|c| c.peer).or_else(|| request.peer_addr()).map(|a| a.ip())
+}
+
+/// Request headers as the protocol layer reads them.
+pub struct View<'a>(pub &'a HeaderMap);
+
+impl Headers for View<'_> {
+    fn field(&self, name: &str) -> Field<'_> {
+        let mut all = self.0.get_all(name);
+        match (all.next(), all.next()) {
+            (None, _) => Field::Absent,
+            (Some(value), None) => Field::One(value.as_bytes()),
+            (Some(_), Some(_)) => Field::Many,
+        }
+    }
+}

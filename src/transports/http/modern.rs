@@ -1,0 +1,164 @@
+//! The stateless era on HTTP: one POST, one answer, and nothing remembered
+//! (2026-07-28/basic/transports/streamable-http).
+
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
+
+use actix_web::{HttpResponse, http::StatusCode};
+use bytes::Bytes;
+
+use super::{
+    View, answer,
+    mcp::Post,
+    sse::{self, QueueBody},
+};
+use crate::{
+    protocol::{
+        ErrorKind, McpError, RequestId, Revision, encode,
+        envelope::{Message, Request},
+        headers,
+        params::{self, Meta},
+    },
+    session::{
+        Answer, Exchange, Related, Session, Transport,
+        exchange::ResponseQueue,
+        inbound::{self, OwnedRequest},
+    },
+    telemetry::RequestMetrics,
+    transports::connections::Connection,
+};
+
+/// A request's work, which ends in its answer.
+pub type Work = Pin<Box<dyn Future<Output = Option<Answer>>>>;
+
+/// Messages of one response that may wait for its reader.
+const QUEUE: usize = 256;
+
+/// Takes one message through the ladder and, if it is a request, to its answer.
+pub async fn serve(post: Post, message: &Message<'_>, meta: &Meta<'_>) -> HttpResponse {
+    let view = View(post.request.headers());
+    let request = match message {
+        Message::Request(request) => request,
+        Message::Notification(_) | Message::Response(_) => {
+            return match headers::check(&view, message, meta) {
+                // Nothing that a stateless client may tell concerns the gateway (cancelling is closing the stream).
+                Ok(_) => HttpResponse::Accepted().finish(),
+                Err(error) => refuse(None, &error),
+            };
+        }
+    };
+    let checked = headers::check_request(&view, request, meta)
+        .and_then(|revision| headers::method_known(request, revision))
+        .and_then(|_| check_param_headers(&post, &view, request));
+    if let Err(error) = checked {
+        return refuse(Some(&request.id), &error);
+    }
+    let queue = Arc::new(ResponseQueue::new(QUEUE.max(post.gateway.config.limits.outbox_messages)));
+    let exchange = match exchange(&post, meta, &queue) {
+        Ok(exchange) => exchange,
+        Err(error) => return refuse(Some(&request.id), &error),
+    };
+    let owned = OwnedRequest::of(request);
+    let mut work: Work = Box::pin(async move { inbound::answer(&exchange, &owned.as_request()).await });
+    let stream_only = !post.accepts.json;
+    if !stream_only {
+        // SSE only where there is something to stream before the answer.
+        let first = poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => queue.poll_take(cx).map(|messages| {
+                queue.put_back(messages);
+                None
+            }),
+        })
+        .await;
+        if let Some(done) = first {
+            let before = queue.take();
+            return match done {
+                Some(answer) if before.is_empty() || !post.accepts.sse => answer::json(status(&answer), answer.bytes),
+                Some(answer) => sse::finished(before, answer.bytes),
+                None => HttpResponse::Accepted().finish(),
+            };
+        }
+        if !post.accepts.sse {
+            // A client that takes JSON only gets its answer, and nothing before it.
+            return match work.await {
+                Some(answer) => answer::json(status(&answer), answer.bytes),
+                None => HttpResponse::Accepted().finish(),
+            };
+        }
+    }
+    let keep_alive = post.gateway.config.transports.http.sse_keep_alive;
+    let mut response = HttpResponse::Ok();
+    answer::sse_headers(&mut response);
+    response.streaming(QueueBody::new(work, queue, keep_alive))
+}
+
+fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<Exchange, McpError> {
+    let facts = inbound::modern_facts(meta)?;
+    let gateway = post.gateway.clone().into_inner();
+    // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
+    let session = match post.request.conn_data::<Connection>() {
+        Some(connection) => Arc::clone(connection.session(|| {
+            let session = inbound::stateless_session(&gateway, post.identity.clone());
+            session.set_facts(facts.clone());
+            let addr = Session::open(&gateway, Arc::clone(&session), None);
+            (session, addr)
+        })),
+        None => inbound::stateless_session(&gateway, post.identity.clone()),
+    };
+    session.touch();
+    Ok(Exchange {
+        gateway,
+        session,
+        facts,
+        identity: post.identity.clone(),
+        transport: Transport::Http,
+        related: Related::Queue(Arc::clone(queue)),
+        log_level: meta.log_level()?,
+    })
+}
+
+/// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
+fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> Result<(), McpError> {
+    if request.method != "tools/call" {
+        return Ok(());
+    }
+    let Ok(call) = params::parse::<params::CallTool<'_>>(request.params) else { return Ok(()) };
+    match post.gateway.routes.load().tool(&call.name) {
+        Some(route) if !route.param_headers.is_empty() => {
+            let arguments = call.arguments.and_then(|raw| serde_json::from_str::<serde_json::Value>(raw.get()).ok());
+            crate::protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse(id: Option<&RequestId>, error: &McpError) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    let status = match headers::http_status(error) {
+        // Nothing was handled yet, so nothing is in-band.
+        200 => 400,
+        status => status,
+    };
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    answer::json(status, encode::error(id, error, Revision::MODERN))
+}
+
+/// What a handler answers is a `200`, be it an error or not; what stopped it before has its own status.
+fn status(answer: &Answer) -> StatusCode {
+    match answer.error {
+        Some(ErrorKind::MethodNotFound) => StatusCode::NOT_FOUND,
+        Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
+        Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,
+        _ => StatusCode::OK,
+    }
+}
+
+/// One SSE event of the stateless era: no id, because nothing can be resumed.
+#[must_use]
+pub fn event(message: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(message.len() + 24);
+    out.extend_from_slice(b"event: message\ndata: ");
+    out.extend_from_slice(message);
+    out.extend_from_slice(b"\n\n");
+    out.into()
+}

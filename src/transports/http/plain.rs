@@ -1,0 +1,180 @@
+//! Plain HTTP for one-shot users: health, info, metrics, the tools, and a call as one POST with the arguments as its
+//! body. Same policy, same result.
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse, ResponseError,
+    http::{
+        StatusCode,
+        header::{self, HeaderValue},
+    },
+    web,
+};
+use serde_json::value::RawValue;
+
+use super::{answer, identify, mcp};
+use crate::{
+    auth::Identity,
+    gateway::Gateway,
+    middleware,
+    protocol::{ErrorKind, McpError, RequestId, Revision},
+    providers::gateway_tools::pending_result,
+    rest::Problem,
+    session::{
+        ClientFacts, Exchange, Related, SessionShared, Transport, channel_less,
+        exchange::InFlight,
+        handlers::{
+            lifecycle,
+            tools::{Call, ToolOutcome},
+        },
+    },
+};
+
+/// The revision whose shapes this door speaks.
+const REVISION: Revision = Revision::MODERN;
+
+/// `GET /health`: 200 while the gateway lives and can take work, else 503. Open to everyone who may connect:
+/// probes have no keys.
+pub async fn health(gateway: web::Data<Gateway>) -> HttpResponse {
+    let health = lifecycle::health_of(&gateway);
+    let status = if health["ready"] == true { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    HttpResponse::build(status).insert_header((header::CACHE_CONTROL, "no-store")).json(health)
+}
+
+/// `GET /info`.
+pub async fn info(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
+    match identify(&gateway, &request) {
+        Ok(_) => HttpResponse::Ok().json(lifecycle::info_of(&gateway)),
+        Err(error) => problem(error),
+    }
+}
+
+/// `GET /metrics` (Prometheus text format 0.0.4).
+pub async fn metrics(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
+    match identify(&gateway, &request) {
+        Ok(_) => HttpResponse::Ok()
+            .insert_header((header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
+            .body(gateway.render_metrics()),
+        Err(error) => problem(error),
+    }
+}
+
+/// `GET /tools`: what `tools/list` has, whole.
+pub async fn tools(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
+    let identity = match identify(&gateway, &request) {
+        Ok(identity) => identity,
+        Err(error) => return problem(error),
+    };
+    if let Err(error) = middleware::authorize::role(&identity) {
+        return problem(error);
+    }
+    let table = gateway.routes.load();
+    let tools: Vec<&str> = table.tools().iter().map(|route| route.listed(REVISION)).collect();
+    HttpResponse::Ok()
+        .insert_header((header::CONTENT_TYPE, "application/json"))
+        .body(format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
+}
+
+/// `POST /tools/{name}`: 200 with the result, 202 with the pending change, or a problem document.
+pub async fn call(
+    request: HttpRequest,
+    name: web::Path<String>,
+    payload: web::Payload,
+    gateway: web::Data<Gateway>,
+) -> HttpResponse {
+    match try_call(&request, &name, payload, &gateway.into_inner()).await {
+        Ok(response) => response,
+        Err(error) => problem(error),
+    }
+}
+
+async fn try_call(
+    request: &HttpRequest,
+    name: &str,
+    payload: web::Payload,
+    gateway: &Arc<Gateway>,
+) -> Result<HttpResponse, McpError> {
+    if gateway.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
+    let identity = identify(gateway, request)?;
+    let http = &gateway.config.transports.http;
+    let body = mcp::read(payload, http.max_body, http.request_timeout).await?;
+    if !body.is_empty() && !answer::is_json(request) {
+        // A page of another origin can post anything but JSON without asking first.
+        return Ok(Problem::unsupported_media_type().error_response());
+    }
+    let arguments: Option<&RawValue> = if body.is_empty() {
+        None
+    } else {
+        Some(
+            serde_json::from_slice(&body)
+                .map_err(|e| McpError::new(ErrorKind::Parse, format!("the body is not JSON: {e}")))?,
+        )
+    };
+    if let Some(raw) = arguments {
+        crate::protocol::arguments::check(raw, gateway.config.limits.max_depth)?;
+        if !raw.get().starts_with('{') {
+            return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
+        }
+    }
+    let exchange = exchange(gateway, identity);
+    let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
+    let call = Call { name, arguments, idempotency_key: key, progress_token: None };
+    let in_flight = InFlight::admit(&exchange.session, &RequestId::from(1), 1)?;
+    let outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel).await?;
+    in_flight.answered();
+    Ok(match outcome {
+        ToolOutcome::Done(result, None) => json(StatusCode::OK, &result),
+        ToolOutcome::Done(result, Some(kind)) => {
+            let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+            return Ok(failed(status, kind, &result));
+        }
+        ToolOutcome::Pending(change) => {
+            let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));
+            if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{}", change.id)) {
+                response.headers_mut().insert(header::LOCATION, location);
+            }
+            response
+        }
+    })
+}
+
+/// A tool that failed: what it said of itself, as a problem document.
+fn failed(status: StatusCode, kind: ErrorKind, result: &crate::providers::ToolResult) -> HttpResponse {
+    let said = result
+        .structured_content
+        .as_deref()
+        .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw.get()).ok())
+        .unwrap_or_default();
+    let detail = said["message"].as_str().unwrap_or("the tool failed").to_owned();
+    let mut problem = Problem::new(kind, detail);
+    if let Some(details) = said["details"].as_object().filter(|d| !d.is_empty()) {
+        problem = problem.with("details", details.clone());
+    }
+    let mut response = problem.error_response();
+    *response.status_mut() = status;
+    response
+}
+
+fn json(status: StatusCode, result: &crate::providers::ToolResult) -> HttpResponse {
+    HttpResponse::build(status).json(result)
+}
+
+fn problem(error: McpError) -> HttpResponse {
+    Problem::from(error).error_response()
+}
+
+fn exchange(gateway: &Arc<Gateway>, identity: Identity) -> Exchange {
+    let session: Arc<SessionShared> = Arc::new(channel_less(Transport::Rest, identity.clone(), gateway));
+    Exchange {
+        gateway: Arc::clone(gateway),
+        session,
+        facts: Arc::new(ClientFacts { revision: REVISION, client: None, capabilities: "{}".into() }),
+        identity,
+        transport: Transport::Rest,
+        related: Related::Nowhere,
+        log_level: None,
+    }
+}

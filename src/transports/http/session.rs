@@ -1,0 +1,324 @@
+//! The handshake era on HTTP: sessions by `Mcp-Session-Id`, a stream for what belongs to no request, resumption
+//! (2025-11-25/basic/transports, "Streamable HTTP").
+//!
+//! A client that disconnects has not cancelled anything: its request runs on, and the answer waits in its stream.
+
+use std::{future::poll_fn, sync::Arc, task::Poll};
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::{StatusCode, header::HeaderValue},
+    web,
+};
+use bytes::Bytes;
+
+use super::{
+    answer,
+    mcp::{Post, last_event_id, session_id},
+    sse,
+};
+use crate::{
+    auth::Identity,
+    gateway::Gateway,
+    protocol::{
+        ErrorKind, McpError, Revision, encode,
+        envelope::{self, Incoming, Message},
+        headers,
+        method::Method,
+    },
+    session::{
+        Answer, Channel, Related, Session, SessionShared, Transport,
+        actor::{EndSession, close},
+        exchange::PostStream,
+        inbound::{self, Door, OwnedRequest},
+        registry::Entry,
+        streams::{EventId, GET_STREAM, Streams},
+    },
+    telemetry::RequestMetrics,
+};
+
+/// A message of a handshake-era client.
+pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
+    let assumed = match version(&post.request) {
+        Ok(assumed) => assumed,
+        Err(error) => return refuse(400, &error, Revision::NEWEST_LEGACY),
+    };
+    let session = match find(&post, message, assumed) {
+        Ok(session) => session,
+        Err((status, error)) => {
+            let id = if let Message::Request(request) = message { Some(&request.id) } else { None };
+            RequestMetrics::get().error(error.kind);
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+            return answer::json(status, encode::error(id, &error, assumed));
+        }
+    };
+    session.touch();
+    let stream = Arc::new(PostStream::new(Arc::clone(&session)));
+    let door = door(&post, &session, &stream, assumed);
+    let request = match message {
+        Message::Notification(notification) => {
+            door.notification(notification);
+            return HttpResponse::Accepted().finish();
+        }
+        Message::Response(_) => return HttpResponse::Accepted().finish(),
+        Message::Request(request) => request,
+    };
+    let opens = request.method == "initialize";
+    let owned = OwnedRequest::of(request);
+    let work = async move { door.message(Message::Request(owned.as_request())).await };
+    let mut response = respond(&post, &stream, work).await;
+    if opens && session.legacy_revision().is_some() {
+        Session::open(&post.gateway.clone().into_inner(), Arc::clone(&session), None);
+        if let Ok(id) = HeaderValue::from_str(&session.id) {
+            response.headers_mut().insert(SESSION_ID, id);
+        }
+    }
+    response
+}
+
+const SESSION_ID: actix_web::http::header::HeaderName =
+    actix_web::http::header::HeaderName::from_static("mcp-session-id");
+
+/// A batch, in the revisions that have it.
+pub async fn batch(post: Post, body: Bytes) -> HttpResponse {
+    let refuse = |status, error: &McpError| refuse(status, error, Revision::V2025_03_26);
+    let assumed = match version(&post.request) {
+        Ok(assumed) => assumed,
+        Err(error) => return refuse(400, &error),
+    };
+    let session = match session_id(&post.request) {
+        Some(id) => match existing(&post, id) {
+            Some(entry) => entry.shared,
+            None => return refuse(404, &unknown_session()),
+        },
+        None => throwaway(&post),
+    };
+    session.touch();
+    if !session.legacy_revision().unwrap_or(assumed).rules().batches {
+        let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
+        return self::refuse(400, &error, session.legacy_revision().unwrap_or(assumed));
+    }
+    let stream = Arc::new(PostStream::new(Arc::clone(&session)));
+    let door = door(&post, &session, &stream, assumed);
+    let limits = post.gateway.envelope_limits();
+    let work = async move {
+        match envelope::parse(&body, &limits) {
+            Ok(Incoming::Batch(members)) => door.batch(members).await,
+            // It was one a moment ago.
+            Ok(Incoming::Single(_)) | Err(_) => None,
+        }
+    };
+    respond(&post, &stream, work).await
+}
+
+fn door(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> Door {
+    let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
+    Door {
+        gateway: post.gateway.clone().into_inner(),
+        session: Arc::clone(session),
+        identity: post.identity.clone(),
+        transport: Transport::Http,
+        related,
+        assumed,
+    }
+}
+
+/// Runs a request's work; answers with JSON if that is all there is, and with a stream otherwise.
+async fn respond(
+    post: &Post,
+    stream: &Arc<PostStream>,
+    work: impl Future<Output = Option<Answer>> + 'static,
+) -> HttpResponse {
+    let session = Arc::clone(&stream.session);
+    let mut work = Box::pin(work);
+    let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
+    let number = match &first {
+        Poll::Ready(_) => stream.number(),
+        Poll::Pending => stream.open(),
+    };
+    let Some(number) = number else {
+        // It is answered already, or there is no stream that an answer could wait in.
+        let answer = match first {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => work.await,
+        };
+        return match answer {
+            Some(answer) if post.accepts.json => answer::json(status(&answer), answer.bytes),
+            Some(answer) => sse::finished(Vec::new(), answer.bytes),
+            None => HttpResponse::Accepted().finish(),
+        };
+    };
+    let finish = {
+        let session = Arc::clone(&session);
+        move |answer: Option<Answer>| {
+            if let Channel::Streams(streams) = &session.channel {
+                streams.push_last(number, answer.map(|a| a.bytes));
+            }
+        }
+    };
+    match first {
+        Poll::Ready(answer) => finish(answer),
+        // Its client may go away and come back for the answer.
+        Poll::Pending => drop(actix::spawn(async move { finish(work.await) })),
+    }
+    if post.accepts.json
+        && let Some(answer) = wait_for_sole_answer(&session, number).await
+    {
+        return answer::json(StatusCode::OK, answer);
+    }
+    sse::log(&post.gateway.clone().into_inner(), &session, number, Some(0), None)
+        .unwrap_or_else(|| HttpResponse::Accepted().finish())
+}
+
+/// The answer of a stream if it is the only thing on it; `None` as soon as there is something to stream.
+async fn wait_for_sole_answer(session: &SessionShared, number: u32) -> Option<Bytes> {
+    let Channel::Streams(streams) = &session.channel else { return None };
+    let (_, mut changed, _) = streams.attach(number)?;
+    // Being superseded tells nothing: the reader that streams the log comes after this.
+    while streams.is_untouched(number) {
+        tokio::select! {
+            changed = changed.changed() => changed.ok()?,
+            () = session.ended.cancelled() => return None,
+        }
+    }
+    let answer = streams.sole_answer(number)?;
+    streams.forget(number);
+    Some(answer)
+}
+
+fn status(answer: &Answer) -> StatusCode {
+    match answer.error {
+        // 404 would mean that the session is gone (2025-11-25/basic/transports), so no other error has it.
+        Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
+        Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,
+        Some(ErrorKind::NotInitialized) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}
+
+/// The version header of a handshake-era request. Without one the oldest revision that has this endpoint is meant.
+///
+/// # Errors
+/// `-32600` for a version that does not exist (2025-11-25/basic/transports#protocol-version-header: 400).
+fn version(request: &HttpRequest) -> Result<Revision, McpError> {
+    let Some(value) = request.headers().get(headers::PROTOCOL_VERSION) else { return Ok(Revision::V2025_03_26) };
+    value.to_str().ok().map(str::trim).and_then(Revision::parse).ok_or_else(|| {
+        McpError::new(ErrorKind::InvalidRequest, "unsupported MCP-Protocol-Version")
+            .with("supported", Revision::ALL.map(Revision::as_str).to_vec())
+    })
+}
+
+/// The session of a message: the one its header names, a new one for `initialize`, none for what needs none.
+fn find(post: &Post, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionShared>, (u16, McpError)> {
+    let method = match message {
+        Message::Request(request) => Some(request.method.as_ref()),
+        _ => None,
+    };
+    let opens = method == Some("initialize");
+    match session_id(&post.request) {
+        Some(id) => existing(post, id).map(|entry| entry.shared).ok_or_else(|| (404, unknown_session())),
+        None if opens => open(post),
+        // An unknown method needs no session to be told so.
+        None if method.is_some_and(|m| !Method::parse(m).is_some_and(Method::needs_session)) => Ok(throwaway(post)),
+        None => {
+            let text = if assumed.rules().batches || method.is_some() {
+                "send `initialize` first and then its Mcp-Session-Id"
+            } else {
+                "the Mcp-Session-Id header is missing"
+            };
+            Err((400, McpError::new(ErrorKind::NotInitialized, text)))
+        }
+    }
+}
+
+fn unknown_session() -> McpError {
+    McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
+}
+
+/// A session is known to its own principal only.
+fn existing(post: &Post, id: &str) -> Option<Entry> {
+    lookup(&post.gateway, id, &post.identity)
+}
+
+fn lookup(gateway: &Gateway, id: &str, identity: &Identity) -> Option<Entry> {
+    gateway.registry.get(id).filter(|entry| {
+        entry.shared.transport == Transport::Http
+            && matches!(entry.shared.channel, Channel::Streams(_))
+            && !entry.shared.ended.is_cancelled()
+            && entry.shared.principal().name == identity.principal.name
+    })
+}
+
+fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
+    let gateway = &post.gateway;
+    let max = gateway.config.limits.max_sessions;
+    if gateway.registry.len() >= max && gateway.registry.count_of(&post.identity.principal.name) >= max {
+        return Err((503, McpError::new(ErrorKind::Overloaded, "too many sessions").with("limit", max as u64)));
+    }
+    let websocket = &gateway.config.transports.websocket;
+    let streams = Streams::new(websocket.replay_frames, websocket.replay_bytes);
+    let channel = Channel::Streams(streams);
+    Ok(Arc::new(SessionShared::new(Transport::Http, post.identity.clone(), channel, &gateway.ended)))
+}
+
+fn throwaway(post: &Post) -> Arc<SessionShared> {
+    inbound::stateless_session(&post.gateway.clone().into_inner(), post.identity.clone())
+}
+
+fn refuse(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    answer::with_status(status, error, revision)
+}
+
+/// `GET /mcp`.
+pub fn stream(request: &HttpRequest, gateway: &web::Data<Gateway>, identity: &Identity) -> HttpResponse {
+    let Some(id) = session_id(request) else { return no_session_405() };
+    if !answer::Accepts::of(request).sse {
+        let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
+        return refuse(406, &error, Revision::NEWEST_LEGACY);
+    }
+    let Some(entry) = lookup(gateway, id, identity) else {
+        return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
+    };
+    let revision = entry.shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
+    if let Err(error) = version(request) {
+        return refuse(400, &error, revision);
+    }
+    let slot = match gateway.long_lived(&identity.principal) {
+        Ok(slot) => slot,
+        Err(error) => return refuse(503, &error, revision),
+    };
+    entry.shared.touch();
+    let (number, after) = match last_event_id(request).map(EventId::parse) {
+        None => (GET_STREAM, None),
+        Some(Some(last)) => (last.stream, Some(last.event)),
+        Some(None) => {
+            let error = McpError::new(ErrorKind::InvalidRequest, "Last-Event-ID is none of this session's");
+            return refuse(400, &error, revision);
+        }
+    };
+    let gateway = gateway.clone().into_inner();
+    sse::log(&gateway, &entry.shared, number, after, Some(slot)).unwrap_or_else(|| {
+        let error = McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held");
+        refuse(error.kind.status(), &error, revision)
+    })
+}
+
+/// `DELETE /mcp`.
+pub async fn delete(request: &HttpRequest, gateway: &web::Data<Gateway>, identity: &Identity) -> HttpResponse {
+    let Some(id) = session_id(request) else { return no_session_405() };
+    let Some(entry) = lookup(gateway, id, identity) else {
+        return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
+    };
+    entry.shared.ended.cancel();
+    let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
+    HttpResponse::NoContent().finish()
+}
+
+/// The stateless era has neither GET nor DELETE (2026-07-28/basic/transports/streamable-http).
+fn no_session_405() -> HttpResponse {
+    let error = McpError::new(ErrorKind::InvalidRequest, "without a session there is only POST");
+    let mut response = answer::with_status(405, &error, Revision::MODERN);
+    response.headers_mut().insert(actix_web::http::header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}

@@ -1,0 +1,139 @@
+//! WebSocket at `/ws`: subprotocol `mcp`, one JSON-RPC object in each text frame, both eras as on stdio.
+//!
+//! WebSocket is a transport of no MCP revision; this follows the custom of the SDKs. A handshake-era client that
+//! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
+
+mod pump;
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{HeaderName, HeaderValue},
+    web,
+};
+use serde::Deserialize;
+
+use crate::{
+    auth::Identity,
+    gateway::Gateway,
+    protocol::{ErrorKind, McpError, Revision},
+    session::{
+        Channel, Session, SessionShared, Transport,
+        outbox::{Outbox, OutboxLimits, ResumeFault},
+        registry::Entry,
+    },
+    transports::{
+        connections::Connection,
+        http::{answer, identify},
+    },
+};
+
+/// The subprotocol that the SDKs ask for; Node refuses a connection where it is not echoed.
+pub const SUBPROTOCOL: &str = "mcp";
+
+/// How a client that comes back says where it was.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    session: Option<String>,
+    /// Frames it has received in this session, over all its connections.
+    received: Option<u64>,
+}
+
+/// `GET /ws`.
+pub async fn upgrade(
+    request: HttpRequest,
+    query: Result<web::Query<Resume>, actix_web::Error>,
+    payload: web::Payload,
+    gateway: web::Data<Gateway>,
+) -> HttpResponse {
+    match try_upgrade(&request, query, payload, &gateway.into_inner()) {
+        Ok(response) => response,
+        Err(error) => answer::refusal(&error, Revision::NEWEST_LEGACY),
+    }
+}
+
+fn try_upgrade(
+    request: &HttpRequest,
+    query: Result<web::Query<Resume>, actix_web::Error>,
+    payload: web::Payload,
+    gateway: &Arc<Gateway>,
+) -> Result<HttpResponse, McpError> {
+    if gateway.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
+    let identity = identify(gateway, request)?;
+    crate::middleware::authorize::role(&identity)?;
+    let query = query.map_err(|_| {
+        McpError::new(ErrorKind::InvalidRequest, "the query takes `session` and `received`, and nothing else")
+    })?;
+    // Proved before a place is taken: a plain GET of /ws is only a mistake.
+    actix_web_actors::ws::handshake(request)
+        .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("no WebSocket handshake: {e}")))?;
+    let entry = match (&query.session, query.received) {
+        (Some(id), Some(received)) => resume(gateway, &identity, id, received)?,
+        (None, None) => open(gateway, identity),
+        _ => {
+            return Err(McpError::new(ErrorKind::InvalidRequest, "`session` and `received` go together"));
+        }
+    };
+    let connection = request.conn_data::<Connection>();
+    if connection.is_some_and(|c| !c.upgrade()) {
+        if query.session.is_none() {
+            entry.shared.ended.cancel();
+        }
+        return Err(McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
+            .with("limit", gateway.config.transports.websocket.max_connections as u64));
+    }
+    let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
+    let max = gateway.config.transports.websocket.max_message_size;
+    let mut response = pump::start(request, payload, &entry, cut, max).map_err(|e| {
+        entry.shared.ended.cancel();
+        McpError::new(ErrorKind::InvalidRequest, e.to_string())
+    })?;
+    if let Ok(id) = HeaderValue::from_str(&entry.shared.id) {
+        response.headers_mut().insert(HeaderName::from_static("mcp-session-id"), id);
+    }
+    Ok(response)
+}
+
+fn open(gateway: &Arc<Gateway>, identity: Identity) -> Entry {
+    let websocket = &gateway.config.transports.websocket;
+    let limits = OutboxLimits {
+        messages: gateway.config.limits.outbox_messages,
+        bytes: gateway.config.limits.outbox_bytes,
+        replay_frames: websocket.replay_frames,
+        replay_bytes: websocket.replay_bytes,
+    };
+    let channel = Channel::Outbox(Outbox::new(limits));
+    let shared = Arc::new(SessionShared::new(Transport::WebSocket, identity, channel, &gateway.ended));
+    let addr = Session::open(gateway, Arc::clone(&shared), Some(websocket.ping_interval));
+    Entry { shared, addr }
+}
+
+/// A session is found by its own principal only, so a stranger cannot tell a wrong id from somebody else's.
+fn resume(gateway: &Gateway, identity: &Identity, id: &str, received: u64) -> Result<Entry, McpError> {
+    let entry = gateway
+        .registry
+        .get(id)
+        .filter(|entry| {
+            entry.shared.transport == Transport::WebSocket
+                && entry.shared.legacy_revision().is_some()
+                && !entry.shared.ended.is_cancelled()
+                && entry.shared.principal().name == identity.principal.name
+        })
+        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect anew and initialize"))?;
+    if let Channel::Outbox(outbox) = &entry.shared.channel {
+        outbox.rewind(received).map_err(|fault| match fault {
+            ResumeFault::TooLate => McpError::new(
+                ErrorKind::ResumeTooLate,
+                "too late: the frames since then are no longer held; connect anew and initialize",
+            ),
+            ResumeFault::Ahead => {
+                McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet")
+            }
+        })?;
+    }
+    Ok(entry)
+}

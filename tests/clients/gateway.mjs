@@ -1,0 +1,214 @@
+// Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid.
+import { spawn, execFile } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+
+/** The program under test. */
+export const binary = path.resolve(repository, process.env.COUNTERSIGN_BIN ?? 'target/debug/countersign');
+
+/** The environment of the program: nothing of the developer's own configuration reaches it. */
+export function environment(extra = {}) {
+    const kept = Object.fromEntries(['PATH', 'HOME', 'TMPDIR'].filter(k => process.env[k]).map(k => [k, process.env[k]]));
+    return { ...kept, XDG_CONFIG_HOME: path.join(os.tmpdir(), 'countersign-no-config'), ...extra };
+}
+
+/** A port that was free a moment ago. */
+export async function freePort() {
+    const server = net.createServer();
+    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
+    const { port } = server.address();
+    await new Promise(resolve => server.close(resolve));
+    return port;
+}
+
+/** Resolves with the first true value of `check`, which is asked every 25 ms; rejects after `limit` ms. */
+export async function eventually(what, check, limit = 15_000) {
+    const end = Date.now() + limit;
+    let last;
+    for (;;) {
+        try {
+            const value = await check();
+            if (value) return value;
+            last = undefined;
+        } catch (error) {
+            last = error;
+        }
+        if (Date.now() > end) throw new Error(`not in ${limit} ms: ${what}`, { cause: last });
+        await new Promise(resolve => setTimeout(resolve, 25));
+    }
+}
+
+/** The person's side of a gateway: REST with a reviewer's key. */
+export class Reviewer {
+    constructor(url, key) {
+        this.url = url;
+        this.key = key;
+    }
+
+    async api(method, route, body) {
+        const response = await fetch(`${this.url}/api${route}`, {
+            method,
+            headers: { authorization: `Bearer ${this.key}`, ...(body === undefined ? {} : { 'content-type': 'application/json' }) },
+            body: body === undefined ? undefined : JSON.stringify(body)
+        });
+        const text = await response.text();
+        return { status: response.status, body: text ? JSON.parse(text) : null };
+    }
+
+    async change(id) {
+        const answer = await this.api('GET', `/changes/${id}`);
+        if (answer.status !== 200) throw new Error(`GET change: ${answer.status} ${JSON.stringify(answer.body)}`);
+        return answer.body;
+    }
+
+    async decide(id, decision, comment) {
+        const { version, digest } = await this.change(id);
+        const answer = await this.api('POST', `/changes/${id}/decision`, { decision, comment, version, digest });
+        if (answer.status !== 200) throw new Error(`${decision}: ${answer.status} ${JSON.stringify(answer.body)}`);
+        return answer.body;
+    }
+
+    approve(id, comment) {
+        return this.decide(id, 'approve', comment);
+    }
+
+    reject(id, comment) {
+        return this.decide(id, 'reject', comment);
+    }
+
+    /** Waits until the change is in that state. */
+    reached(id, state) {
+        return eventually(`change ${id} is ${state}`, async () => {
+            const change = await this.change(id);
+            return change.state === state && change;
+        });
+    }
+}
+
+export class Gateway extends Reviewer {
+    constructor(parts) {
+        super(`http://127.0.0.1:${parts.port}`, undefined);
+        Object.assign(this, parts);
+    }
+
+    get mcp() {
+        return new URL('/mcp', this.url);
+    }
+
+    /** Makes an API key with the command line, as a person would. */
+    async createKey(role, name) {
+        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, '--data', this.data], {
+            env: environment()
+        });
+        return stdout.trim();
+    }
+
+    async waitHealthy() {
+        await eventually(
+            'the gateway answers /health',
+            async () => {
+                if (this.child?.exitCode !== null && this.child?.exitCode !== undefined) {
+                    throw new Error(`the gateway ended with ${this.child.exitCode}`);
+                }
+                return (await fetch(`${this.url}/health`)).ok;
+            },
+            20_000
+        ).catch(error => {
+            throw new Error(`${error.message}\n--- stderr of the gateway ---\n${this.log()}`, { cause: error });
+        });
+    }
+
+    /** Ends it by pid and removes its data. */
+    async stop() {
+        await stopChild(this.child);
+        await rm(this.data, { recursive: true, force: true });
+    }
+}
+
+/** SIGTERM, then SIGKILL after 5 s; resolves with the exit code. */
+export async function stopChild(child) {
+    if (!child || child.exitCode !== null || child.signalCode !== null) return child?.exitCode;
+    const ended = new Promise(resolve => child.once('exit', code => resolve(code)));
+    child.kill('SIGTERM');
+    const timer = setTimeout(() => child.kill('SIGKILL'), 5_000);
+    const code = await ended;
+    clearTimeout(timer);
+    return code;
+}
+
+export function temporaryData() {
+    return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
+}
+
+/** Starts `countersign serve` with fresh data on a free port, with a reviewer named alice. */
+export async function startGateway({ env = {} } = {}) {
+    const data = await temporaryData();
+    for (let attempt = 1; ; attempt++) {
+        const port = await freePort();
+        const child = spawn(binary, ['serve', '--listen', `127.0.0.1:${port}`, '--data', data], {
+            env: environment(env),
+            stdio: ['ignore', 'ignore', 'pipe']
+        });
+        let log = '';
+        child.stderr.setEncoding('utf8').on('data', text => (log = (log + text).slice(-64_000)));
+        await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
+        const gateway = new Gateway({ port, data, child, log: () => log });
+        try {
+            await gateway.waitHealthy();
+            gateway.key = await gateway.createKey('reviewer', 'alice');
+            return gateway;
+        } catch (error) {
+            await stopChild(child);
+            // Somebody else may have taken the port in between.
+            if (attempt < 3 && /in use/i.test(log)) continue;
+            await rm(data, { recursive: true, force: true });
+            throw error;
+        }
+    }
+}
+
+/** A TCP relay that can cut every connection through it, to prove that a client resumes. */
+export async function startRelay(port) {
+    const pairs = new Set();
+    const server = net.createServer(client => {
+        const upstream = net.connect(port, '127.0.0.1');
+        const pair = { client, upstream };
+        pairs.add(pair);
+        for (const [from, to] of [
+            [client, upstream],
+            [upstream, client]
+        ]) {
+            from.on('data', chunk => to.write(chunk));
+            from.on('error', () => to.destroy());
+            from.on('close', () => {
+                to.destroy();
+                pairs.delete(pair);
+            });
+        }
+    });
+    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
+    return {
+        port: server.address().port,
+        cut() {
+            for (const { client, upstream } of pairs) {
+                client.resetAndDestroy();
+                upstream.destroy();
+            }
+            return pairs.size;
+        },
+        async close() {
+            for (const { client, upstream } of pairs) {
+                client.destroy();
+                upstream.destroy();
+            }
+            await new Promise(resolve => server.close(resolve));
+        }
+    };
+}

@@ -1,0 +1,255 @@
+// What every real client must be able to do, whatever its SDK and transport: one journey from the first list to an
+// approved, a rejected and a withdrawn change. The adapters of the SDKs give it one shape (see `ts-v1` and `ts-v2`).
+import assert from 'node:assert/strict';
+
+import Ajv2020 from 'ajv/dist/2020.js';
+import addFormats from 'ajv-formats';
+
+import { eventually } from './gateway.mjs';
+
+export const WRITES = [
+    'create_project',
+    'create_issue',
+    'update_issue',
+    'update_status',
+    'assign_issue',
+    'add_comment',
+    'delete_issue'
+];
+export const READS = ['list_projects', 'list_issues', 'get_issue', 'search_issues'];
+export const OWN = ['get_change', 'list_changes', 'wait_for_change', 'withdraw_change'];
+const FINAL = new Set(['applied', 'failed', 'rejected', 'expired', 'withdrawn']);
+
+const text = result => result.content.map(block => block.text ?? '').join('\n');
+
+/** The first project's id, out of `list_projects`. */
+export async function firstProject(client) {
+    const { structuredContent } = await client.call('list_projects', {});
+    const [project] = structuredContent.projects;
+    assert.match(project.id, /^[0-9a-f-]{36}$/);
+    return project;
+}
+
+/** Whether an issue with that title can be found by a read. */
+export async function issueTitled(client, projectId, title) {
+    const result = await client.call('list_issues', { projectId });
+    return result.structuredContent.issues.find(issue => issue.title === title);
+}
+
+/** Proposes a Story and returns the pending answer, which the SDK has held against the listed output schema. */
+export async function propose(client, projectId, title) {
+    const result = await client.call('create_issue', { projectId, title, type: 'Story' });
+    assert.notEqual(result.isError, true, text(result));
+    assert.match(text(result), /pending approval/i);
+    const { changeId, status, diff, expiresAt } = result.structuredContent;
+    assert.match(changeId, /^chg_[A-Za-z0-9_-]{24}$/);
+    assert.equal(status, 'pending');
+    assert.ok(diff.fields.some(field => field.after === title), JSON.stringify(diff));
+    assert.ok(Date.parse(expiresAt) > Date.now());
+    assert.ok(text(result).includes(changeId), 'the text names the change');
+    return result.structuredContent;
+}
+
+/** Waits with `wait_for_change` until nothing more will happen to it. */
+export async function settled(client, changeId) {
+    for (let round = 0; round < 20; round++) {
+        const { structuredContent, ...result } = await client.call('wait_for_change', { changeId });
+        if (FINAL.has(structuredContent.status)) return { ...structuredContent, text: text(result) };
+    }
+    throw new Error(`change ${changeId} does not settle`);
+}
+
+/** A value for a prompt argument, by its name. */
+function promptValue(argument, project) {
+    return /project/i.test(argument.name) ? project.id : /capacity|hours|days|limit|count/i.test(argument.name) ? '5' : 'api';
+}
+
+/**
+ * The steps as `[name, step]`; each step gets `{ client, reviewer }` and they run in this order over one connection.
+ * `client` has: call(name, args, options), listTools, listResources, listTemplates, readResource, listPrompts,
+ * getPrompt, complete, ping, watch(uris, onUpdated) → stop, capabilities, server, modern.
+ */
+export const journey = [
+    [
+        'says who it is and what it can do',
+        async ({ client }) => {
+            assert.equal(client.server().name, 'countersign');
+            assert.ok(client.server().version);
+            const capabilities = client.capabilities();
+            for (const name of ['tools', 'resources', 'prompts', 'completions']) assert.ok(capabilities[name], name);
+            assert.equal(capabilities.resources.subscribe, true);
+            if (!client.modern) await client.ping();
+        }
+    ],
+    [
+        'lists tools whose schemas compile',
+        async ({ client }) => {
+            const tools = await client.listTools();
+            const names = tools.map(tool => tool.name);
+            for (const name of [...WRITES, ...READS, ...OWN]) assert.ok(names.includes(name), `${name} is listed`);
+            const ajv = new Ajv2020({ strict: false, allErrors: true });
+            addFormats(ajv);
+            for (const tool of tools) {
+                assert.ok(tool.description.length > 20, `${tool.name} is described`);
+                assert.equal(tool.inputSchema.type, 'object', tool.name);
+                ajv.compile(tool.inputSchema);
+                assert.ok(tool.outputSchema, `${tool.name} has an output schema`);
+                ajv.compile(tool.outputSchema);
+                assert.equal(tool.annotations.readOnlyHint === true, !WRITES.includes(tool.name) && tool.name !== 'withdraw_change', tool.name);
+            }
+            const write = tools.find(tool => tool.name === 'delete_issue');
+            assert.equal(write.annotations.destructiveHint, true);
+        }
+    ],
+    [
+        'reads go straight through',
+        async ({ client }) => {
+            const project = await firstProject(client);
+            assert.ok(project.key && project.name, JSON.stringify(project));
+            const list = await client.call('list_issues', { projectId: project.id });
+            assert.ok(list.structuredContent.issues.length > 0, 'the sample project has issues');
+            const issueId = list.structuredContent.issues[0].id;
+            const issue = await client.call('get_issue', { issueId });
+            assert.notEqual(issue.isError, true, text(issue));
+        }
+    ],
+    [
+        'a write waits for a person, who approves it; then it exists',
+        async ({ client, reviewer }) => {
+            const project = await firstProject(client);
+            const title = `Approved through ${client.label}`;
+            const { changeId } = await propose(client, project.id, title);
+            assert.equal(await issueTitled(client, project.id, title), undefined, 'nothing is created yet');
+            const seen = await reviewer.change(changeId);
+            assert.equal(seen.state, 'pending');
+            assert.equal(seen.arguments.title, title);
+            assert.equal(seen.proposer.principal, 'local-agent');
+            assert.equal(seen.proposer.clientName, client.name);
+            const waiting = settled(client, changeId);
+            await reviewer.approve(changeId, 'go ahead');
+            const after = await waiting;
+            assert.equal(after.status, 'applied', after.text);
+            assert.equal((await client.call('get_change', { changeId })).structuredContent.status, 'applied');
+            assert.ok(await issueTitled(client, project.id, title), 'the issue exists');
+        }
+    ],
+    [
+        'a rejection reaches the agent with its reason',
+        async ({ client, reviewer }) => {
+            const project = await firstProject(client);
+            const title = `Rejected through ${client.label}`;
+            const { changeId } = await propose(client, project.id, title);
+            await reviewer.reject(changeId, 'we have this already: see CORE-1');
+            const after = await settled(client, changeId);
+            assert.equal(after.status, 'rejected');
+            assert.ok(after.text.includes('we have this already: see CORE-1'), after.text);
+            const read = await client.call('get_change', { changeId });
+            assert.ok(text(read).includes('alice'), 'who rejected it');
+            assert.equal(await issueTitled(client, project.id, title), undefined);
+        }
+    ],
+    [
+        'what was proposed can be withdrawn, and is listed',
+        async ({ client, reviewer }) => {
+            const project = await firstProject(client);
+            const { changeId } = await propose(client, project.id, `Withdrawn through ${client.label}`);
+            const listed = await client.call('list_changes', {});
+            assert.ok(listed.structuredContent.changes.some(change => change.changeId === changeId));
+            const withdrawn = await client.call('withdraw_change', { changeId });
+            assert.equal(withdrawn.structuredContent.status, 'withdrawn', text(withdrawn));
+            const answer = await reviewer.api('POST', `/changes/${changeId}/decision`, {
+                decision: 'approve',
+                version: withdrawn.structuredContent.version
+            });
+            assert.equal(answer.status, 409);
+            assert.equal(answer.body.code, 'CHANGE_NOT_PENDING');
+        }
+    ],
+    [
+        'a bad call is told apart from a failed one',
+        async ({ client }) => {
+            const bad = await client.call('create_issue', { title: '' }).then(
+                result => result,
+                error => ({ thrown: error })
+            );
+            if (bad.thrown) {
+                assert.equal(bad.thrown.code, -32602);
+            } else {
+                assert.equal(bad.isError, true);
+                const { error, code, details } = JSON.parse(text(bad));
+                assert.equal(error, true);
+                assert.equal(code, 'VALIDATION_FAILED');
+                assert.ok(JSON.stringify(details).includes('/title') || JSON.stringify(details).includes('projectId'));
+            }
+            const missing = await client.call('get_issue', { issueId: '00000000-0000-4000-8000-000000000000' });
+            assert.equal(missing.isError, true);
+            await assert.rejects(client.call('no_such_tool', {}), error => error.code === -32602);
+        }
+    ],
+    [
+        'resources are listed, read and watched',
+        async ({ client, reviewer }) => {
+            const resources = await client.listResources();
+            assert.ok(resources.length > 0);
+            const first = await client.readResource(resources[0].uri);
+            assert.equal(first.contents[0].uri, resources[0].uri);
+            assert.ok(first.contents[0].text.length > 0);
+            const templates = await client.listTemplates();
+            assert.ok(templates.some(template => template.uriTemplate.startsWith('change://')), JSON.stringify(templates));
+            // -32002 up to 2025-11-25, -32602 since; some SDKs translate the old code.
+            await assert.rejects(client.readResource('nowhere://at/all'), error => [-32002, -32602].includes(error.code));
+
+            const project = await firstProject(client);
+            const { changeId } = await propose(client, project.id, `Watched through ${client.label}`);
+            const uri = `change://${changeId}`;
+            const updated = [];
+            const stop = await client.watch([uri], seen => updated.push(seen));
+            await reviewer.approve(changeId);
+            await eventually(`an update of ${uri}`, () => updated.includes(uri));
+            await reviewer.reached(changeId, 'applied');
+            const read = await client.readResource(uri);
+            assert.match(read.contents[0].text, /applied/);
+            await stop();
+        }
+    ],
+    [
+        'prompts are listed and filled in, arguments completed',
+        async ({ client }) => {
+            const project = await firstProject(client);
+            const prompts = await client.listPrompts();
+            assert.ok(prompts.length >= 3, prompts.map(prompt => prompt.name).join());
+            for (const prompt of prompts) {
+                const args = Object.fromEntries((prompt.arguments ?? []).map(a => [a.name, promptValue(a, project)]));
+                const filled = await client.getPrompt(prompt.name, args);
+                assert.ok(filled.messages.length > 0);
+                assert.ok(filled.messages[0].content.text.length > 0);
+            }
+            await assert.rejects(client.getPrompt('no-such-prompt', {}), error => error.code === -32602);
+            const withArgument = prompts.find(prompt => prompt.arguments?.some(a => /project/i.test(a.name)));
+            const argument = withArgument.arguments.find(a => /project/i.test(a.name));
+            const { completion } = await client.complete({ type: 'ref/prompt', name: withArgument.name }, { name: argument.name, value: '' });
+            assert.ok(completion.values.length > 0);
+        }
+    ],
+    [
+        'a wait reports progress and can be cancelled; the connection goes on',
+        async ({ client }) => {
+            const project = await firstProject(client);
+            const { changeId } = await propose(client, project.id, `Left waiting through ${client.label}`);
+            const progress = [];
+            const abort = new AbortController();
+            const call = client.call('wait_for_change', { changeId }, { signal: abort.signal, onprogress: p => progress.push(p.progress) });
+            call.catch(() => undefined);
+            await eventually('progress of wait_for_change', () => progress.length > 0, 30_000);
+            abort.abort('enough');
+            await assert.rejects(call);
+            assert.deepEqual(progress, [...progress].sort((a, b) => a - b), 'progress rises');
+            await client.call('withdraw_change', { changeId });
+        }
+    ]
+];
+
+/** Runs the journey as subtests of `t`. */
+export async function runJourney(t, client, reviewer) {
+    for (const [name, step] of journey) await t.test(name, () => step({ client, reviewer }));
+}

@@ -1,0 +1,125 @@
+"""Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+BINARY = str(REPOSITORY / os.environ.get("COUNTERSIGN_BIN", "target/debug/countersign"))
+
+
+def environment() -> dict[str, str]:
+    """Nothing of the developer's own configuration reaches the program."""
+    kept = {k: os.environ[k] for k in ("PATH", "HOME", "TMPDIR") if k in os.environ}
+    return kept | {"XDG_CONFIG_HOME": os.path.join(tempfile.gettempdir(), "countersign-no-config")}
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Gateway:
+    """`countersign serve` with fresh data on a free port, and the person's side of it: REST with a reviewer's key."""
+
+    def __init__(self) -> None:
+        self.data = tempfile.mkdtemp(prefix="countersign-test-")
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.mcp = f"{self.url}/mcp"
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--listen", f"127.0.0.1:{self.port}", "--data", self.data],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.log,
+            env=environment(),
+        )
+        try:
+            self._wait_healthy()
+            self.key = self.create_key("reviewer", "alice")
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_healthy(self) -> None:
+        end = time.monotonic() + 20
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2):
+                    return
+            except OSError as error:
+                if self.process.poll() is not None or time.monotonic() > end:
+                    self.log.seek(0)
+                    raise RuntimeError(f"no answer from /health\n{self.log.read().decode()}") from error
+                time.sleep(0.025)
+
+    def create_key(self, role: str, name: str) -> str:
+        """Makes an API key with the command line, as a person would."""
+        command = [BINARY, "keys", "create", "--role", role, "--name", name, "--data", self.data]
+        return subprocess.run(command, env=environment(), check=True, capture_output=True, text=True).stdout.strip()
+
+    def api(self, method: str, route: str, body: Any = None) -> tuple[int, Any]:
+        """A REST call; answers `(status, JSON)`."""
+        request = urllib.request.Request(f"{self.url}/api{route}", method=method)
+        request.add_header("Authorization", f"Bearer {self.key}")
+        data = None
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
+            data = json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(request, data, timeout=10) as response:
+                return response.status, json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read() or b"null")
+
+    def change(self, change_id: str) -> dict[str, Any]:
+        status, body = self.api("GET", f"/changes/{change_id}")
+        assert status == 200, (status, body)
+        return body
+
+    def decide(self, change_id: str, decision: str, comment: str | None = None) -> dict[str, Any]:
+        seen = self.change(change_id)
+        status, body = self.api(
+            "POST",
+            f"/changes/{change_id}/decision",
+            {"decision": decision, "comment": comment, "version": seen["version"], "digest": seen["digest"]},
+        )
+        assert status == 200, (status, body)
+        return body
+
+    def stop(self) -> None:
+        """Ends it by pid and removes its data."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(5)
+        self.log.close()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+
+async def eventually(what: str, check: Callable[[], bool], limit: float = 30.0) -> None:
+    """Returns when `check` is true; fails after `limit` seconds."""
+    import anyio
+
+    with anyio.move_on_after(limit):
+        while not check():
+            await anyio.sleep(0.02)
+        return
+    raise AssertionError(f"not within {limit} s: {what}")

@@ -1,0 +1,194 @@
+"""What both Python SDKs must be able to do: from the first list to an approved, a rejected and a withdrawn change.
+
+`Agent` is the shape that the two SDKs are given; fields are read by their wire names through `wire`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import jsonschema
+
+from gateway import Gateway, eventually
+
+FINAL = {"applied", "failed", "rejected", "expired", "withdrawn"}
+WRITES = {
+    "create_project",
+    "create_issue",
+    "update_issue",
+    "update_status",
+    "assign_issue",
+    "add_comment",
+    "delete_issue",
+}
+READS = {"list_projects", "list_issues", "get_issue", "search_issues"}
+OWN = {"get_change", "list_changes", "wait_for_change", "withdraw_change"}
+
+
+def wire(model: Any) -> dict[str, Any]:
+    """A model of the SDK as it stood on the wire."""
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def text(result: Any) -> str:
+    return "\n".join(block.get("text", "") for block in wire(result)["content"])
+
+
+def structured(result: Any) -> dict[str, Any]:
+    assert not wire(result).get("isError"), text(result)
+    return wire(result)["structuredContent"]
+
+
+@dataclass
+class Agent:
+    """One connected client, whatever its SDK."""
+
+    label: str
+    name: str
+    call: Callable[..., Awaitable[Any]]
+    list_tools: Callable[[], Awaitable[Any]]
+    list_resources: Callable[[], Awaitable[Any]]
+    list_templates: Callable[[], Awaitable[Any]]
+    read_resource: Callable[[str], Awaitable[Any]]
+    list_prompts: Callable[[], Awaitable[Any]]
+    get_prompt: Callable[[str, dict[str, str]], Awaitable[Any]]
+    complete: Callable[[str, str, str], Awaitable[Any]]
+    watch: Callable[[str, list[str]], AbstractAsyncContextManager[None]]
+    error: type[Exception]
+    # Answers that nobody waits for any more. An SDK that tells the server of a cancellation must get none.
+    late: list[Exception]
+    tells_of_cancellation: bool
+
+    async def project(self) -> dict[str, Any]:
+        return structured(await self.call("list_projects", {}))["projects"][0]
+
+    async def titles(self, project_id: str) -> set[str]:
+        issues = structured(await self.call("list_issues", {"projectId": project_id}))["issues"]
+        return {issue["title"] for issue in issues}
+
+    async def propose(self, project_id: str, title: str) -> str:
+        result = await self.call("create_issue", {"projectId": project_id, "title": title, "type": "Story"})
+        change = structured(result)
+        assert change["status"] == "pending"
+        assert any(field.get("after") == title for field in change["diff"]["fields"])
+        assert "pending approval" in text(result)
+        return change["changeId"]
+
+    async def settled(self, change_id: str) -> tuple[str, str]:
+        """The final state and the text about it."""
+        for _ in range(20):
+            result = await self.call("wait_for_change", {"changeId": change_id})
+            if structured(result)["status"] in FINAL:
+                return structured(result)["status"], text(result)
+        raise AssertionError(f"change {change_id} does not settle")
+
+
+def code_of(error: Exception) -> int:
+    """The JSON-RPC code of either SDK's error."""
+    return error.error.code  # type: ignore[attr-defined]
+
+
+async def lists(agent: Agent) -> None:
+    tools = wire(await agent.list_tools())["tools"]
+    assert WRITES | READS | OWN <= {tool["name"] for tool in tools}
+    for tool in tools:
+        jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
+        jsonschema.Draft202012Validator.check_schema(tool["outputSchema"])
+    resources = wire(await agent.list_resources())["resources"]
+    read = wire(await agent.read_resource(resources[0]["uri"]))["contents"]
+    assert read[0]["uri"] == resources[0]["uri"] and read[0]["text"]
+    templates = wire(await agent.list_templates())["resourceTemplates"]
+    assert any(template["uriTemplate"].startswith("change://") for template in templates)
+
+
+async def approve(agent: Agent, gateway: Gateway) -> None:
+    project = await agent.project()
+    title = f"Approved through {agent.label}"
+    change_id = await agent.propose(project["id"], title)
+    assert title not in await agent.titles(project["id"]), "nothing is created yet"
+    assert gateway.change(change_id)["proposer"]["clientName"] == agent.name
+    updates: list[str] = []
+    async with agent.watch(f"change://{change_id}", updates):
+        await anyio.to_thread.run_sync(gateway.decide, change_id, "approve", "go ahead")
+        state, about = await agent.settled(change_id)
+        assert state == "applied", about
+        await eventually("an update of the change's resource", lambda: f"change://{change_id}" in updates)
+    assert title in await agent.titles(project["id"])
+
+
+async def reject(agent: Agent, gateway: Gateway) -> None:
+    project = await agent.project()
+    title = f"Rejected through {agent.label}"
+    change_id = await agent.propose(project["id"], title)
+    await anyio.to_thread.run_sync(gateway.decide, change_id, "reject", "not now: budget")
+    state, about = await agent.settled(change_id)
+    assert state == "rejected" and "not now: budget" in about and "alice" in about
+    assert title not in await agent.titles(project["id"])
+
+
+async def errors(agent: Agent) -> None:
+    try:
+        bad = await agent.call("create_issue", {"title": ""})
+    except agent.error as error:
+        assert code_of(error) == -32602
+    else:
+        assert wire(bad)["isError"] is True
+        assert json.loads(text(bad))["code"] == "VALIDATION_FAILED"
+    for failing in (agent.call("no_such_tool", {}), agent.read_resource("nowhere://at/all")):
+        try:
+            await failing
+        except agent.error as error:
+            assert code_of(error) in (-32602, -32002)
+        else:
+            raise AssertionError("it must fail")
+
+
+async def prompts(agent: Agent) -> None:
+    project = await agent.project()
+    listed = wire(await agent.list_prompts())["prompts"]
+    assert len(listed) >= 3
+    for prompt in listed:
+        values = {a["name"]: project["id"] if "project" in a["name"].lower() else "5" for a in prompt.get("arguments", [])}
+        assert wire(await agent.get_prompt(prompt["name"], values))["messages"]
+    name, argument = next(
+        (p["name"], a["name"]) for p in listed for a in p.get("arguments", []) if "project" in a["name"].lower()
+    )
+    assert wire(await agent.complete(name, argument, ""))["completion"]["values"]
+
+
+async def cancel(agent: Agent) -> None:
+    project = await agent.project()
+    change_id = await agent.propose(project["id"], f"Left waiting through {agent.label}")
+    seen: list[float] = []
+
+    async def progress(value: float, total: float | None, message: str | None) -> None:
+        seen.append(value)
+
+    async with anyio.create_task_group() as group:
+
+        async def wait() -> None:
+            await agent.call("wait_for_change", {"changeId": change_id}, progress_callback=progress)
+
+        group.start_soon(wait)
+        await eventually("progress of wait_for_change", lambda: len(seen) > 0)
+        group.cancel_scope.cancel()
+    assert seen == sorted(seen)
+    withdrawn = structured(await agent.call("withdraw_change", {"changeId": change_id}))
+    assert withdrawn["status"] == "withdrawn"
+    if not agent.tells_of_cancellation:
+        await eventually("the answer to the abandoned call", lambda: len(agent.late) > 0)
+
+
+async def whole(agent: Agent, gateway: Gateway) -> None:
+    """All of it, over one connection."""
+    await lists(agent)
+    await approve(agent, gateway)
+    await reject(agent, gateway)
+    await errors(agent)
+    await prompts(agent)
+    await cancel(agent)

@@ -1,0 +1,127 @@
+//! Starts `countersign serve` with fresh data on a free port; decides over REST; ends it by pid when dropped.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    process::{Child, Command},
+};
+
+/// The program under test: `COUNTERSIGN_BIN`, counted from the repository, or its debug build.
+pub(crate) fn binary() -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    repository.join(std::env::var_os("COUNTERSIGN_BIN").unwrap_or_else(|| "target/debug/countersign".into()))
+}
+
+/// Nothing of the developer's own configuration reaches the program.
+pub(crate) fn environment() -> Vec<(String, String)> {
+    let kept = ["PATH", "HOME", "TMPDIR"].into_iter();
+    let mut all: Vec<_> = kept.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect();
+    all.push(("XDG_CONFIG_HOME".into(), "/nonexistent".into()));
+    all
+}
+
+pub(crate) struct Gateway {
+    data: tempfile::TempDir,
+    port: u16,
+    key: String,
+    /// Killed when dropped.
+    _child: Child,
+}
+
+impl Gateway {
+    pub(crate) async fn start() -> Result<Self> {
+        let data = tempfile::tempdir()?;
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let child = Command::new(binary())
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data"])
+            .arg(data.path())
+            .env_clear()
+            .envs(environment())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut gateway = Self { data, port, key: String::new(), _child: child };
+        let end = Instant::now() + Duration::from_secs(20);
+        while !matches!(gateway.request("GET", "/health", None).await, Ok((200, _))) {
+            ensure!(Instant::now() < end, "no answer from /health");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        let made = Command::new(binary())
+            .args(["keys", "create", "--role", "reviewer", "--name", "alice", "--data"])
+            .arg(gateway.data())
+            .env_clear()
+            .envs(environment())
+            .output()
+            .await?;
+        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        gateway.key = String::from_utf8(made.stdout)?.trim().to_owned();
+        Ok(gateway)
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Approves or rejects the change as it stands.
+    pub(crate) async fn decide(&self, change: &str, decision: &str, comment: &str) -> Result<()> {
+        let (_, seen) = self.request("GET", &format!("/api/changes/{change}"), None).await?;
+        let body = json!({
+            "decision": decision, "comment": comment, "version": seen["version"], "digest": seen["digest"],
+        });
+        let (status, answer) = self.request("POST", &format!("/api/changes/{change}/decision"), Some(body)).await?;
+        ensure!(status == 200, "{status} {answer}");
+        Ok(())
+    }
+
+    /// One request on a connection of its own.
+    async fn request(&self, method: &str, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.port,
+            self.key,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        let answer = String::from_utf8(answer)?;
+        let (head, rest) = answer.split_once("\r\n\r\n").context("no head")?;
+        let status = head.split(' ').nth(1).context("no status")?.parse()?;
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        let body = if chunked { unchunk(rest)? } else { rest.to_owned() };
+        Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
+    }
+}
+
+/// Joins the chunks of a body.
+fn unchunk(mut rest: &str) -> Result<String> {
+    let mut body = String::new();
+    loop {
+        let (size, tail) = rest.split_once("\r\n").context("no chunk size")?;
+        let size = usize::from_str_radix(size, 16)?;
+        if size == 0 {
+            return Ok(body);
+        }
+        let Some(chunk) = tail.get(..size) else { bail!("a short chunk") };
+        body.push_str(chunk);
+        rest = tail.get(size + 2..).context("no chunk end")?;
+    }
+}

@@ -1,0 +1,185 @@
+// A stand-in for the gateway's core: changes with their transitions, the audit chain, the feed, keys and codes. It
+// writes itself to a file, so that it can be stopped and started again.
+
+import { createHash, randomBytes } from 'node:crypto';
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { hash, newTracker, preview, run, WRITES } from './tracker.mjs';
+
+const sha = (text) => createHash('sha256').update(text).digest('hex');
+export const token = (bytes = 24) => randomBytes(bytes).toString('base64url');
+
+export class Problem extends Error {
+  constructor(status, code, detail, extra = {}) {
+    super(detail);
+    Object.assign(this, { status, code, extra });
+  }
+}
+
+// Keys and codes live in a file of their own, which the commands write while the server runs.
+export class Credentials {
+  constructor(dir) {
+    mkdirSync(dir, { recursive: true });
+    this.file = join(dir, 'credentials.json');
+  }
+
+  #read() {
+    return existsSync(this.file) ? JSON.parse(readFileSync(this.file, 'utf8')) : { keys: {}, codes: {} };
+  }
+
+  #change(f) {
+    const all = this.#read();
+    const out = f(all);
+    writeFileSync(this.file, JSON.stringify(all));
+    return out;
+  }
+
+  create(role, name) {
+    const key = `csk_${token(32)}`;
+    this.#change((all) => { all.keys[sha(key)] = { role, name }; });
+    return key;
+  }
+
+  code(role, name) {
+    const code = token(16);
+    this.#change((all) => { all.codes[code] = { role, name }; });
+    return code;
+  }
+
+  byKey(key) {
+    return this.#read().keys[sha(key)] ?? null;
+  }
+
+  useCode(code) {
+    return this.#change((all) => {
+      const found = all.codes[code] ?? null;
+      delete all.codes[code];
+      return found;
+    });
+  }
+}
+
+export class Core {
+  constructor(dir) {
+    this.file = join(dir, 'mock.json');
+    this.listeners = new Set();
+    this.sessions = new Map();
+    Object.assign(this, existsSync(this.file) ? JSON.parse(readFileSync(this.file, 'utf8')) : { tracker: newTracker(), changes: [], events: [], audit: [], signIns: {} });
+    this.byId = new Map(this.changes.map((c) => [c.id, c]));
+  }
+
+  save() {
+    const { tracker, changes, events, audit, signIns } = this;
+    writeFileSync(this.file, JSON.stringify({ tracker, changes, events, audit, signIns }));
+  }
+
+  propose(tool, source, proposer, at = new Date()) {
+    const args = JSON.parse(source);
+    const shown = preview(this.tracker, tool, args);
+    const iso = at.toISOString();
+    const change = {
+      id: `chg_${token(18)}`, version: 1, state: 'pending', proposer, provider: 'tracker', tool, toolTitle: WRITES[tool][0], toolHash: hash(tool),
+      arguments: args, ...shown, digest: '', idempotencyKey: null, quorum: 1, decisions: [],
+      createdAt: iso, updatedAt: iso, expiresAt: new Date(at.getTime() + 86_400_000).toISOString(),
+    };
+    change.digest = hash([change.diff, source]);
+    change.source = source;
+    this.changes.unshift(change);
+    this.byId.set(change.id, change);
+    this.#record(change, 'created', null, proposer.principal, {}, at);
+    return change;
+  }
+
+  #record(change, event, from, actor, details, at = new Date()) {
+    const prev = this.audit.at(-1)?.hash ?? `sha256:${'0'.repeat(64)}`;
+    const entry = { seq: this.audit.length + 1, at: at.toISOString(), changeId: change.id, event, from, to: change.state, actor, details, prevHash: prev };
+    entry.hash = hash(entry);
+    this.audit.push(entry);
+    const light = Object.fromEntries(['id', 'version', 'state', 'provider', 'tool', 'toolTitle', 'operation', 'summary', 'target', 'proposer', 'createdAt', 'updatedAt', 'expiresAt', 'fault'].map((k) => [k, change[k]]));
+    const told = { type: `change.${event}`, seq: this.events.length + 1, at: entry.at, actor, comment: details.comment ?? null, change: light };
+    this.events.push(told);
+    this.save();
+    for (const listener of this.listeners) listener(told);
+  }
+
+  #move(change, state, event, actor, details = {}, at = new Date()) {
+    const from = change.state;
+    change.state = state;
+    change.version += 1;
+    change.updatedAt = at.toISOString();
+    this.#record(change, event, from, actor, details, at);
+  }
+
+  find(id) {
+    const change = this.byId.get(id);
+    if (!change) throw new Problem(404, 'CHANGE_NOT_FOUND', `There is no change ${id}.`);
+    return change;
+  }
+
+  decide(id, who, { decision, comment, version, digest }, delay = 40) {
+    const change = this.find(id);
+    const conflict = (code, detail) => new Problem(409, code, detail, { change });
+    if (!['pending', 'stale'].includes(change.state)) throw conflict('CHANGE_NOT_PENDING', `The change is ${change.state}.`);
+    if (version !== change.version || (digest && digest !== change.digest)) throw conflict('VERSION_CONFLICT', `The change is at version ${change.version}.`);
+    const vote = (verdict) => change.decisions.push({ reviewer: who.name, verdict, comment: comment ?? null, at: new Date().toISOString(), version });
+    if (decision === 'reject') {
+      vote('reject');
+      this.#move(change, 'rejected', 'rejected', who.name, { comment: comment ?? null });
+      return change;
+    }
+    if (change.proposer.principal === who.name) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot approve it.');
+    let fresh;
+    try {
+      fresh = preview(this.tracker, change.tool, change.arguments);
+    } catch (error) {
+      change.fault = { code: 'TOOL_EXECUTION_ERROR', message: error.message };
+      this.#move(change, 'stale', 'stale', 'system');
+      throw conflict('CHANGE_STALE', 'What it would alter is gone.');
+    }
+    if (fresh.fingerprint !== change.fingerprint) {
+      this.#move(change, 'stale', 'stale', 'system');
+      Object.assign(change, fresh, { previousDiff: change.diff });
+      change.digest = hash([change.diff, change.source]);
+      this.#move(change, 'pending', 'refreshed', 'system');
+      throw conflict('CHANGE_STALE', 'What it would alter has changed.');
+    }
+    vote('approve');
+    this.#move(change, 'approved', 'approved', who.name, { comment: comment ?? null });
+    setTimeout(() => this.#execute(change), delay);
+    return change;
+  }
+
+  #execute(change) {
+    this.#move(change, 'executing', 'executing', 'system');
+    setTimeout(() => {
+      try {
+        change.result = run(this.tracker, change.tool, change.arguments);
+        this.#move(change, 'applied', 'applied', 'system');
+      } catch (error) {
+        change.fault = { code: 'TOOL_EXECUTION_ERROR', message: error.message };
+        this.#move(change, 'failed', 'failed', 'system');
+      }
+    }, 40);
+  }
+
+  /** For samples: a state that would take hours to come about. */
+  force(change, state, event, actor, { at, fault, details, decision } = {}) {
+    if (fault) change.fault = fault;
+    if (decision) change.decisions.push({ ...decision, at: (at ?? new Date()).toISOString(), version: change.version });
+    this.#move(change, state, event, actor, details, at);
+  }
+
+  settle(id, who, { outcome, comment, version }) {
+    const change = this.find(id);
+    if (change.state !== 'outcome_unknown') throw new Problem(409, 'CHANGE_NOT_PENDING', `The change is ${change.state}.`, { change });
+    if (version !== change.version) throw new Problem(409, 'VERSION_CONFLICT', 'Another version.', { change });
+    this.#move(change, outcome, 'settled', who.name, { comment });
+    return change;
+  }
+
+  counts() {
+    const counts = {};
+    for (const { state } of this.changes) counts[state] = (counts[state] ?? 0) + 1;
+    return counts;
+  }
+}

@@ -1,0 +1,192 @@
+// The mock's doors: the dashboard's files, REST, the feed, plain tools and a little of MCP.
+
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { extname, join, normalize } from 'node:path';
+import { Problem, token } from './core.mjs';
+import { read, WRITES } from './tracker.mjs';
+
+const ASSETS = new URL('../../../src/dashboard/assets/', import.meta.url).pathname;
+const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml' };
+const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+const VIEW = ['reviewer', 'viewer', 'admin'];
+const DECIDE = ['reviewer', 'admin'];
+
+export function serve(core, credentials, { host, port }) {
+  const attempts = { failed: 0 };
+  const server = createServer(async (req, res) => {
+    const url = new URL(req.url, `http://${req.headers.host}`);
+    try {
+      await route(req, res, url);
+    } catch (error) {
+      const problem = error instanceof Problem ? error : new Problem(500, 'INTERNAL_ERROR', error.message);
+      send(res, problem.status, 'application/problem+json', `{"type":"about:blank","title":${JSON.stringify(problem.code)},"status":${problem.status},"detail":${JSON.stringify(problem.message)},"code":"${problem.code}"${problem.extra.change ? `,"change":${encode(problem.extra.change)}` : ''}}`,
+        problem.status === 401 ? { 'WWW-Authenticate': 'Bearer' } : problem.status === 429 ? { 'Retry-After': '7' } : {});
+    }
+  });
+
+  async function route(req, res, url) {
+    const path = url.pathname;
+    if (req.method === 'GET' && (path === '/' || path.startsWith('/assets/'))) return asset(req, res, path);
+    if (path.startsWith('/tools/') && req.method === 'POST') {
+      return json(res, callTool(path.slice(7), await body(req), agent(req, { transport: 'rest', clientName: null, clientVersion: null, session: null, revision: null })));
+    }
+    if (path === '/mcp' && req.method === 'POST') return mcp(req, res);
+    if (path === '/api/sign-in' && req.method === 'POST') return signIn(req, res);
+    if (!path.startsWith('/api/')) throw new Problem(404, 'NOT_FOUND', 'No such page.');
+    const me = who(req);
+    if (!VIEW.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer, viewer or admin.');
+    if (path === '/api/me') return json(res, { ...me, mayDecide: DECIDE.includes(me.role) });
+    if (path === '/api/sign-out') {
+      delete core.signIns[cookie(req)];
+      core.save();
+      res.writeHead(204, { 'Set-Cookie': 'countersign_session=; Path=/; Max-Age=0' }).end();
+      return;
+    }
+    if (path === '/api/changes') return send(res, 200, 'application/json', listing(url.searchParams));
+    if (path === '/api/audit') return json(res, audit(url.searchParams));
+    if (path === '/api/sessions') return json(res, { sessions: [...core.sessions.values()] });
+    if (path === '/api/providers') return json(res, { providers: [{ name: 'tracker', kind: 'module', status: 'up', tools: 11, resources: 9, prompts: 3 }, { name: 'gateway', kind: 'module', status: 'up', tools: 4, resources: 2, prompts: 0 }] });
+    if (path === '/api/events') return events(req, res, url);
+    const match = /^\/api\/changes\/([^/]+)(?:\/(decision|settle))?$/.exec(path);
+    if (!match) throw new Problem(404, 'NOT_FOUND', 'No such page.');
+    const id = decodeURIComponent(match[1]);
+    if (!match[2]) return send(res, 200, 'application/json', encode(core.find(id)));
+    if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+    const change = match[2] === 'decision' ? core.decide(id, me, JSON.parse(await body(req))) : core.settle(id, me, JSON.parse(await body(req)));
+    return send(res, 200, 'application/json', encode(change));
+  }
+
+  function who(req) {
+    const bearer = /^Bearer (.+)$/.exec(req.headers.authorization ?? '')?.[1];
+    const signedIn = core.signIns[cookie(req)];
+    const found = bearer ? credentials.byKey(bearer) : signedIn && signedIn.secret === req.headers['x-countersign-secret'] ? signedIn.principal : null;
+    if (!found) throw new Problem(401, 'UNAUTHORIZED', 'A credential is needed.');
+    if (!bearer && req.method !== 'GET' && req.headers.origin !== `http://${req.headers.host}`) throw new Problem(403, 'FORBIDDEN', 'Another origin.');
+    return found;
+  }
+
+  async function signIn(req, res) {
+    if (attempts.failed >= 20) throw new Problem(429, 'RATE_LIMITED', 'Too many attempts.');
+    const { key, code } = JSON.parse(await body(req));
+    const principal = key ? credentials.byKey(key) : credentials.useCode(code);
+    if (!principal) {
+      attempts.failed += 1;
+      throw new Problem(401, 'UNAUTHORIZED', 'Not known.');
+    }
+    if (!VIEW.includes(principal.role)) throw new Problem(403, 'FORBIDDEN', 'Agents do not sign in here.');
+    const session = token();
+    const secret = token();
+    core.signIns[session] = { secret, principal };
+    core.save();
+    json(res, { secret, principal, expiresAt: new Date(Date.now() + 12 * 3600_000).toISOString() }, 200, { 'Set-Cookie': `countersign_session=${session}; HttpOnly; SameSite=Strict; Path=/` });
+  }
+
+  function agent(req, proposer) {
+    const bearer = /^Bearer (.+)$/.exec(req.headers.authorization ?? '')?.[1];
+    const found = bearer ? credentials.byKey(bearer) : { name: 'local-agent' };
+    if (!found) throw new Problem(401, 'UNAUTHORIZED', 'Unknown key.');
+    return { principal: found.name, keyId: null, ...proposer };
+  }
+
+  function callTool(tool, source, proposer) {
+    const found = read(core.tracker, tool, JSON.parse(source || '{}'));
+    if (found) return { content: [{ type: 'text', text: JSON.stringify(found) }], structuredContent: found };
+    if (!WRITES[tool]) throw new Problem(404, 'TOOL_NOT_FOUND', `No tool ${tool}.`);
+    const change = core.propose(tool, source, proposer);
+    return { content: [{ type: 'text', text: `Change pending approval. ID: ${change.id}` }], structuredContent: { changeId: change.id, status: 'pending', expiresAt: change.expiresAt } };
+  }
+
+  const mcpClients = new Map();
+  async function mcp(req, res) {
+    const message = JSON.parse(await body(req));
+    const answer = (result, headers = {}) => json(res, { jsonrpc: '2.0', id: message.id, result }, 200, headers);
+    if (message.method === 'initialize') {
+      const id = token();
+      const { clientInfo, protocolVersion } = message.params;
+      mcpClients.set(id, { clientName: clientInfo.name, clientVersion: clientInfo.version, revision: protocolVersion, transport: 'http', session: id });
+      const now = new Date().toISOString();
+      opened({ id: `${id.slice(0, 8)}…`, transport: 'http', revision: protocolVersion, clientName: clientInfo.name, clientVersion: clientInfo.version, principal: 'local-agent', createdAt: now, lastActiveAt: now, inFlight: 0 });
+      return answer({ protocolVersion, capabilities: { tools: {} }, serverInfo: { name: 'mock', version: '0' } }, { 'Mcp-Session-Id': id });
+    }
+    if (message.id === undefined) return void res.writeHead(202).end();
+    return answer(callTool(message.params.name, JSON.stringify(message.params.arguments), agent(req, mcpClients.get(req.headers['mcp-session-id']))));
+  }
+
+  function opened(session) {
+    core.sessions.set(session.id, session);
+    const event = { type: 'session.opened', at: session.createdAt, session };
+    for (const listener of core.listeners) listener(event);
+  }
+
+  function listing(query) {
+    const states = (query.get('status') ?? '').split(',').filter(Boolean);
+    const limit = Math.min(200, Number(query.get('limit') ?? 50));
+    const from = Number(query.get('cursor') ?? 0);
+    const all = core.changes.filter((c) => !states.length || states.includes(c.state));
+    const page = all.slice(from, from + limit);
+    const next = from + limit < all.length ? JSON.stringify(String(from + limit)) : 'null';
+    return `{"changes":[${page.map(encode).join(',')}],"nextCursor":${next},"counts":${JSON.stringify(core.counts())}}`;
+  }
+
+  function audit(query) {
+    const limit = Number(query.get('limit') ?? 50);
+    const all = core.audit.filter((e) => !query.get('change') || e.changeId === query.get('change')).toReversed();
+    const below = Number(query.get('cursor') ?? Infinity);
+    const page = all.filter((e) => e.seq < below).slice(0, limit);
+    const last = page.at(-1)?.seq;
+    const head = core.audit.at(-1);
+    return { entries: page, nextCursor: all.some((e) => e.seq < last) ? String(last) : null, head: head ? { seq: head.seq, hash: head.hash } : { seq: 0, hash: '' } };
+  }
+
+  function events(req, res, url) {
+    const since = req.headers['last-event-id'] ?? url.searchParams.get('since');
+    res.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' });
+    const write = (event) => res.write(`${event.seq ? `id: ${event.seq}\n` : ''}event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`);
+    if (since === null || since === undefined) res.write(`event: hello\ndata: ${JSON.stringify({ type: 'hello', seq: core.events.length })}\n\n`);
+    else core.events.slice(Number(since)).forEach(write);
+    core.listeners.add(write);
+    const beat = setInterval(() => res.write(': still here\n\n'), 15_000);
+    res.on('close', () => {
+      core.listeners.delete(write);
+      clearInterval(beat);
+    });
+  }
+
+  server.listen(port, host);
+  return server;
+}
+
+// The arguments go out as they came in, not as a parser would print them.
+function encode(change) {
+  const { source, arguments: _, ...rest } = change;
+  return `{"arguments":${source},${JSON.stringify(rest).slice(1)}`;
+}
+
+function asset(req, res, path) {
+  const name = path === '/' ? 'index.html' : normalize(path.slice('/assets/'.length));
+  let data;
+  try {
+    data = readFileSync(join(ASSETS, name));
+  } catch {
+    throw new Problem(404, 'NOT_FOUND', 'No such file.');
+  }
+  const etag = `W/"${createHash('sha256').update(data).digest('hex').slice(0, 32)}"`;
+  const headers = { ETag: etag, 'Cache-Control': 'no-cache', 'Content-Security-Policy': CSP, 'X-Content-Type-Options': 'nosniff', 'Referrer-Policy': 'no-referrer', 'Cross-Origin-Opener-Policy': 'same-origin' };
+  if (req.headers['if-none-match'] === etag) return void res.writeHead(304, headers).end();
+  res.writeHead(200, { ...headers, 'Content-Type': TYPES[extname(name)] ?? 'application/octet-stream' }).end(data);
+}
+
+const cookie = (req) => /countersign_session=([^;]+)/.exec(req.headers.cookie ?? '')?.[1];
+const json = (res, value, status = 200, headers = {}) => send(res, status, 'application/json', JSON.stringify(value), headers);
+
+function send(res, status, type, text, headers = {}) {
+  res.writeHead(status, { 'Content-Type': type, ...headers }).end(text);
+}
+
+async function body(req) {
+  const parts = [];
+  for await (const part of req) parts.push(part);
+  return Buffer.concat(parts).toString('utf8');
+}

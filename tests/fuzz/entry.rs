@@ -1,0 +1,269 @@
+//! The entry points of fuzzing: what each door does with bytes from outside, and what must hold whatever they are.
+//!
+//! Included by the targets of cargo-fuzz and by `tests/fuzz_bounded.rs`. A broken promise is a failed assertion.
+//! Each tells whether the input was accepted, so that the bounded run can see that it tries both sides.
+
+#![allow(dead_code, clippy::expect_used, clippy::panic)]
+
+use countersign::protocol::{
+    ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
+    envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
+    headers,
+    params::{self, meta},
+    splice,
+};
+use serde::de::IgnoredAny;
+use serde_json::{Value, value::RawValue};
+
+const LIMITS: Limits = Limits { max_depth: 64, max_batch: 32 };
+
+/// One body of a POST, one line of stdio, one text frame: the envelope, and the answers that it leads to.
+pub fn envelope(data: &[u8]) -> bool {
+    let incoming = parse(data, &LIMITS);
+    let is_json = std::str::from_utf8(data).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
+    match &incoming {
+        Ok(_) => assert!(is_json, "accepted what is not JSON"),
+        Err(fault) => {
+            assert!(fault.error.kind == ErrorKind::Parse || is_json, "{fault:?} for what is not JSON");
+            // A lone surrogate is the one thing that the grammar of JSON has and we have not.
+            assert!(fault.error.kind != ErrorKind::Parse || !is_json || data.contains(&b'\\'), "{fault:?} for JSON");
+            answer_fault(fault);
+        }
+    }
+    let loose = parse(data, &Limits { max_depth: usize::MAX, max_batch: usize::MAX });
+    assert!(loose.is_ok() || incoming.is_err(), "refused by looser limits alone");
+    match &incoming {
+        Ok(Incoming::Single(one)) => message(one),
+        Ok(Incoming::Batch(members)) => {
+            assert!(!members.is_empty() && members.len() <= LIMITS.max_batch);
+            for member in members {
+                match member {
+                    Ok(one) => message(one),
+                    Err(fault) => {
+                        assert!(fault.error.kind != ErrorKind::Parse, "{fault:?} in a batch that was read");
+                        answer_fault(fault);
+                    }
+                }
+            }
+        }
+        Err(_) => {}
+    }
+    incoming.is_ok()
+}
+
+fn message(message: &Message<'_>) {
+    match message {
+        Message::Request(request) => {
+            let again = encode::request(&request.id, &request.method, request.params.map(RawValue::get));
+            match one_line(&again) {
+                Message::Request(reread) => {
+                    assert_eq!(reread.id.as_json(), request.id.as_json());
+                    assert_eq!(reread.method, request.method);
+                }
+                other => panic!("a request became {other:?}"),
+            }
+            match one_line(&encode::result(&request.id, "{}")) {
+                Message::Response(answer) => {
+                    assert_eq!(answer.id.as_ref().map(RequestId::as_json), Some(request.id.as_json()));
+                }
+                other => panic!("an answer became {other:?}"),
+            }
+            for revision in Revision::ALL {
+                if let Err(error) = Method::request(&request.method, revision) {
+                    answer(Some(&request.id), &error);
+                }
+            }
+            let _ = typed(request.params);
+        }
+        Message::Notification(notification) => {
+            let again = encode::notification(&notification.method, notification.params.map(RawValue::get));
+            assert!(matches!(one_line(&again), Message::Notification(_)));
+            let _ = typed(notification.params);
+        }
+        Message::Response(response) => {
+            assert!(response.id.is_some() || response.outcome.is_err());
+        }
+    }
+}
+
+/// Reads a message that we wrote, which must be one, on one line.
+fn one_line(bytes: &[u8]) -> Message<'_> {
+    assert!(!bytes.iter().any(|b| matches!(b, b'\n' | b'\r')), "a line break in a message");
+    match parse(bytes, &Limits { max_depth: usize::MAX, max_batch: 1 }) {
+        Ok(Incoming::Single(message)) => message,
+        other => panic!("{} became {other:?}", String::from_utf8_lossy(bytes)),
+    }
+}
+
+fn answer_fault(fault: &EnvelopeFault) {
+    let kinds = [ErrorKind::Parse, ErrorKind::InvalidRequest, ErrorKind::InvalidParams];
+    assert!(kinds.contains(&fault.error.kind));
+    assert!(fault.error.kind != ErrorKind::Parse || fault.id.is_none());
+    assert_eq!(headers::http_status(&fault.error), 400);
+    answer(fault.id.as_ref(), &fault.error);
+}
+
+fn answer(id: Option<&RequestId>, error: &McpError) {
+    for revision in Revision::ALL {
+        let bytes = encode::error(id, error, revision);
+        assert!(bytes.len() < 4096 + id.map_or(0, |id| id.as_json().len()), "an error that echoes its cause");
+        match one_line(&bytes) {
+            Message::Response(response) => {
+                assert_eq!(response.id.as_ref().map(RequestId::as_json), id.map(RequestId::as_json));
+                assert!(response.outcome.is_err());
+            }
+            other => panic!("an error became {other:?}"),
+        }
+    }
+}
+
+/// `params` of any method, read as those of every method.
+pub fn params(data: &[u8]) -> bool {
+    serde_json::from_slice::<&RawValue>(data).is_ok_and(|raw| typed(Some(raw)))
+}
+
+/// Whether they are the params of any method that must have some.
+fn typed(raw: Option<&RawValue>) -> bool {
+    fn refusal<T>(read: Result<T, McpError>) -> bool {
+        match read {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::InvalidParams);
+                answer(None, &error);
+                false
+            }
+        }
+    }
+    let mut accepted = false;
+    accepted |= refusal(params::parse::<params::Initialize<'_>>(raw));
+    accepted |= refusal(params::parse::<params::CallTool<'_>>(raw));
+    accepted |= refusal(params::parse::<params::ReadResource<'_>>(raw));
+    accepted |= refusal(params::parse::<params::GetPrompt<'_>>(raw));
+    accepted |= refusal(params::parse::<params::Complete<'_>>(raw));
+    accepted |= refusal(params::parse::<params::SetLevel>(raw));
+    accepted |= refusal(params::parse::<params::Listen<'_>>(raw));
+    accepted |= refusal(params::parse::<params::Cancelled<'_>>(raw));
+    accepted |= refusal(params::parse::<params::Progress<'_>>(raw));
+    match params::parse::<params::ListParams<'_>>(raw) {
+        Ok(list) => refusal(cursor::start("tools", list.cursor.as_deref(), None)),
+        Err(error) => refusal::<()>(Err(error)),
+    };
+    match meta(raw) {
+        Ok(meta) => {
+            refusal(meta.log_level());
+            refusal(meta.client_info())
+        }
+        Err(error) => refusal::<()>(Err(error)),
+    };
+    if let Some(raw) = raw {
+        unique_keys(raw);
+        spliced(raw.get());
+    }
+    accepted
+}
+
+/// Arguments that pass mean the same to every reader: as many members in the tree as in the text.
+fn unique_keys(raw: &RawValue) {
+    let verdict = arguments::check(raw, 64);
+    // The tree refuses numbers past the range of a double.
+    let Ok(tree) = serde_json::from_str::<Value>(raw.get()) else { return };
+    match verdict {
+        Ok(()) => {
+            let colons = |text: &str| {
+                let (mut count, mut in_string, mut escaped) = (0, false, false);
+                for byte in text.bytes() {
+                    match byte {
+                        _ if escaped => escaped = false,
+                        b'\\' => escaped = true,
+                        b'"' => in_string = !in_string,
+                        b':' if !in_string => count += 1,
+                        _ => {}
+                    }
+                }
+                count
+            };
+            assert_eq!(colons(raw.get()), members(&tree), "a repeated key went unseen");
+            assert!(arguments::canonical_hash(&tree).len() == 71);
+        }
+        Err(error) => {
+            assert_eq!(error.kind, ErrorKind::InvalidParams);
+            answer(None, &error);
+        }
+    }
+}
+
+fn members(tree: &Value) -> usize {
+    match tree {
+        Value::Array(items) => items.iter().map(members).sum(),
+        Value::Object(object) => object.len() + object.values().map(members).sum::<usize>(),
+        _ => 0,
+    }
+}
+
+/// Splicing into an object gives the object that setting the members in a tree gives.
+fn spliced(text: &str) {
+    let set = splice::set_members(text, &[("resultType", "\"complete\""), ("ttlMs", "0")]);
+    let merged = splice::merge_meta(text, &[("io.modelcontextprotocol/serverInfo", "{}")]);
+    let Ok(tree) = serde_json::from_str::<Value>(text) else { return };
+    let (mut with_members, mut with_meta) = (tree.clone(), tree);
+    if let (Value::Object(a), Value::Object(b)) = (&mut with_members, &mut with_meta) {
+        a.insert("resultType".into(), "complete".into());
+        a.insert("ttlMs".into(), 0.into());
+        let meta = b.entry("_meta").or_insert(Value::Null);
+        if !meta.is_object() {
+            *meta = Value::Object(serde_json::Map::new());
+        }
+        meta["io.modelcontextprotocol/serverInfo"] = Value::Object(serde_json::Map::new());
+    }
+    assert_eq!(serde_json::from_str::<Value>(&set).expect("JSON"), with_members);
+    assert_eq!(serde_json::from_str::<Value>(&merged).expect("JSON"), with_meta);
+}
+
+/// One HTTP POST: header lines, an empty line, the body. The stateless door's ladder, as the transport runs it.
+pub fn headers(data: &[u8]) -> bool {
+    let mut fields: Vec<(String, &[u8])> = Vec::new();
+    let mut rest = data;
+    while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+        let line = &rest[..end];
+        rest = &rest[end + 1..];
+        if line.is_empty() || fields.len() >= 32 {
+            break;
+        }
+        let Some(colon) = line.iter().position(|b| *b == b':') else { continue };
+        fields.push((String::from_utf8_lossy(&line[..colon]).into_owned(), &line[colon + 1..]));
+    }
+    let Ok(Incoming::Single(message)) = parse(rest, &LIMITS) else { return false };
+    let verdict = meta(message.params()).and_then(|meta| {
+        if !headers::is_modern(&fields[..], &meta) {
+            return Ok(false);
+        }
+        let revision = headers::check(&fields[..], &message, &meta)?;
+        assert_eq!(revision, Revision::MODERN);
+        if let Message::Request(request) = &message {
+            // What passes says the same in both places.
+            let method = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(headers::METHOD)).expect("a header");
+            assert_eq!(method.1.trim_ascii(), request.method.as_bytes());
+            assert!(meta.client_capabilities.is_some());
+            headers::method_known(request, revision)?;
+        }
+        Ok(true)
+    });
+    if let Err(error) = &verdict {
+        let number = error.number(Revision::MODERN);
+        assert!([-32600, -32601, -32602, -32020, -32022].contains(&number), "{error}");
+        assert!(headers::http_status(error) >= 400 || error.kind == ErrorKind::InvalidParams, "{error}");
+        answer(None, error);
+    }
+    verdict == Ok(true)
+}
+
+/// A stream of lines, as stdio and the socket carry them: each is a message of its own, whatever the others are.
+pub fn lines(data: &[u8]) -> bool {
+    // Not `any`: every line is tried.
+    data.split(|b| *b == b'\n').take(64).filter(|line| envelope(line)).count() > 0
+}
+
+/// One text frame. What is not UTF-8 never gets past the frame.
+pub fn websocket(data: &[u8]) -> bool {
+    std::str::from_utf8(data).is_ok_and(|text| envelope(text.as_bytes()))
+}

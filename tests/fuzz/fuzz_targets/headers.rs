@@ -1,0 +1,8 @@
+#![no_main]
+
+#[path = "../entry.rs"]
+mod entry;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    let _ = entry::headers(data);
+});
