@@ -35,7 +35,7 @@ const MAX_WRONG: usize = 2048;
 /// What a principal was authenticated by, kept to ask later whether it still holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// No key, from loopback, in `auth.mode: local`.
+    /// No key, from loopback or the same user's socket, in `auth.mode: local`.
     Loopback,
     /// The key with that hash.
     Key(SecretHash),
@@ -78,6 +78,7 @@ struct Wrong {
 
 /// Authenticates requests by API keys and, in `auth.mode: local`, by their coming from loopback.
 pub struct Authenticator {
+    mode: AuthMode,
     /// Whether a peer on loopback needs no key.
     open_to_loopback: bool,
     store: Arc<dyn KeyStore>,
@@ -93,6 +94,7 @@ impl Authenticator {
     #[must_use]
     pub fn new(config: &Config, store: Arc<dyn KeyStore>) -> Self {
         Self {
+            mode: config.auth.mode,
             open_to_loopback: config.auth.mode == AuthMode::Local && !config.behind_tls_proxy,
             store,
             cache: DashMap::default(),
@@ -132,6 +134,19 @@ impl Authenticator {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
             }
             None => Err(McpError::new(ErrorKind::Unauthorized, "a key is needed: Authorization: Bearer <key>")),
+        }
+    }
+
+    /// Who a process of this user is that has no key: on its own stdin, or on the socket that only this user opens.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` in `auth.mode: keys`.
+    pub fn same_user(&self) -> Result<Identity, McpError> {
+        match self.mode {
+            AuthMode::Local => {
+                Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
+            }
+            AuthMode::Keys => Err(McpError::new(ErrorKind::Unauthorized, "a key is needed: set COUNTERSIGN_KEY")),
         }
     }
 
@@ -319,7 +334,10 @@ pub(crate) mod tests {
         let key = store.add("ci", Role::Agent);
         auth.authenticate(Some(&bearer(&key)), remote()).unwrap();
         let config = Config { behind_tls_proxy: true, ..Config::default() };
-        Authenticator::new(&config, store).authenticate(None, LOOPBACK).unwrap_err();
+        let proxied = Authenticator::new(&config, store);
+        proxied.authenticate(None, LOOPBACK).unwrap_err();
+        assert_eq!(*proxied.same_user().unwrap().principal, Principal::local_agent());
+        assert_eq!(auth.same_user().unwrap_err().kind, ErrorKind::Unauthorized);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use actix_web::{
 use futures_util::stream;
 use jiff::Timestamp;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, RestState, query::parse_number, streams::StreamSlot};
 use crate::{
@@ -28,6 +29,7 @@ struct Reader {
     keep_alive: Interval,
     first: Option<Bytes>,
     ended: bool,
+    shutdown: CancellationToken,
     _slot: StreamSlot,
 }
 
@@ -48,6 +50,7 @@ pub async fn stream(
         // Something at once in any case, so that the client sees the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
         ended: false,
+        shutdown: state.shutdown.child_token(),
         _slot: slot,
         state,
     };
@@ -108,10 +111,9 @@ impl Reader {
         if self.ended {
             return None;
         }
-        let shutdown = self.state.shutdown.clone();
         let event = tokio::select! {
             biased;
-            () = shutdown.cancelled() => {
+            () = self.shutdown.cancelled() => {
                 self.ended = true;
                 return Some(Bytes::from_static(b": the gateway is shutting down\n\n"));
             }

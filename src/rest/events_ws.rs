@@ -221,7 +221,7 @@ impl Subscriber {
     async fn run(mut self) {
         let pause = self.state.config.transports.websocket.ping_interval;
         let mut ticks = events::ticks(pause);
-        let shutdown = self.state.shutdown.clone();
+        let shutdown = self.state.shutdown.child_token();
         let room = Rc::clone(&self.outbox.borrow().room);
         loop {
             let full = self.outbox.borrow().is_full();

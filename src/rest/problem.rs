@@ -26,7 +26,8 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 /// An error as the HTTP doors answer it: the gateway's own code, and an HTTP status that may be more exact.
 #[derive(Debug, Clone)]
 pub struct Problem {
-    pub error: McpError,
+    /// Boxed, because results that carry a problem are passed around a lot.
+    pub error: Box<McpError>,
     status: StatusCode,
     allow: Option<&'static str>,
     /// The change as it is now, where a decision came too late for what was shown.
@@ -42,7 +43,7 @@ impl Problem {
     /// Adds a member.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.error = self.error.with(key, value);
+        self.error.data.insert(key.to_owned(), value.into());
         self
     }
 
@@ -116,7 +117,7 @@ impl From<DecideError> for Problem {
 impl From<McpError> for Problem {
     fn from(error: McpError) -> Self {
         let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self { error, status, allow: None, change: None }
+        Self { error: Box::new(error), status, allow: None, change: None }
     }
 }
 
