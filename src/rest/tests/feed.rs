@@ -331,3 +331,30 @@ async fn frame_without_pong(socket: &mut Socket) -> Result<(), Option<CloseCode>
         Some(Err(_)) | None => Err(None),
     }
 }
+
+#[actix_web::test]
+async fn a_stream_that_is_read_late_harms_nobody_and_misses_no_change() {
+    let doors = Doors::open().await;
+    let key = bearer(&doors.key("vic", Role::Viewer));
+    let mut late = Sse::open(&doors, "?since=0", &[("Authorization", &key)]).await;
+    let mut reader = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    reader.next().await.unwrap();
+    let filler = "x".repeat(16 * 1024);
+    // More events than the feed keeps in memory, and more bytes than the kernel does.
+    for n in 1..=20_u64 {
+        doors.propose_by("ci").await;
+        assert_eq!(reader.next().await.unwrap().id, Some(n));
+        for _ in 0..250 {
+            doors.changes.feed().publish_session(&json!({ "type": "session.closed", "filler": filler }));
+            assert_eq!(reader.next().await.unwrap().event, "session.closed");
+        }
+    }
+    let mut next = 1;
+    while next <= 20 {
+        if let Some(id) = late.next().await.unwrap().id {
+            assert_eq!(id, next);
+            next += 1;
+        }
+    }
+    doors.close().await;
+}
