@@ -3,7 +3,12 @@
 //! Start: lock, store, changes, providers, doors. End: no new work, streams say their last word, running calls get a
 //! deadline, sessions are cut, the store is closed.
 
-use std::{io::IsTerminal, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
@@ -30,7 +35,7 @@ use crate::{
     router::{Directory, Published, RouteTable, Router, actor::PublishProviders, table::RouteError},
     session::Registry,
     store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
-    telemetry::{Metrics, metrics::MetricsError},
+    telemetry::Metrics,
     transports::{connections::Connection, http, lines, ws},
 };
 
@@ -63,8 +68,6 @@ pub enum ServeError {
     Tls(String),
     #[error("{0}")]
     Socket(#[from] socket::SocketError),
-    #[error("{0}")]
-    Metrics(#[from] MetricsError),
     #[error("a thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
     #[error("a core part of the gateway ended unexpectedly; the store recovers at the next start")]
@@ -99,10 +102,9 @@ pub struct Running {
 ///
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
-pub async fn start(config: Config, options: Options) -> Result<Running, ServeError> {
+pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
     let mut lock = lock_data_dir(&config.data)?;
     let config = Arc::new(config);
-    let metrics = Metrics::install()?;
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
     let keys = Arc::new(Stored::open(&config.data)?);
     let shutdown = CancellationToken::new();
@@ -384,15 +386,20 @@ async fn signal() -> &'static str {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn run(config: Config, options: Options) -> Result<(), ServeError> {
-    actix::System::new().block_on(async move {
-        let running = start(config, options).await?;
+pub fn run(config: Config, options: Options, metrics: Metrics) -> Result<(), ServeError> {
+    let system = actix::System::new();
+    let ended = system.block_on(async move {
+        let running = start(config, options, metrics).await?;
         if !options.stdio && !options.detached && std::io::stderr().is_terminal() {
             match running.sign_in_link() {
-                Ok(link) => tracing::info!("{}", &format!("Dashboard (the link signs you in once): {link}")),
+                // Not through the log: it is a secret for the person at this terminal.
+                Ok(link) => drop(writeln!(std::io::stderr(), "\nDashboard (the link signs you in once): {link}\n")),
                 Err(error) => tracing::warn!(%error, "no sign-in link"),
             }
         }
         running.until_end().await
-    })
+    });
+    // A read of stdin may still be under way in a thread of its own, and dropping the runtime would wait for it.
+    std::mem::forget(system);
+    ended
 }

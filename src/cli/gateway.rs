@@ -9,7 +9,6 @@ use super::{
     args::{ServeArgs, StdioArgs},
     configuration,
     exit::{Exit, Failure},
-    seam,
 };
 use crate::{
     attach::{
@@ -19,6 +18,8 @@ use crate::{
         start::{self, Connection, Starter},
     },
     config::{Config, Environment, Loaded},
+    serve::{self, Options, ServeError},
+    store::LockError,
     telemetry::{Metrics, logs},
 };
 
@@ -28,16 +29,20 @@ pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
     }
     let loaded = configuration(&args.flags())?;
     let rotate = args.detached.then(|| loaded.config.data.join(start::LOG_FILE));
-    let _logs = set_up(&loaded, rotate)?;
-    seam::run(&loaded.config, args.detached)
+    let (_logs, metrics) = set_up(&loaded, rotate)?;
+    let options = Options { detached: args.detached, stdio: false };
+    serve::run(loaded.config, options, metrics)?;
+    Ok(Exit::Ok)
 }
 
 pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
-    let _logs = set_up(&loaded, None)?;
     if args.standalone {
-        return seam::standalone(&loaded.config);
+        let (_logs, metrics) = set_up(&loaded, None)?;
+        serve::run(loaded.config, Options { detached: false, stdio: true }, metrics)?;
+        return Ok(Exit::Ok);
     }
+    let _logs = logging(&loaded, None)?;
     let hello = Hello::of_process(key()?);
     let starter = starter(&loaded)?;
     // One thread carries one agent's lines.
@@ -52,10 +57,15 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
 }
 
 /// Logging, panics and metrics of a process that serves; warnings about the configuration go to the log.
-fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
+fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
+    let guard = logging(loaded, rotate)?;
+    let metrics = Metrics::install().map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+    Ok((guard, metrics))
+}
+
+fn logging(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
     let guard = logs::init(&loaded.config.log, rotate)
         .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))?;
-    Metrics::install().map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -128,6 +138,18 @@ impl From<AttachError> for Failure {
         let exit = match error {
             AttachError::Refused(_) => Exit::NotAuthorized,
             AttachError::Io(_) => Exit::Failed,
+            _ => Exit::Unavailable,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        let exit = match &error {
+            ServeError::Lock(LockError::Held(_)) => Exit::Taken,
+            ServeError::Routes(_) | ServeError::Tls(_) => Exit::Config,
+            ServeError::CoreEnded => Exit::Internal,
             _ => Exit::Unavailable,
         };
         Self::new(exit, error.to_string())

@@ -12,7 +12,6 @@ mod gateway;
 mod keys;
 mod open;
 mod output;
-mod seam;
 
 use std::process::ExitCode;
 
