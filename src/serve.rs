@@ -284,7 +284,7 @@ fn serve_socket(thread: &Arbiter, gateway: Arc<Gateway>, listener: socket::Liste
 fn stdio_identity(gateway: &Gateway, key: Option<&str>) -> Result<Identity, McpError> {
     match key {
         Some(key) => gateway.authenticator.key(key, None),
-        None => gateway.authenticator.identify(None, Some(std::net::Ipv4Addr::LOCALHOST.into())),
+        None => gateway.authenticator.same_user(),
     }
 }
 

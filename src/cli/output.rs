@@ -3,7 +3,7 @@
 
 use std::{
     borrow::Cow,
-    io::{self, BufWriter, IsTerminal, StdoutLock, Write},
+    io::{self, BufWriter, IsTerminal, Write},
 };
 
 use unicode_width::UnicodeWidthChar;
@@ -44,7 +44,8 @@ pub struct Output {
 }
 
 enum Sink {
-    Stdout(BufWriter<StdoutLock<'static>>),
+    // Not locked: `stdio` hands stdout to the protocol while this value lives.
+    Stdout(BufWriter<io::Stdout>),
     #[cfg(test)]
     Memory(Vec<u8>),
 }
@@ -61,7 +62,7 @@ impl Output {
             .flatten()
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns >= 20);
-        Self { to: Sink::Stdout(BufWriter::new(stdout.lock())), colour, width }
+        Self { to: Sink::Stdout(BufWriter::new(stdout)), colour, width }
     }
 
     #[cfg(test)]
