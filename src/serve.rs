@@ -32,7 +32,11 @@ use crate::{
         tracker::{Tracker, TrackerError},
     },
     rest::{self, RestState, StreamSlots},
-    router::{Directory, Published, RouteTable, Router, actor::PublishProviders, table::RouteError},
+    router::{
+        Directory, Published, RouteTable, Router,
+        actor::PublishProviders,
+        table::{Aliases, RouteError},
+    },
     session::Registry,
     store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::Metrics,
@@ -163,11 +167,11 @@ fn start_router(
     routes: &Arc<Published>,
     registry: &Arc<Registry>,
 ) -> Result<Addr<Router>, ServeError> {
-    let patterns = Vec::new();
+    let aliases = Aliases::new(&config.routes)?;
     let router = Router::new(
         Arc::clone(routes),
         Policy::new(&config.policy),
-        patterns,
+        aliases,
         pending_output_schema(),
         Arc::clone(registry),
     );

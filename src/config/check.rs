@@ -19,6 +19,26 @@ pub(super) fn status(name: &str) -> Result<(), Wrong> {
     Err((format!("{} is not a status", quoted(name)), format!("Statuses are {}.", STATUSES.join(", "))))
 }
 
+/// What a tool's further name begins with.
+pub(super) fn prefix(text: &str) -> Result<(), Wrong> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {
+        return Ok(());
+    }
+    Err((format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /.".to_owned()))
+}
+
+/// A regular expression.
+pub(super) fn pattern(text: &str) -> Result<(), Wrong> {
+    match regex::Regex::new(text) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            Err((format!("{} is not a regular expression: {reason}", quoted(text)), "Mend it.".to_owned()))
+        }
+    }
+}
+
 /// A Host header value: a name or address, with a port or without.
 pub(super) fn host(text: &str) -> Result<(), Wrong> {
     let parsed = Url::parse(&format!("http://{text}/")).ok();

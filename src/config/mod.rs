@@ -37,6 +37,7 @@ pub struct Config {
     pub strict_versions: bool,
     pub transports: TransportsConfig,
     pub modules: ModulesConfig,
+    pub routes: RoutesConfig,
     pub policy: PolicyConfig,
     pub changes: ChangesConfig,
     pub limits: LimitsConfig,
@@ -113,6 +114,15 @@ pub struct TrackerConfig {
     /// Allowed transitions by status name; empty is the default workflow.
     pub workflow: BTreeMap<String, Vec<String>>,
     pub sample_project: bool,
+}
+
+/// Further names for tools, tried in this order after the exact ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoutesConfig {
+    /// What a name begins with, and the provider that the rest of it is a tool of.
+    pub prefixes: Vec<(String, String)>,
+    /// A regular expression for the whole name, and the name it leads to, with `$1` for what a group matched.
+    pub patterns: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, LogConfig, LogFormat, ModulesConfig,
-    PolicyConfig, PolicyDefault, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check,
-    reader::Reader,
+    PolicyConfig, PolicyDefault, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig,
+    WebSocketConfig, check, reader::Reader,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,6 +33,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         strict_versions: r.truth("strict_versions"),
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
         modules: ModulesConfig { tracker: tracker(r) },
+        routes: routes(r),
         policy: PolicyConfig { default: policy_default(r) },
         changes: changes(r),
         limits: limits(r),
@@ -82,6 +83,13 @@ fn tracker(r: &mut Reader) -> TrackerConfig {
         enabled: r.truth("modules.tracker.enabled"),
         workflow: r.lists("modules.tracker.workflow", check::status),
         sample_project: r.truth("modules.tracker.sample_project"),
+    }
+}
+
+fn routes(r: &mut Reader) -> RoutesConfig {
+    RoutesConfig {
+        prefixes: r.pairs("routes.prefixes", check::prefix),
+        patterns: r.pairs("routes.patterns", check::pattern),
     }
 }
 

@@ -255,6 +255,33 @@ impl Reader {
         self.take(key, parse, show).unwrap_or_default()
     }
 
+    /// A map of texts, in the order it is written; `check` sees every key of it.
+    pub fn pairs(&mut self, key: &'static str, check: fn(&str) -> Result<(), Wrong>) -> Vec<(String, String)> {
+        let parse = |placed: &Placed, _: &Environment| {
+            let entries = match structured(placed)? {
+                Node::Map(entries) => entries,
+                Node::Null => Vec::new(),
+                other => {
+                    let wrong = format!("expected a map, found {}", found(&other));
+                    return Err((wrong, "Write {name: value}.".to_owned()));
+                }
+            };
+            entries
+                .into_iter()
+                .map(|entry| {
+                    check(&entry.key)?;
+                    text_of(&entry.value.node).map(|value| (entry.key, value))
+                })
+                .collect()
+        };
+        let show = |pairs: &Vec<(String, String)>| {
+            let entries: Vec<String> =
+                pairs.iter().map(|(k, v)| format!("{}: {}", yaml_text(k), yaml_text(v))).collect();
+            if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
+        };
+        self.take(key, parse, show).unwrap_or_default()
+    }
+
     /// Where the value of a key came from.
     #[must_use]
     pub fn origin(&self, key: &str) -> Origin {

@@ -51,15 +51,22 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
 }
 
 /// Whether a message is of the stateless era, so that the whole ladder applies to it: its `_meta` names a
-/// protocol version, its version header names a stateless one, or it carries `Mcp-Method`.
+/// protocol version, its version header names a stateless one, or it carries `Mcp-Method` and does not say by its
+/// version header that it is of the handshake era all the same.
 #[must_use]
 pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
-    meta.protocol_version.is_some()
-        || !matches!(headers.field(METHOD), Field::Absent)
-        || match headers.field(PROTOCOL_VERSION) {
-            Field::One(value) => plain(value).is_some_and(names_modern),
-            Field::Absent | Field::Many => false,
-        }
+    if meta.protocol_version.is_some() {
+        return true;
+    }
+    let version = match headers.field(PROTOCOL_VERSION) {
+        Field::One(value) => plain(value),
+        Field::Absent | Field::Many => None,
+    };
+    match version {
+        Some(version) if names_modern(version) => true,
+        Some(version) if Revision::parse(version).is_some() => false,
+        _ => !matches!(headers.field(METHOD), Field::Absent),
+    }
 }
 
 /// Whether a version is stateless, served or not: a date not before the first stateless revision.

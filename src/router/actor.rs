@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     subscribers::{ListenFilter, ListenSink, Subscribers},
-    table::{Pattern, Published, RouteError, RouteTable},
+    table::{Aliases, Published, RouteError, RouteTable},
 };
 use crate::{
     policy::Policy,
@@ -20,7 +20,7 @@ use crate::{
 pub struct Router {
     published: Arc<Published>,
     policy: Policy,
-    patterns: Vec<Pattern>,
+    aliases: Aliases,
     pending_schema: Value,
     registry: Arc<Registry>,
     subscribers: Subscribers,
@@ -31,11 +31,11 @@ impl Router {
     pub fn new(
         published: Arc<Published>,
         policy: Policy,
-        patterns: Vec<Pattern>,
+        aliases: Aliases,
         pending_schema: Value,
         registry: Arc<Registry>,
     ) -> Self {
-        Self { published, policy, patterns, pending_schema, registry, subscribers: Subscribers::default() }
+        Self { published, policy, aliases, pending_schema, registry, subscribers: Subscribers::default() }
     }
 
     fn resource_list_changed(&mut self) {
@@ -67,7 +67,7 @@ impl Handler<PublishProviders> for Router {
 
     fn handle(&mut self, PublishProviders(providers): PublishProviders, ctx: &mut Self::Context) -> Self::Result {
         let generation = self.published.load().generation + 1;
-        let table = RouteTable::build(generation, &providers, &self.policy, &self.patterns, &self.pending_schema)?;
+        let table = RouteTable::build(generation, &providers, &self.policy, &self.aliases, &self.pending_schema)?;
         self.published.store(Arc::new(table));
         for provider in providers {
             follow(&provider, actix::AsyncContext::address(ctx));

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::listing;
 use crate::{
+    config::RoutesConfig,
     policy::{Policy, Verdict},
     protocol::{
         Revision,
@@ -62,13 +63,35 @@ pub struct Pattern {
     pub to: String,
 }
 
+/// The configured further names of tools.
+#[derive(Clone, Debug, Default)]
+pub struct Aliases {
+    /// What a name begins with, and the provider that the rest is a tool of.
+    pub prefixes: Vec<(String, String)>,
+    pub patterns: Vec<Pattern>,
+}
+
+impl Aliases {
+    /// # Errors
+    /// [`RouteError::Pattern`]
+    pub fn new(config: &RoutesConfig) -> Result<Self, RouteError> {
+        let patterns = config.patterns.iter().map(|(pattern, to)| {
+            // The whole name must match: a pattern that fits somewhere in a name is almost never meant.
+            let compiled = Regex::new(&format!("^(?:{pattern})$"))
+                .map_err(|e| RouteError::Pattern { pattern: pattern.clone(), reason: e.to_string() })?;
+            Ok(Pattern { pattern: compiled, to: to.clone() })
+        });
+        Ok(Self { prefixes: config.prefixes.clone(), patterns: patterns.collect::<Result<_, _>>()? })
+    }
+}
+
 /// Why a table cannot be built; the old one stays.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     #[error("both {first} and {second} offer {what} named {name:?}")]
     Collision { what: &'static str, name: String, first: String, second: String },
-    #[error("{what} pattern {pattern:?} of the routes is not a regular expression: {reason}")]
-    Pattern { what: &'static str, pattern: String, reason: String },
+    #[error("the pattern {pattern:?} of the routes is not a regular expression: {reason}")]
+    Pattern { pattern: String, reason: String },
     #[error("the input schema of {provider}'s tool {tool:?} cannot be used: {reason}")]
     Schema { provider: String, tool: String, reason: String },
 }
@@ -85,7 +108,7 @@ pub struct RouteTable {
     prompt_order: Vec<Arc<PromptRoute>>,
     templates: Vec<ResourceTemplateDef>,
     schemes: Vec<(String, Arc<dyn Provider>)>,
-    patterns: Vec<Pattern>,
+    aliases: Aliases,
 }
 
 impl RouteTable {
@@ -101,7 +124,7 @@ impl RouteTable {
             prompt_order: Vec::new(),
             templates: Vec::new(),
             schemes: Vec::new(),
-            patterns: Vec::new(),
+            aliases: Aliases::default(),
         }
     }
 
@@ -113,11 +136,10 @@ impl RouteTable {
         generation: u64,
         providers: &[Arc<dyn Provider>],
         policy: &Policy,
-        patterns: &[Pattern],
+        aliases: &Aliases,
         pending: &Value,
     ) -> Result<Self, RouteError> {
-        let mut table =
-            Self { generation, providers: providers.to_vec(), patterns: patterns.to_vec(), ..Self::empty() };
+        let mut table = Self { generation, providers: providers.to_vec(), aliases: aliases.clone(), ..Self::empty() };
         for provider in providers {
             for def in provider.tools() {
                 let route = tool_route(provider, def, policy, pending)?;
@@ -145,7 +167,8 @@ impl RouteTable {
         Ok(table)
     }
 
-    /// Where a tool's name leads: the exact name, then `<provider>.<name>`, then the configured patterns.
+    /// Where a tool's name leads: the exact name, then `<provider>.<name>`, then the configured prefixes, then the
+    /// configured patterns; else nowhere.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<Arc<ToolRoute>> {
         if let Some(route) = self.tools.get(name) {
@@ -156,12 +179,19 @@ impl RouteTable {
         {
             return Some(route.clone());
         }
-        self.patterns.iter().find_map(|p| {
-            let captures = p.pattern.captures(name)?;
-            let mut to = String::new();
-            captures.expand(&p.to, &mut to);
-            self.tools.get(&to).cloned()
-        })
+        let by_prefix = self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
+            let rest = name.strip_prefix(prefix.as_str())?;
+            self.tools.get(rest).filter(|route| route.provider.name() == provider)
+        });
+        let found = by_prefix.or_else(|| {
+            self.aliases.patterns.iter().find_map(|pattern| {
+                let captures = pattern.pattern.captures(name)?;
+                let mut to = String::new();
+                captures.expand(&pattern.to, &mut to);
+                self.tools.get(&to)
+            })
+        });
+        found.cloned()
     }
 
     #[must_use]
@@ -258,5 +288,73 @@ impl ProviderDirectory for Directory {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
         let table = self.0.load();
         table.tools.get(tool).filter(|r| r.provider.name() == provider).map(|r| r.hash.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::{PolicyConfig, PolicyDefault, TrackerConfig},
+        providers::tracker::Tracker,
+    };
+
+    fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let config =
+            TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project: false };
+        let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
+        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites });
+        let aliases = Aliases::new(routes).unwrap();
+        (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
+    }
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+    }
+
+    #[test]
+    fn exact_then_namespace_then_prefix_then_pattern_then_nowhere() {
+        let routes = RoutesConfig {
+            prefixes: pairs(&[("pm_", "tracker"), ("x_", "nobody")]),
+            // The first would shadow an exact name and a prefix if the order were another.
+            patterns: pairs(&[("get_issue|pm_get_issue", "delete_issue"), ("jira_(.*)", "$1")]),
+        };
+        let (table, _dir) = table(&routes);
+        let leads = |name: &str| table.tool(name).map(|route| route.name.clone());
+        for (name, to) in [
+            ("get_issue", Some("get_issue")),
+            ("tracker.get_issue", Some("get_issue")),
+            ("pm_get_issue", Some("get_issue")),
+            ("jira_list_issues", Some("list_issues")),
+            ("my_jira_list_issues", None),
+            ("jira_nothing", None),
+            ("x_get_issue", None),
+            ("gateway.get_issue", None),
+            ("GET_ISSUE", None),
+            ("", None),
+        ] {
+            assert_eq!(leads(name).as_deref(), to, "{name}");
+        }
+    }
+
+    #[test]
+    fn two_providers_of_one_name_are_refused_and_both_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let config =
+            TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project: false };
+        let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
+        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::Allow });
+        let twice = [tracker.clone(), tracker];
+        let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
+        assert!(
+            matches!(&error, RouteError::Collision { first, second, .. } if first == "tracker" && second == "tracker")
+        );
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_an_error_that_names_it() {
+        let routes = RoutesConfig { prefixes: vec![], patterns: pairs(&[("(", "x")]) };
+        assert!(matches!(Aliases::new(&routes), Err(RouteError::Pattern { pattern, .. }) if pattern == "("));
     }
 }

@@ -54,18 +54,18 @@ pub async fn complete(
 ) -> Result<Reply, McpError> {
     let params: params::Complete<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load_full();
-    let (provider, reference) = match &params.reference {
+    let target = match &params.reference {
         params::Reference::Prompt { name } => {
-            let route = table.prompt(name).ok_or_else(|| not_found(name))?;
-            (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()))
+            table.prompt(name).map(|route| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone())))
         }
         params::Reference::Resource { uri } => {
-            let provider = table.resource(uri).ok_or_else(|| {
-                let uri: String = uri.chars().take(2048).collect();
-                McpError::new(ErrorKind::InvalidParams, "no such resource template").with("uri", uri)
-            })?;
-            (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()))
+            table.resource(uri).map(|provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned())))
         }
+    };
+    let Some((provider, reference)) = target else {
+        // Completion only ever helps somebody type: for what does not exist there is nothing to suggest, and the
+        // specification's -32602 for it is a SHOULD that its own test suite does not follow.
+        return Ok(Reply::new(r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#.into()));
     };
     let context = exchange.call_context(cancel.clone(), None);
     let given: &Map<String, Value> = &params.context.arguments;

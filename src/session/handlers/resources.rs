@@ -13,6 +13,9 @@ use crate::{
     session::exchange::Exchange,
 };
 
+/// Bytes of a URI that is remembered.
+const MAX_URI: usize = 8192;
+
 /// `resources/list`: what all providers have, in their order.
 pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
@@ -48,17 +51,13 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
-/// `resources/subscribe`. The resource must exist: a subscription to nothing would wait in silence for ever.
-pub async fn subscribe(
-    exchange: &Exchange,
-    request: &Request<'_>,
-    cancel: &CancellationToken,
-) -> Result<Reply, McpError> {
+/// `resources/subscribe`. The resource need not exist yet: a client may wait for one to appear.
+pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
     let gateway = &exchange.gateway;
-    let provider = gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
-    let context = exchange.call_context(cancel.clone(), None);
-    gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
+    if params.uri.len() > MAX_URI {
+        return Err(McpError::new(ErrorKind::InvalidParams, "the URI is too long").with("limit", MAX_URI as u64));
+    }
     let max = gateway.config.limits.max_subscriptions;
     if !exchange.session.subscribe(&params.uri, max) {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));

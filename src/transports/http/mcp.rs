@@ -59,9 +59,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
         Message::Response(_) => None,
     };
     match params::meta(params) {
-        Ok(meta) if headers::is_modern(&View(post.request.headers()), &meta) => {
-            modern::serve(post, &message, &meta).await
-        }
+        Ok(meta) if is_modern(&post.request, &message, &meta) => modern::serve(post, &message, &meta).await,
         Ok(_) => session::message(post, &message).await,
         Err(error) => {
             let id = if let Message::Request(request) = &message { Some(&request.id) } else { None };
@@ -69,6 +67,15 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
             answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
         }
     }
+}
+
+/// A handshake, or a message of a session that it opened, stays what it is whatever other headers it carries.
+fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
+    let handshake = matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
+    if handshake && meta.protocol_version.is_none() && request.headers().get(headers::PROTOCOL_VERSION).is_none() {
+        return false;
+    }
+    headers::is_modern(&View(request.headers()), meta)
 }
 
 /// What does not depend on the body.
