@@ -18,7 +18,7 @@ use crate::{
     protocol::{ErrorKind, McpError},
     providers::{
         CallContext, ToolResult,
-        text::{one_line, tool_result},
+        text::{invalid_argument as invalid, one_line, tool_result},
     },
 };
 
@@ -73,10 +73,6 @@ struct ListAnswer<'a> {
 fn parse<'a, T: Deserialize<'a>>(arguments: &'a RawValue) -> Result<T, McpError> {
     serde_json::from_str(arguments.get())
         .map_err(|error| invalid("", "type", format!("The arguments do not fit the tool's input schema: {error}.")))
-}
-
-fn invalid(pointer: &str, rule: &str, message: impl Into<String>) -> McpError {
-    McpError::new(ErrorKind::ValidationFailed, message.into()).with("pointer", pointer).with("rule", rule)
 }
 
 fn not_found(id: &str) -> McpError {
