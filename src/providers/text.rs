@@ -5,10 +5,16 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
 
 use super::ToolResult;
-use crate::changes::visible::visible;
+use crate::{
+    changes::visible::visible,
+    protocol::{ErrorKind, McpError},
+};
 
 /// The text on one line: line breaks as `⏎`, hidden characters made visible, cut after `max` characters.
 #[must_use]
@@ -25,6 +31,15 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
         shown.to_mut().push('…');
     }
     shown
+}
+
+/// An argument that a tool cannot accept: in `details`, as the check against the input schema says it, where it stands
+/// (a JSON pointer) and which rule it breaks.
+#[must_use]
+pub fn invalid_argument(pointer: &str, rule: &str, message: impl Into<String>) -> McpError {
+    let message = message.into();
+    let fault = json!({ "pointer": pointer, "rule": rule, "message": message });
+    McpError::new(ErrorKind::ValidationFailed, message).with("details", json!([fault]))
 }
 
 #[derive(Serialize)]

@@ -68,6 +68,9 @@ pub(super) struct ChangeView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
+    /// Only of a wait: it ended before anything happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timed_out: Option<bool>,
 }
 
 impl<'a> ChangeView<'a> {
@@ -91,6 +94,7 @@ impl<'a> ChangeView<'a> {
             fault: change.fault.as_ref(),
             result: change.result.as_deref(),
             next_step: next_step(change),
+            timed_out: None,
         }
     }
 }
@@ -240,13 +244,18 @@ pub fn pending_output_schema() -> Value {
 /// The answer to a write that went to review (also to a repeat of it, whatever became of the change).
 #[must_use]
 pub fn pending_result(change: &Change) -> ToolResult {
-    change_result(change)
-}
-
-/// Text and structured form of a change.
-pub(super) fn change_result(change: &Change) -> ToolResult {
     let text = describe(change);
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
+}
+
+/// The answer to a wait: the change, and whether the wait ended before what it waited for.
+pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
+    let mut text = describe(change);
+    if timed_out {
+        text.insert_str(0, "The wait ended before the change was decided and done.\n");
+    }
+    let view = ChangeView { timed_out: Some(timed_out), ..ChangeView::new(change) };
+    tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
 /// The change in words for a model: what it is, where it stands, who said what, and what to do next.

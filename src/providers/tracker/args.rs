@@ -10,7 +10,7 @@ use super::{
     model::{IssueType, Priority, Status},
     refs::{EntityRef, bounded, invalid, issue_argument, project_argument, uuid_argument},
 };
-use crate::protocol::{ErrorKind, McpError};
+use crate::protocol::McpError;
 
 /// Characters.
 pub(super) const TITLE_MAX: usize = 200;
@@ -26,14 +26,8 @@ pub(super) const PAGE_MAX: usize = 100;
 pub(super) const SEARCH_MAX: usize = 50;
 
 pub(super) fn parse<T: DeserializeOwned>(arguments: &RawValue) -> Result<T, McpError> {
-    serde_json::from_str(arguments.get()).map_err(|error| {
-        McpError::new(
-            ErrorKind::ValidationFailed,
-            format!("The arguments do not fit the tool's input schema: {error}."),
-        )
-        .with("pointer", "")
-        .with("rule", "type")
-    })
+    serde_json::from_str(arguments.get())
+        .map_err(|error| invalid("", "type", format!("The arguments do not fit the tool's input schema: {error}.")))
 }
 
 /// Tells an absent member (`None`) from a null one (`Some(None)`).

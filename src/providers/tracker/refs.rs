@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::protocol::{ErrorKind, McpError};
 
-/// An argument that the tool cannot accept: where it stands and which rule it breaks.
+/// See [`crate::providers::text::invalid_argument`].
 pub(super) fn invalid(pointer: &str, rule: &str, message: impl Into<String>) -> McpError {
-    McpError::new(ErrorKind::ValidationFailed, message.into()).with("pointer", pointer).with("rule", rule)
+    crate::providers::text::invalid_argument(pointer, rule, message)
 }
 
 /// Something that was named does not exist.
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn lengths_count_characters() {
         assert!(bounded("/title", &"ä".repeat(200), 1, 200).is_ok());
-        assert_eq!(bounded("/title", &"ä".repeat(201), 1, 200).unwrap_err().data["rule"], "maxLength");
-        assert_eq!(bounded("/title", " \n", 1, 200).unwrap_err().data["rule"], "minLength");
+        assert_eq!(bounded("/title", &"ä".repeat(201), 1, 200).unwrap_err().data["details"][0]["rule"], "maxLength");
+        assert_eq!(bounded("/title", " \n", 1, 200).unwrap_err().data["details"][0]["rule"], "minLength");
         assert!(bounded("/description", "", 0, 10).is_ok());
     }
 

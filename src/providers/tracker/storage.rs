@@ -175,12 +175,13 @@ impl Storage {
             let _turn = turn;
             let mut conn = lock(&writer);
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| not_written(&e))?;
-            let value = f(&tx)?;
-            tx.commit().map_err(|e| not_written(&e))?;
+            // Whatever fails in here is rolled back with the transaction.
+            let value = f(&tx).map_err(certainly_aborted)?;
+            tx.commit().map_err(|e| not_committed(&e))?;
             committed(&value);
             Ok(value)
         });
-        task.await.map_err(|_| internal())?
+        task.await.map_err(|_| internal().with("outcome", "unknown"))?
     }
 }
 
@@ -256,6 +257,23 @@ pub(super) fn failed(error: &rusqlite::Error) -> McpError {
 pub(super) fn not_written(error: &rusqlite::Error) -> McpError {
     tracing::error!(%error, "tracker: the database could not be written");
     McpError::new(ErrorKind::StoreUnavailable, "The tracker's database could not be written; nothing was changed.")
+}
+
+/// Says that nothing was changed where the error's kind leaves that open.
+fn certainly_aborted(error: McpError) -> McpError {
+    let open = matches!(error.kind, ErrorKind::Internal | ErrorKind::Timeout | ErrorKind::Cancelled);
+    if open { error.with("outcome", "not_applied") } else { error }
+}
+
+/// A failed commit is certainly undone only where SQLite refused it before it wrote.
+fn not_committed(error: &rusqlite::Error) -> McpError {
+    use rusqlite::ErrorCode::{ConstraintViolation, DatabaseBusy, DatabaseLocked, DiskFull};
+    if let Some(DatabaseBusy | DatabaseLocked | DiskFull | ConstraintViolation) = error.sqlite_error_code() {
+        return not_written(error);
+    }
+    tracing::error!(%error, "tracker: a commit failed; whether it is durable is unknown");
+    let message = "The tracker's database failed while it committed; whether the write was made is unknown.";
+    McpError::new(ErrorKind::StoreUnavailable, message).with("outcome", "unknown")
 }
 
 #[cfg(test)]

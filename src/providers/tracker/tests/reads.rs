@@ -173,3 +173,34 @@ async fn search_follows_changes() {
     t.call("update_issue", json!({ "issueId": issue, "title": "elephant" })).await.unwrap();
     assert_eq!((hits("giraffe").await, hits("elephant").await), (0, 1));
 }
+
+/// `cargo test --release --lib tracker::tests::reads::measure -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn measure() {
+    let t = Fixture::sample();
+    let calls = [
+        ("get_issue", json!({ "issueId": "CORE-7" })),
+        ("list_projects", json!({})),
+        ("list_issues", json!({ "projectId": "CORE", "limit": 10 })),
+        ("list_issues", json!({ "type": "Bug" })),
+        ("search_issues", json!({ "query": "passkey" })),
+    ];
+    for (tool, arguments) in calls {
+        let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+        let ctx = super::context("agent-1", None);
+        let began = std::time::Instant::now();
+        for _ in 0..20_000 {
+            crate::providers::Provider::call(&*t.tracker, tool, &raw, &ctx).await.unwrap();
+        }
+        println!("{tool} {arguments}: {:?}", began.elapsed() / 20_000);
+    }
+    let arguments = json!({ "issueId": "CORE-7", "content": "Hi" });
+    let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+    let ctx = super::context("agent-1", None);
+    let began = std::time::Instant::now();
+    for _ in 0..20_000 {
+        crate::providers::Provider::preview(&*t.tracker, "add_comment", &raw, &ctx).await.unwrap();
+    }
+    println!("preview of add_comment: {:?}", began.elapsed() / 20_000);
+}

@@ -251,7 +251,10 @@ async fn update_status_follows_the_workflow() {
     assert!(illegal.message.contains("Allowed from Backlog: Todo, Cancelled."), "{}", illegal.message);
     let same = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Backlog" })).await;
     assert!(same.message.contains("already in Backlog"));
-    assert_eq!(t.refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["rule"], "type");
+    assert_eq!(
+        t.refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"][0]["rule"],
+        "type"
+    );
     assert_missing(&t.refused("update_status", json!({ "issueId": NOBODY, "newStatus": "Done" })).await, "issue");
 
     let preview = t.preview("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await.unwrap();
