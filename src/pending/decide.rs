@@ -144,7 +144,8 @@ pub(super) async fn settle(
     check_door(inner, reviewer, comment.as_deref())?;
     let change = load(inner, id).await?;
     if change.state != ChangeState::OutcomeUnknown {
-        return Err(conflict(change));
+        let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is not unknown", &change);
+        return Err(DecideError { error, current: Some(change) });
     }
     if change.version != version {
         return Err(version_conflict(change));

@@ -1,6 +1,8 @@
 //! A provider that counts its runs, and a gateway's worth of pending changes over a temporary directory.
 
 use std::{
+    io::Write,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
@@ -49,6 +51,8 @@ pub struct Fake {
     /// Calls take one of these; tests that hold calls back close it down to 0.
     pub gate: Semaphore,
     pub previews: AtomicUsize,
+    /// Calls are noted here too, durably enough to outlive a crash of the process.
+    pub ledger: Mutex<Option<PathBuf>>,
 }
 
 impl Fake {
@@ -64,6 +68,7 @@ impl Fake {
             most_running: AtomicUsize::new(0),
             gate: Semaphore::new(1_000_000),
             previews: AtomicUsize::new(0),
+            ledger: Mutex::new(None),
         })
     }
 
@@ -117,6 +122,10 @@ impl Provider for Fake {
     ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(async move {
             self.calls.lock().unwrap().push((tool.into(), arguments.get().into()));
+            if let Some(path) = &*self.ledger.lock().unwrap() {
+                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+                writeln!(file, "{tool}").unwrap();
+            }
             let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
             self.most_running.fetch_max(running, Ordering::SeqCst);
             self.gate.acquire().await.unwrap().forget();
@@ -227,9 +236,15 @@ impl Bench {
         skew: Arc<AtomicI64>,
         config: PendingConfig,
     ) -> Self {
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
+        let path = dir.path().to_owned();
+        Self { dir, ..Self::at(&path, fake, skew, config).await }
+    }
+
+    /// In a directory of the caller's.
+    pub async fn at(path: &Path, fake: Arc<Fake>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, SqliteOptions::default()).unwrap());
         let changes = Changes::start(store, Arc::new(Directory(Arc::clone(&fake))), config).await.unwrap();
-        Self { dir, fake, changes, skew }
+        Self { dir: Arc::new(tempfile::tempdir().unwrap()), fake, changes, skew }
     }
 
     pub async fn propose(&self, arguments: &str) -> Arc<Change> {

@@ -1,3 +1,8 @@
 //! Pending changes from outside: a real store, the real actor, a provider that counts.
 
+mod bounds;
+mod crashes;
+mod decisions;
+mod execution;
+mod feeding;
 mod life;
