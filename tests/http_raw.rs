@@ -127,7 +127,10 @@ fn what_is_no_request_is_invalid() {
         assert_eq!(answer.json()["id"], 1);
     }
     // A byte order mark and lone surrogates: a clear error or an honest answer, never a broken connection.
-    for body in ["\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}", r#"{"jsonrpc":"2.0","id":"\ud800","method":"ping"}"#] {
+    for body in [
+        "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}",
+        r#"{"jsonrpc":"2.0","id":"\ud800","method":"ping"}"#,
+    ] {
         assert!(matches!(session.post(body).code(), Some(-32700 | -32600)), "{body}");
     }
     let surrogate = session.post(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"search_issues","arguments":{"query":"\udfff"}}}"#);
@@ -230,7 +233,8 @@ fn batches_exist_where_the_revision_has_them() {
         assert_eq!(answers.iter().filter(|a| a["id"].is_null() && a["error"]["code"] == -32600).count(), 2);
         assert_eq!(of(json!(6))["result"], of(json!(7))["result"], "identical reads share one call");
 
-        let silent = session.post(r#"[{"jsonrpc":"2.0","method":"notifications/a"},{"jsonrpc":"2.0","method":"notifications/b"}]"#);
+        let silent = session
+            .post(r#"[{"jsonrpc":"2.0","method":"notifications/a"},{"jsonrpc":"2.0","method":"notifications/b"}]"#);
         assert_eq!((silent.status, silent.body.len()), (202, 0), "{}", silent.text());
         assert_eq!(session.post("[]").code(), Some(-32600), "an empty batch");
         let opening = json!([mcp::request(1, "initialize", mcp::initialize_params(version))]);

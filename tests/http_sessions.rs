@@ -60,7 +60,8 @@ fn an_ended_session_is_not_found() {
     let again = session.post(&mcp::request(1, "tools/list", json!({})).to_string());
     assert_eq!((again.status, again.json()["error"]["data"]["code"].as_str()), (404, Some("SESSION_NOT_FOUND")));
     assert_eq!(session.delete().status, 404);
-    let stream = gateway.request("GET", "/mcp", &[("Accept", "text/event-stream"), ("Mcp-Session-Id", &session.id)], b"");
+    let stream =
+        gateway.request("GET", "/mcp", &[("Accept", "text/event-stream"), ("Mcp-Session-Id", &session.id)], b"");
     assert_eq!(stream.status, 404);
     let never = gateway.post(&[("Mcp-Session-Id", &"x".repeat(32))], &mcp::request(1, "ping", json!({})).to_string());
     assert_eq!(never.status, 404);
@@ -73,11 +74,17 @@ fn a_session_belongs_to_its_principal() {
     let gateway = Gateway::start();
     let key = format!("Bearer {}", gateway.create_key("agent", "bot-1"));
     let other = format!("Bearer {}", gateway.create_key("agent", "bot-2"));
-    let opened = gateway.post(&[("Authorization", &key)], &mcp::request(0, "initialize", mcp::initialize_params("2025-11-25")).to_string());
+    let opened = gateway.post(
+        &[("Authorization", &key)],
+        &mcp::request(0, "initialize", mcp::initialize_params("2025-11-25")).to_string(),
+    );
     let id = opened.header("mcp-session-id").unwrap().to_owned();
     let ping = mcp::request(1, "ping", json!({})).to_string();
     assert_eq!(gateway.post(&[("Authorization", &key), ("Mcp-Session-Id", &id)], &ping).status, 200);
-    for headers in [vec![("Mcp-Session-Id", id.as_str())], vec![("Authorization", other.as_str()), ("Mcp-Session-Id", id.as_str())]] {
+    for headers in [
+        vec![("Mcp-Session-Id", id.as_str())],
+        vec![("Authorization", other.as_str()), ("Mcp-Session-Id", id.as_str())],
+    ] {
         let stolen = gateway.post(&headers, &ping);
         assert!(matches!(stolen.status, 403 | 404), "{}: {}", stolen.status, stolen.text());
     }
@@ -104,7 +111,12 @@ fn accept_and_content_type_are_checked() {
     assert_eq!(wrong_accept.status, 406, "{}", wrong_accept.text());
     let wrong_type = gateway.request("POST", "/mcp", &[("Content-Type", "text/plain"), mcp::ACCEPT], body.as_bytes());
     assert_eq!(wrong_type.status, 415, "{}", wrong_type.text());
-    let charset = gateway.request("POST", "/mcp", &[("Content-Type", "application/json; charset=utf-8"), mcp::ACCEPT], body.as_bytes());
+    let charset = gateway.request(
+        "POST",
+        "/mcp",
+        &[("Content-Type", "application/json; charset=utf-8"), mcp::ACCEPT],
+        body.as_bytes(),
+    );
     assert_eq!(charset.status, 200, "{}", charset.text());
     let any = gateway.request("POST", "/mcp", &[mcp::JSON, ("Accept", "*/*")], body.as_bytes());
     assert_eq!(any.status, 200, "{}", any.text());
@@ -129,7 +141,9 @@ fn a_call_with_progress_is_a_stream_that_begins_with_a_priming_event() {
         gateway.decide(&change, "reject");
         let (message, before) = answer(&mut conn, 9);
         assert_eq!(message["result"]["structuredContent"]["status"], "rejected", "{message}");
-        assert!(before.iter().all(|m| m["method"] == "notifications/progress" && m["params"]["progressToken"] == "tok"));
+        assert!(
+            before.iter().all(|m| m["method"] == "notifications/progress" && m["params"]["progressToken"] == "tok")
+        );
         let values: Vec<f64> = before.iter().map(|m| m["params"]["progress"].as_f64().unwrap()).collect();
         assert!(values.windows(2).all(|two| two[0] < two[1]), "{values:?}");
         assert!(conn.event().is_none(), "the stream ends with its answer");
@@ -200,7 +214,8 @@ fn a_cancelled_call_is_not_answered() {
     let cancelled = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 11}});
     assert_eq!(session.post(&cancelled.to_string()).status, 202);
     while let Some(event) = conn.event_within(Duration::from_secs(5)) {
-        let answered = event.data.as_deref().is_some_and(|data| data.contains("\"result\"") || data.contains("\"error\""));
+        let answered =
+            event.data.as_deref().is_some_and(|data| data.contains("\"result\"") || data.contains("\"error\""));
         assert!(!answered, "{event:?}");
     }
     assert_eq!(gateway.change(&change)["state"], "pending", "only the waiting was cancelled");
@@ -209,7 +224,8 @@ fn a_cancelled_call_is_not_answered() {
     second.head();
     second.next();
     let stranger = gateway.session("2025-11-25");
-    stranger.post(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 12}}).to_string());
+    stranger
+        .post(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 12}}).to_string());
     gateway.decide(&change, "reject");
     assert_eq!(answer(&mut second, 12).0["result"]["structuredContent"]["status"], "rejected");
 }
