@@ -41,10 +41,10 @@ fn ids_are_echoed_byte_for_byte() {
         let answer = session.post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
         assert_eq!(answer.status, 200, "{id}: {}", answer.text());
         assert_eq!(raw_id(&answer.text()).as_deref(), Some(id));
-        assert_eq!(answer.json()["result"], json!({}));
+        assert!(answer.text().ends_with(r#","result":{}}"#), "{}", answer.text());
         let error = session.post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"no/such"}}"#));
         assert_eq!(raw_id(&error.text()).as_deref(), Some(id), "also in an error");
-        assert_eq!(error.code(), Some(-32601));
+        assert!(error.text().contains("-32601"), "{}", error.text());
     }
 }
 

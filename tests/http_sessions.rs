@@ -45,10 +45,8 @@ fn ping_and_tools_list_need_no_session_and_calls_need_an_initialized_one() {
     let call = mcp::request(1, "tools/call", json!({"name": "list_projects", "arguments": {}})).to_string();
     let without = gateway.post(&[], &call);
     assert_eq!(without.status, 400, "no session id: {}", without.text());
-    let opened = gateway.opened("2025-11-25");
-    let early = opened.post(&call);
-    assert_eq!(early.json()["error"]["data"]["code"], "NOT_INITIALIZED", "{}", early.text());
-    assert_eq!(early.json()["error"]["code"], -31005);
+    assert_eq!(without.json()["error"]["code"], -31005, "{}", without.text());
+    assert_eq!(without.json()["error"]["data"]["code"], "NOT_INITIALIZED", "{}", without.text());
 }
 
 #[test]

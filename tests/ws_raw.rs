@@ -4,7 +4,10 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use common::{
     Gateway, Options, eventually, mcp,
@@ -179,20 +182,32 @@ fn the_dead_are_pinged_and_evicted() {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "200ms")],
         ..Options::default()
     });
-    let mut alive = Ws::open(&gateway);
     let mut dead = Ws::open(&gateway);
-    let mut pings = 0;
-    // `any_frame` answers no pings.
-    while let Some(frame) = dead.any_frame() {
-        match frame.opcode {
-            PING => pings += 1,
-            CLOSE => break,
-            other => panic!("opcode {other}"),
+    let evicted = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // `call` answers the pings on its way.
+        let alive = scope.spawn(|| {
+            let mut alive = Ws::open(&gateway);
+            for id in 0.. {
+                assert_eq!(alive.call(id, "ping", json!({}))["result"], json!({}));
+                if evicted.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let mut pings = 0;
+        // `any_frame` answers none.
+        while let Some(frame) = dead.any_frame() {
+            match frame.opcode {
+                PING => pings += 1,
+                CLOSE => break,
+                other => panic!("opcode {other}"),
+            }
         }
-    }
-    assert!(pings > 0, "it was pinged before it was dropped");
-    // `call` answers pings on its way.
-    assert_eq!(alive.call(1, "ping", json!({}))["result"], json!({}));
+        evicted.store(true, Ordering::Relaxed);
+        assert!(pings > 0, "it was pinged before it was dropped");
+        alive.join().expect("the living is not dropped");
+    });
 }
 
 #[test]
@@ -289,6 +304,9 @@ fn a_reader_that_stops_reading_is_dropped_and_harms_nobody() {
         env: vec![
             ("COUNTERSIGN_LIMITS__OUTBOX_MESSAGES", "64"),
             ("COUNTERSIGN_LIMITS__OUTBOX_BYTES", "1MiB"),
+            ("COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY", "64KiB"),
+            ("COUNTERSIGN_TRANSPORTS__WEBSOCKET__MAX_MESSAGE_SIZE", "64KiB"),
+            ("COUNTERSIGN_TRANSPORTS__STDIO__MAX_MESSAGE_SIZE", "64KiB"),
             ("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "100000"),
             ("COUNTERSIGN_LIMITS__RATE_BURST", "100000"),
         ],
