@@ -115,7 +115,7 @@ pub struct Gateway {
     /// Holds the data directory and the log; goes with the gateway.
     pub home: TempDir,
     /// A reviewer's key, made when first needed.
-    key: std::cell::OnceCell<String>,
+    key: std::sync::OnceLock<String>,
 }
 
 impl Gateway {
@@ -138,7 +138,7 @@ impl Gateway {
             let mut process = Self::spawn(home.path(), port, options);
             attempts -= 1;
             if wait_listening(&mut process, port) {
-                return Self { process, port, home, key: std::cell::OnceCell::new() };
+                return Self { process, port, home, key: std::sync::OnceLock::new() };
             }
             let log = log_of(home.path());
             // Somebody else may have taken the port in between.

@@ -32,7 +32,8 @@ impl Frame {
 
     /// The code of a close frame.
     pub fn close_code(&self) -> Option<u16> {
-        (self.opcode == CLOSE && self.payload.len() >= 2).then(|| u16::from_be_bytes([self.payload[0], self.payload[1]]))
+        (self.opcode == CLOSE && self.payload.len() >= 2)
+            .then(|| u16::from_be_bytes([self.payload[0], self.payload[1]]))
     }
 }
 
