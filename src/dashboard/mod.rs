@@ -66,13 +66,12 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
     if unchanged {
         return with_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish();
     }
-    with_headers(HttpResponse::Ok())
-        .insert_header(header::ETag(tag))
-        .content_type(media_type(name))
-        .body(match file.data {
+    with_headers(HttpResponse::Ok()).insert_header(header::ETag(tag)).content_type(media_type(name)).body(
+        match file.data {
             Cow::Borrowed(bytes) => web::Bytes::from_static(bytes),
             Cow::Owned(bytes) => web::Bytes::from(bytes),
-        })
+        },
+    )
 }
 
 /// Our own names are all of this shape; in development builds files are read from the folder, so nothing else may
@@ -194,10 +193,7 @@ mod tests {
     async fn the_page_names_every_file() {
         let body = to_bytes(get("/", &[]).await.into_body()).await.unwrap();
         let page = std::str::from_utf8(&body).unwrap();
-        let named: Vec<&str> = page
-            .split(['"', '\''])
-            .filter_map(|word| word.strip_prefix("/assets/"))
-            .collect();
+        let named: Vec<&str> = page.split(['"', '\'']).filter_map(|word| word.strip_prefix("/assets/")).collect();
         assert!(named.len() > 10);
         for name in &named {
             assert!(Assets::get(name).is_some(), "{name} does not exist");
@@ -207,7 +203,10 @@ mod tests {
         }
         assert!(!page.contains("http://") && !page.contains("https://"));
         assert!(!page.contains("<style") && !page.contains("style=") && !page.contains("onload="));
-        assert_eq!(page.matches("<script").count(), page.matches("<script src=").count() + page.matches("<script type=\"module\" src=").count());
+        assert_eq!(
+            page.matches("<script").count(),
+            page.matches("<script src=").count() + page.matches("<script type=\"module\" src=").count()
+        );
     }
 
     /// The one guard against markup from agents that must never be lost.
@@ -216,7 +215,9 @@ mod tests {
         for name in Assets::iter().filter(|n| n.ends_with(".js")) {
             let file = Assets::get(&name).unwrap();
             let code = std::str::from_utf8(&file.data).unwrap();
-            for sink in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"] {
+            for sink in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"]
+            {
                 assert!(!code.contains(sink), "{name} uses {sink}");
             }
         }
