@@ -14,7 +14,7 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     listen: { type: 'string', default: '127.0.0.1:8080' }, data: { type: 'string', default: '/tmp/countersign-mock' }, role: { type: 'string', default: 'reviewer' },
-    name: { type: 'string', default: 'you' }, sample: { type: 'boolean' }, many: { type: 'string' },
+    name: { type: 'string', default: 'you' }, print: { type: 'boolean' }, sample: { type: 'boolean' }, many: { type: 'string' },
   },
 });
 const credentials = new Credentials(values.data);

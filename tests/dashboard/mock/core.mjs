@@ -73,6 +73,15 @@ export class Core {
     writeFileSync(this.file, JSON.stringify({ tracker, changes, events, audit, signIns }));
   }
 
+  // Durable at once while that is cheap; thousands of changes are written together.
+  #keep() {
+    if (this.changes.length < 200) return this.save();
+    this.timer ??= setTimeout(() => {
+      this.timer = null;
+      this.save();
+    }, 200);
+  }
+
   propose(tool, source, proposer, at = new Date()) {
     const args = JSON.parse(source);
     const shown = preview(this.tracker, tool, args);
@@ -98,7 +107,7 @@ export class Core {
     const light = Object.fromEntries(['id', 'version', 'state', 'provider', 'tool', 'toolTitle', 'operation', 'summary', 'target', 'proposer', 'createdAt', 'updatedAt', 'expiresAt', 'fault'].map((k) => [k, change[k]]));
     const told = { type: `change.${event}`, seq: this.events.length + 1, at: entry.at, actor, comment: details.comment ?? null, change: light };
     this.events.push(told);
-    this.save();
+    this.#keep();
     for (const listener of this.listeners) listener(told);
   }
 

@@ -31,6 +31,7 @@ export class App {
   #viewName = null;
   #parts;
   #grace = null;
+  #recounting = null;
   #first = true;
   #ended = false;
   #onHash = () => this.#route();
@@ -85,6 +86,7 @@ export class App {
     this.#feed.stop();
     this.#view?.dispose();
     clearTimeout(this.#grace);
+    clearTimeout(this.#recounting);
     this.#keys.bind('app', null);
     this.#keys.bind('view', null);
   }
@@ -143,12 +145,19 @@ export class App {
     }
     if (!event.change) return;
     this.#inbox.apply(event.change);
-    this.#history?.apply(event.change);
+    if (this.#history?.apply(event.change)) this.#recount();
     this.#view?.event(event);
     const name = eventName(event.type);
     if (name === 'created') announce(`New change: ${event.change.summary}`);
     if (name === 'outcome_unknown') notice(`The outcome is unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
+  }
+
+  #recount() {
+    this.#recounting ??= setTimeout(() => {
+      this.#recounting = null;
+      this.#history?.recount();
+    }, 1000);
   }
 
   // The feed has lost its place: everything that is shown is read again.

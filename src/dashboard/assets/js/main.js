@@ -61,7 +61,7 @@ async function signOut() {
   showSignIn('');
 }
 
-async function resume(message) {
+async function resume(message, again = false) {
   try {
     showApp(await api.me());
   } catch (error) {
@@ -70,8 +70,8 @@ async function resume(message) {
       showSignIn(message || 'Your sign-in has ended. Sign in again.');
     } else {
       // The gateway is away, and the secret may still be good: try again when it is back.
-      showSignIn(explain(error));
-      setTimeout(() => session.secret && !app && resume(message), 2000);
+      if (!again) showSignIn(`${explain(error)} You stay signed in.`);
+      setTimeout(() => session.secret && !app && resume(message, true), 2000);
     }
   }
 }

@@ -20,6 +20,8 @@ export class Collection {
   #listeners = new Set();
   #timer = null;
   #kept = null;
+  /** Versions of what left while a page was under way: the page may still hold it as it was before. */
+  #left = new Map();
 
   /**
    * `load({limit, cursor, signal})` is one page; `accepts(change)` whether a change belongs here. An eager
@@ -68,6 +70,16 @@ export class Collection {
     await this.#page(this.#generation, seen);
   }
 
+  /** Asks again how many there are in each state. */
+  async recount() {
+    try {
+      this.counts = (await this.#load({ limit: 1, cursor: null })).counts ?? this.counts;
+      this.#notify();
+    } catch {
+      // The figures are a help, and the next event asks again.
+    }
+  }
+
   async more() {
     if (this.status === 'partial') await this.#page(this.#generation, null);
   }
@@ -84,13 +96,14 @@ export class Collection {
         this.counts = page.counts ?? this.counts;
         for (const change of page.changes) {
           seen?.add(change.id);
-          this.#put(light(change));
+          if ((this.#left.get(change.id) ?? 0) < change.version) this.#put(light(change));
         }
         this.#notify();
       } while (this.#eager && this.#cursor);
       // What a complete reload has not brought is gone, unless an event has brought it meanwhile.
       if (seen && !this.#cursor) this.#forgetUnseen(seen);
       this.status = this.#cursor ? 'partial' : 'ready';
+      this.#left.clear();
     } catch (error) {
       if (generation !== this.#generation) return;
       this.status = 'failed';
@@ -109,6 +122,7 @@ export class Collection {
   apply(change, live = true) {
     const known = this.#byId.get(change.id);
     if (known && known.version >= change.version) return false;
+    if (this.status === 'loading') this.#left.set(change.id, change.version);
     const row = light(change);
     row.generation = this.#generation;
     row.fresh = !known && live;
@@ -168,13 +182,15 @@ export class Collection {
   }
 }
 
-const newer = (a, b) => a.at > b.at || (a.at === b.at && a.id > b.id);
+const newer = (a, b) => a.at > b.at || (a.at === b.at && (a.fraction > b.fraction || (a.fraction === b.fraction && a.id > b.id)));
 
 /** What a list needs; diffs and arguments are left to the detail. */
 function light(change) {
   const { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
   const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt };
   row.at = Date.parse(createdAt) || 0;
+  // A burst is finer than the milliseconds of a Date.
+  row.fraction = (/\.(\d+)/.exec(createdAt)?.[1] ?? '').padEnd(9, '0');
   row.text = [summary, target?.label, target?.entityType, toolTitle, tool, provider, operation, state, id, proposer?.principal, proposer?.clientName]
     .filter(Boolean).join('\n').toLowerCase();
   return row;

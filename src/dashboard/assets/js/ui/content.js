@@ -5,7 +5,7 @@ import { icon } from '../core/icons.js';
 import { count, said, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { stateOf } from '../core/vocab.js';
-import { copyButton, operationBadge, sessionMark, stateBadge, throughLine } from './badges.js';
+import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { diffView } from './diff.js';
 import { jsonBlock } from './json.js';
 import { longText } from './longtext.js';
@@ -21,7 +21,7 @@ export function head(change) {
   expires.classList.toggle('soon', Date.parse(change.expiresAt) - Date.now() < SOON);
   return [
     h('div', { class: 'detail-marks' }, operationBadge(change.operation), stateBadge(change.state),
-      h('span', { class: 'entity' }, visible(target.entityType), target.id !== null && [' · ', said(target.label, 120)]),
+      h('span', { class: 'entity' }, said(target.entityType, 40), target.id !== null && [' · ', said(target.label, 120)]),
       h('span', { class: 'change-id' }, h('code', { title: visibleString(change.id) }, visibleString(short(change.id, 13))),
         copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`))),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
@@ -30,8 +30,7 @@ export function head(change) {
       proposer.clientName && fact('via', said(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', said(proposer.clientVersion, 40))),
       fact('over', throughLine(proposer)),
       fact('asked', time(change.createdAt)),
-      waits ? fact('expires', expires) : fact('updated', time(change.updatedAt)),
-      proposer.session && fact('session', sessionMark(proposer.session))),
+      waits ? fact('expires', expires) : fact('updated', time(change.updatedAt))),
   ];
 }
 
@@ -45,7 +44,7 @@ export function outcome(change) {
   const last = change.decisions.at(-1);
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
-    change.fault && h('div', { class: 'outcome-fault' }, h('code', null, visible(change.fault.code)), longText(change.fault.message, { chars: 800, lines: 10 })),
+    change.fault && h('div', { class: 'outcome-fault' }, h('code', null, said(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', h('strong', null, said(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
 }
@@ -75,7 +74,7 @@ export function previous(change) {
 }
 
 export function args(change, source) {
-  const tool = h('code', null, visible(`${change.provider}.${change.tool}`));
+  const tool = h('code', null, said(`${change.provider}.${change.tool}`, 120));
   return section('Arguments', [tool, change.state === 'pending' ? ', exactly as they will run' : null], h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
 }
 

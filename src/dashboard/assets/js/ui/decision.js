@@ -21,6 +21,7 @@ export class DecisionBar {
   #mode = 'idle';
   #armedAt = 0;
   #notBefore = 0;
+  #timer = null;
   #error = '';
   #drafts = new Map();
   #comment;
@@ -47,10 +48,20 @@ export class DecisionBar {
       this.#mode = 'idle';
       if (!same) this.#error = '';
     }
-    if (sudden) this.#notBefore = Date.now() + SETTLE_TIME;
+    if (sudden) this.#settle();
     this.#change = change;
     this.#altered = altered;
     this.#render();
+  }
+
+  // The button can be seen to wait; a press meanwhile would be for what stood there before.
+  #settle() {
+    this.#notBefore = Date.now() + SETTLE_TIME;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      const button = this.element.querySelector('[data-act=approve]');
+      if (button && this.#mode !== 'busy') button.disabled = false;
+    }, SETTLE_TIME);
   }
 
   hide() {
@@ -212,7 +223,7 @@ export class DecisionBar {
     return h('div', { class: 'buttons' },
       h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#send('reject') },
         icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      canApprove && h('button', { type: 'button', class: 'approve', disabled: busy, data: { act: 'approve' }, 'aria-keyshortcuts': 'a', onclick: () => this.approve() },
+      canApprove && h('button', { type: 'button', class: 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': 'a', onclick: () => this.approve() },
         icon('check'), busyWith === 'approve' ? 'Approving…' : 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A')));
   }
 

@@ -38,10 +38,10 @@ export class Detail {
     this.#next = next;
     this.#bar = new DecisionBar({ me, submit: (kind, comment) => this.#send(kind, comment) });
     const part = (cls) => h('div', { class: cls });
-    this.#parts = { head: part('detail-head'), notes: part('detail-notes'), body: part('detail-body'), story: part('detail-story') };
+    this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },
       h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), 'All changes'),
-      this.#parts.head, this.#parts.notes, this.#parts.body, this.#parts.story);
+      this.#parts.head, this.#parts.notes, this.#parts.next, this.#parts.body, this.#parts.story);
     this.element = h('article', { class: 'detail', 'aria-label': 'Selected change' }, this.scroll, this.#bar.element);
     this.close();
   }
@@ -65,9 +65,7 @@ export class Detail {
 
   #blank(...nodes) {
     fill(this.#parts.head, ...nodes);
-    fill(this.#parts.notes);
-    fill(this.#parts.body);
-    fill(this.#parts.story);
+    for (const part of ['notes', 'next', 'body', 'story']) fill(this.#parts[part]);
   }
 
   /** `sudden`: it opened by itself, not because somebody asked for it. */
@@ -82,6 +80,8 @@ export class Detail {
     this.#cause = null;
     this.#open = new Set();
     this.#bar.hide();
+    fill(this.#parts.notes);
+    fill(this.#parts.next);
     this.scroll.scrollTop = 0;
     const slow = setTimeout(() => this.#id === id && !this.#shown && this.#blank(skeleton()), 120);
     await this.#fetch(sudden);
@@ -183,7 +183,7 @@ export class Detail {
     this.#cause = null;
     if (!altered && !moved && !conflict) return;
     if (!altered) {
-      fill(this.#parts.notes);
+      this.#parts.notes.querySelector('.altered')?.remove();
       if (conflict) {
         fill(this.#parts.notes, h('div', { class: 'banner tone-amber', role: 'status' }, icon('info'),
           h('span', null, h('strong', null, 'Your decision was not recorded: '), `by then the change was ${stateOf(change.state).label.toLowerCase()}.`)));
@@ -213,7 +213,7 @@ export class Detail {
     try {
       const { entries, nextCursor } = await this.#api.audit({ change: id, limit: 100 });
       if (this.#id !== id) return;
-      fill(this.#parts.story, content.section('Timeline', null, timeline(entries),
+      fill(this.#parts.story, content.section('Timeline', null, timeline(entries, this.#shown.change),
         h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, nextCursor ? 'All of it in the audit trail' : 'In the audit trail'))));
     } catch (error) {
       if (this.#id === id && error.status !== 401) fill(this.#parts.story, content.section('Timeline', null, h('p', { class: 'quiet' }, visibleString(explain(error)))));
@@ -248,7 +248,7 @@ export class Detail {
   #offerNext() {
     const next = this.#next(false);
     if (!next) return;
-    fill(this.#parts.notes, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
+    fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
   }
 
   approve() {

@@ -3,7 +3,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, visible } from '../core/text.js';
+import { count, plural, said, short, visible, visibleString } from '../core/text.js';
 import { emphasis, foldEqual, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
 
@@ -39,7 +39,7 @@ function fieldTable(fields, operation) {
     const cells = both
       ? [valueCell(field.before, was, 'delete', known(field.after)), valueCell(field.after, now, 'insert', known(field.before))]
       : [known(field.after) ? valueCell(field.after, now, 'insert', false) : valueCell(field.before, was, 'delete', false)];
-    return h('tr', null, h('th', { scope: 'row' }, visible(field.label || field.field)), cells);
+    return h('tr', null, h('th', { scope: 'row' }, said(field.label || field.field, 80)), cells);
   });
   return h('table', { class: `fields ${both ? 'both' : 'one'}` },
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Field'), columns.map((c) => h('th', { scope: 'col' }, c)))),
@@ -70,7 +70,7 @@ function lineDiff(field) {
   const rows = pairUp(foldEqual(lines, field.before));
   const added = lines.filter((l) => l.op === 'insert').length;
   const removed = lines.filter((l) => l.op === 'delete').length;
-  const body = h('div', { class: 'lines', role: 'group', 'aria-label': `${field.label}, line by line`, tabindex: '0' });
+  const body = h('div', { class: 'lines', role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
   const more = h('button', { type: 'button', class: 'link more' });
   let shown = 0;
   const show = (n) => {
@@ -83,7 +83,7 @@ function lineDiff(field) {
   show(rows.length <= FIRST_ROWS + 10 ? rows.length : FIRST_ROWS);
   if (shown < rows.length) body.append(more);
   return h('section', { class: 'line-diff' },
-    h('h4', null, h('span', null, visible(field.label || field.field)),
+    h('h4', null, said(field.label || field.field, 80),
       h('span', { class: 'stat' },
         added > 0 && h('span', { class: 'plus' }, `+${count(added)}`), added > 0 && h('span', { class: 'sr-only' }, ' added '),
         removed > 0 && h('span', { class: 'minus' }, `−${count(removed)}`), removed > 0 && h('span', { class: 'sr-only' }, ' removed'))),
@@ -128,6 +128,6 @@ export function comparison(list) {
         ? h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'),
           longText(text, { chars: 240, lines: 5 }))
         : h('td', { class: 'none' }, h('span', { class: 'quiet' }, 'none')));
-      return h('tr', null, h('th', { scope: 'row' }, visible(label)), cell(was, 'delete'), cell(now, 'insert'));
+      return h('tr', null, h('th', { scope: 'row' }, said(label, 90)), cell(was, 'delete'), cell(now, 'insert'));
     })));
 }

@@ -37,6 +37,7 @@ export class VirtualList {
     const height = probe.offsetHeight;
     probe.remove();
     if (height > 0) this.#rowHeight = height;
+    this.#list.style.height = `${this.#items.length * this.#rowHeight}px`;
     this.#paint();
   }
 
@@ -51,8 +52,9 @@ export class VirtualList {
   /** New items, newest first; rows in sight stay where they are on the screen. */
   setItems(items) {
     const anchor = this.#anchor();
-    this.#items = items;
-    this.#index = new Map(items.map((item, i) => [item.id, i]));
+    // A copy: what is painted must fit together until the next call, whatever happens to the collection.
+    this.#items = items.slice();
+    this.#index = new Map(this.#items.map((item, i) => [item.id, i]));
     this.#list.style.height = `${items.length * this.#rowHeight}px`;
     if (anchor) {
       const index = this.#index.get(anchor.id);

@@ -5,12 +5,13 @@ import { icon } from '../core/icons.js';
 import { said, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
 import { eventOf, stateOf } from '../core/vocab.js';
+import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
 
 const ACTORS = { system: 'Countersign' };
 
 /** `entries` are newest first, as the gateway sends them; the story is told from the beginning. */
-export function timeline(entries) {
+export function timeline(entries, change) {
   return h('ol', { class: 'timeline' }, entries.toReversed().map((entry) => {
     const { label, icon: name, tone } = eventOf(entry.event);
     const comment = entry.details?.comment;
@@ -19,16 +20,18 @@ export function timeline(entries) {
       h('div', { class: 'timeline-body' },
         h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, h('span', { class: 'quiet nowrap' }, time(entry.at))),
         comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
-        details(entry)));
+        details(entry, entry.from ? null : change.proposer)));
   }));
 }
 
 export const actor = (name) => (ACTORS[name] ? ACTORS[name] : said(name ?? '', 60));
 
 // What else the entry says, such as the reason of an expiry. Empty values and what is said already are left out.
-function details({ details: all, from, to, seq, at, hash }) {
+function details({ details: all, from, to, seq, at, hash }, proposer) {
   const facts = Object.entries(all ?? {}).filter(([key, value]) => key !== 'comment' && value !== null && value !== '' && value !== undefined);
   const list = h('dl', { class: 'facts-small' });
+  if (proposer?.session) list.append(h('dt', null, 'session'), h('dd', null, sessionMark(proposer.session)));
+  if (proposer?.keyId) list.append(h('dt', null, 'key'), h('dd', null, said(proposer.keyId, 60)));
   for (const [key, value] of facts.slice(0, 20)) {
     list.append(h('dt', null, visible(key)), h('dd', null, longText(typeof value === 'string' ? value : JSON.stringify(value), { chars: 400, lines: 6 })));
   }

@@ -44,6 +44,8 @@ export class AuditView {
     fill(this.#parts.sub, id
       ? [h('span', null, 'What happened to '), h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'everything')]
       : 'Every transition of every change, in one chain of hashes.');
+    fill(this.#parts.head);
+    fill(this.#parts.body, skeleton(8));
     this.#load();
   }
 
@@ -131,7 +133,7 @@ export class AuditView {
     if (!this.#head) return null;
     const ok = broken.size === 0;
     return [
-      h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)}`),
+      h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)} `),
         h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the head’s hash')),
       ok ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${count(compared)} links compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
         : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not carry the hash of the one before it. Run ', h('code', null, 'countersign audit verify'), '.')),
@@ -148,7 +150,7 @@ export class AuditView {
       h('td', { class: `tone-${tone}`, data: { label: 'What' } },
         h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.from && entry.to && entry.from !== entry.to && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
-      all && h('td', { data: { label: 'Change' } }, h('a', { class: 'mono', href: routeTo('audit', entry.changeId), 'aria-label': `What happened to ${visibleString(short(entry.changeId, 60))}` }, visible(short(entry.changeId, 12)))),
+      all && h('td', { data: { label: 'Change' } }, h('a', { class: 'mono', href: routeTo('audit', entry.changeId) }, h('span', { class: 'sr-only' }, 'What happened to '), visible(short(entry.changeId, 12)))),
       h('td', { data: { label: 'Hash' } }, h('span', { class: 'hash', title: `after ${visibleString(entry.prevHash ?? '')}` },
         broken ? icon('alert') : null, h('code', null, visible(bareHash(entry.hash).slice(0, 12))))));
   }

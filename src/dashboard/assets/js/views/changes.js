@@ -3,9 +3,9 @@
 import { h, fill, typing } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { matching } from '../core/collection.js';
-import { count, plural } from '../core/text.js';
+import { count } from '../core/text.js';
 import { go, replaceRoute, routeTo } from '../core/router.js';
-import { STATES } from '../core/vocab.js';
+import { INBOX_STATES, STATES } from '../core/vocab.js';
 import { Detail } from '../ui/detail.js';
 import { VirtualList } from '../ui/list.js';
 import { changeRow } from '../ui/row.js';
@@ -205,7 +205,7 @@ export class ChangesView {
   // The next one that waits; with `open` goes there.
   #nextAfterDecision(open) {
     const at = this.#list.indexOf(this.#detail.id);
-    const waits = (change) => this.#states().includes(change.state) && change.id !== this.#detail.id;
+    const waits = (change) => INBOX_STATES.includes(change.state) && change.id !== this.#detail.id;
     const next = this.#shown.slice(at + 1).find(waits) ?? this.#shown.slice(0, Math.max(0, at)).findLast(waits);
     if (next && open) {
       replaceRoute(this.#href(next.id));
@@ -254,9 +254,5 @@ export class ChangesView {
 
   focus() {
     this.element.querySelector('h1').focus({ preventScroll: true });
-  }
-
-  get waiting() {
-    return plural(this.#collection.size(this.#states()), 'change');
   }
 }

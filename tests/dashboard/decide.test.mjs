@@ -1,0 +1,198 @@
+// People decide: approve, reject, ask twice before harm, conflicts, and who may not.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { assertClean, button, dashboard, heading, launch, open, row, status } from './lib/browser.mjs';
+import { Gateway, pause } from './lib/gateway.mjs';
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+test('approve: it runs, and the page tells how it went', async () => {
+  const page = await dashboard(browser, gateway);
+  const id = await gateway.proposeIssue('Approve me', { priority: 'High', description: 'Because.\nReally.' });
+  await open(page, 'Approve me');
+  await page.locator('.fields tr', { hasText: 'Priority' }).locator('ins', { hasText: 'High' }).waitFor();
+  await page.locator('.json', { hasText: '"Approve me"' }).waitFor();
+  await page.getByLabel('Comment').fill('Looks right');
+  await button(page, 'Approve').click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  await page.locator('.timeline blockquote', { hasText: 'Looks right' }).waitFor();
+  await page.locator('.timeline', { hasText: 'applied the change' }).waitFor();
+  const change = await gateway.reaches(id, 'applied');
+  assert.equal(change.decisions[0].reviewer, 'alice');
+  assert.equal(change.decisions[0].comment, 'Looks right');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('reject: with a comment', async () => {
+  const page = await dashboard(browser, gateway);
+  const id = await gateway.proposeIssue('Reject me');
+  await open(page, 'Reject me');
+  await page.getByLabel('Comment').fill('Not like this');
+  await button(page, 'Reject').click();
+  await page.locator('.outcome blockquote', { hasText: 'Not like this' }).waitFor();
+  const change = await gateway.change(id);
+  assert.equal(change.state, 'rejected');
+  assert.equal(change.decisions[0].comment, 'Not like this');
+  // It is in the history, under its state.
+  await page.getByRole('link', { name: 'History' }).click();
+  await page.getByRole('button', { name: /^Rejected/ }).click();
+  await page.locator('.chip[aria-pressed=true]', { hasText: 'Rejected' }).waitFor();
+  await row(page, 'Reject me').waitFor();
+  assert.equal(await row(page, 'Approve me').count(), 0);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('an update shows what differs, side by side and line by line', async () => {
+  const lines = Array.from({ length: 40 }, (_, i) => `Line ${i + 1}`);
+  const issueId = await gateway.issue('Before the update', { description: lines.join('\n') });
+  lines[19] = 'Line twenty';
+  await gateway.propose('update_issue', { issueId, title: 'After the update', description: lines.join('\n') });
+  const page = await dashboard(browser, gateway);
+  await open(page, 'Before the update');
+  const title = page.locator('.fields tr', { hasText: 'Title' });
+  assert.match(await title.locator('del').innerText(), /Before the update/);
+  assert.match(await title.locator('ins').innerText(), /After the update/);
+  const diff = page.locator('.line-diff', { hasText: 'Description' });
+  assert.equal(await diff.locator('.line.delete .code').innerText(), 'Line 20');
+  assert.equal(await diff.locator('.line.insert .code').innerText(), 'Line twenty');
+  assert.equal(await diff.locator('.line.delete .sign').innerText(), '−');
+  assert.equal(await diff.getByText('Line 5', { exact: true }).count(), 0, 'what is far from the change is folded');
+  const fold = diff.getByRole('button', { name: /^Show \d+ unchanged lines/ }).first();
+  if (await fold.count()) {
+    await fold.click();
+    await diff.getByText('Line 5', { exact: true }).waitFor();
+  }
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a deletion asks twice, and a double click is one press', async () => {
+  const issueId = await gateway.issue('Soon gone');
+  const id = await gateway.propose('delete_issue', { issueId });
+  const page = await dashboard(browser, gateway);
+  await open(page, 'Soon gone');
+  await page.locator('.fields del', { hasText: 'Soon gone' }).first().waitFor();
+  await button(page, 'Approve').dblclick();
+  await page.getByRole('alert').filter({ hasText: 'This deletes' }).waitFor();
+  assert.equal((await gateway.change(id)).state, 'pending');
+  await button(page, 'Cancel').click();
+  await button(page, 'Approve').click();
+  await button(page, 'Approve deletion').waitFor();
+  await pause(600);
+  await button(page, 'Approve deletion').click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a target that moved: the decision is not recorded, and what differs is shown', async () => {
+  const issueId = await gateway.issue('Moving target', { priority: 'Low' });
+  const first = await gateway.propose('update_issue', { issueId, priority: 'Critical' });
+  const second = await gateway.propose('update_issue', { issueId, priority: 'High', title: 'Target that moved' });
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${first}` });
+  await page.locator('.fields del', { hasText: 'Low' }).waitFor();
+  await gateway.decide(second, 'approve');
+  await gateway.reaches(second, 'applied');
+  await button(page, 'Approve').click();
+  const banner = page.locator('.banner.altered');
+  await banner.filter({ hasText: 'not recorded' }).waitFor();
+  await banner.locator('tr', { hasText: 'Priority, before' }).locator('.delete', { hasText: 'Low' }).waitFor();
+  await banner.locator('tr', { hasText: 'Priority, before' }).locator('.insert', { hasText: 'High' }).waitFor();
+  await page.locator('.detail-body > .block-section .fields del', { hasText: 'High' }).first().waitFor();
+  await page.getByText('The diff before the target changed').waitFor();
+  assert.equal((await gateway.change(first)).state, 'pending');
+  // Anew, and this time asked whether the new version has been read.
+  await pause(700);
+  await button(page, 'Approve').click();
+  await page.getByRole('alert').filter({ hasText: 'It changed while you were reading' }).waitFor();
+  await pause(600);
+  await button(page, 'Approve').click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  await gateway.reaches(first, 'applied');
+  assertClean(page, status(409));
+  await page.context().close();
+});
+
+test('somebody was faster', async () => {
+  const page = await dashboard(browser, gateway);
+  const id = await gateway.proposeIssue('Two reviewers');
+  await open(page, 'Two reviewers');
+  // The page does not hear of the other decision before its own is answered.
+  await page.route('**/api/changes/*/decision', async (route) => {
+    await gateway.decide(id, 'reject', 'First');
+    await route.continue();
+  });
+  await button(page, 'Approve').click();
+  await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
+  await page.locator('.banner', { hasText: 'not recorded' }).waitFor();
+  assert.equal((await gateway.change(id)).state, 'rejected');
+  assertClean(page, status(409));
+  await page.context().close();
+});
+
+test('nobody approves what they proposed themselves', async () => {
+  const key = gateway.key('admin', 'root');
+  const id = await gateway.proposeIssue('My own idea', {}, { key });
+  const page = await dashboard(browser, gateway, { key });
+  await open(page, 'My own idea');
+  await page.getByText('somebody else has to approve it').waitFor();
+  assert.equal(await button(page, 'Approve').count(), 0);
+  await page.keyboard.press('a');
+  await pause(200);
+  assert.equal((await gateway.change(id)).state, 'pending');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a viewer sees everything and decides nothing', async () => {
+  const id = await gateway.proposeIssue('Look, do not touch');
+  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera') });
+  await open(page, 'Look, do not touch');
+  await page.getByText('signed in as a viewer').waitFor();
+  assert.equal(await page.locator('footer.decision button').count(), 0);
+  for (const key of ['a', 'r']) await page.keyboard.press(key);
+  await pause(200);
+  assert.equal((await gateway.change(id)).state, 'pending');
+  const refused = await page.evaluate(async (path) => {
+    const response = await fetch(path, { method: 'POST', headers: { 'Content-Type': 'application/json', 'X-Countersign-Secret': sessionStorage.getItem('countersign.secret') }, body: JSON.stringify({ decision: 'approve', version: 1 }) });
+    return response.status;
+  }, `/api/changes/${id}/decision`);
+  assert.equal(refused, 403);
+  assertClean(page, status(403));
+  await page.context().close();
+});
+
+test('a change that is not there says so', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
+  await page.getByText('Not found', { exact: true }).waitFor();
+  assertClean(page, status(404));
+  await page.context().close();
+});
+
+test('the audit trail holds every step, and its links fit', async () => {
+  const id = await gateway.proposeIssue('Audited');
+  await gateway.decide(id, 'approve');
+  await gateway.reaches(id, 'applied');
+  const page = await dashboard(browser, gateway, { route: '/#/audit' });
+  await page.locator('.chain-ok', { hasText: 'links compared' }).waitFor();
+  assert.equal(await page.locator('tr.broken').count(), 0);
+  await page.goto(`${gateway.url}/#/audit/${id}`);
+  await page.locator('tbody tr', { hasText: 'asked for this change' }).waitFor();
+  const steps = await page.locator('tbody tr .event').allInnerTexts();
+  assert.deepEqual(steps.map((s) => s.split('→').at(-1).trim()), ['Applied', 'Running', 'Approved', 'asked for this change']);
+  assert.equal(await heading(page).count(), 0);
+  assertClean(page);
+  await page.context().close();
+});

@@ -1,0 +1,123 @@
+// Whatever an agent writes is text: in every field it can write, in every view that shows it.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { assertClean, button, dashboard, launch, open, row } from './lib/browser.mjs';
+import { Gateway, pause } from './lib/gateway.mjs';
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+// Each sets `window.pwned`; one of them would find a way where text is taken for markup, an address or a script.
+const attack = (n) => `<img src=x onerror="window.pwned='${n}'"><svg onload="window.pwned='${n}'"></svg><script>window.pwned='${n}'</script>"'><b>${n}</b>`;
+const ELEMENTS = '#app img, #app script, #app b, #app iframe, #app svg[onload], #app [onerror], #app [onload], #app a[href^="javascript"], #app style, #app form[action], #app [style*="url"]';
+
+async function assertUnharmed(page) {
+  assert.equal(await page.evaluate(() => window.pwned), undefined, 'a script ran');
+  assert.equal(await page.locator(ELEMENTS).count(), 0, 'an element was made');
+}
+
+test('no field of an issue becomes markup', async () => {
+  const page = await dashboard(browser, gateway);
+  const id = await gateway.proposeIssue(attack('title').slice(0, 190), { description: `${attack('description')}\n[x](javascript:window.pwned=1)\n\`\`\`\n${attack('code')}`, type: 'Bug' });
+  await open(page, 'window.pwned');
+  await assertUnharmed(page);
+  const text = await page.locator('article').innerText();
+  assert.ok(text.includes('<img src=x onerror='), 'the text is there to be read');
+  assert.ok(text.includes('[x](javascript:window.pwned=1)'));
+  await button(page, 'Approve').click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  await assertUnharmed(page);
+
+  const { result } = await gateway.change(id);
+  const issueId = result.structuredContent.issue.id;
+  await gateway.propose('add_comment', { issueId, content: attack('comment') });
+  await gateway.propose('update_issue', { issueId, title: `${attack('new').slice(0, 150)} new title`, description: attack('changed') });
+  await gateway.propose('delete_issue', { issueId });
+  await gateway.propose('create_project', { name: `<img src=x onerror="window.pwned=2">`, key: 'EVIL' });
+  for (const text of ['Comment', 'Update', 'Delete', 'project']) {
+    await row(page, new RegExp(text, 'i')).first().click();
+    await page.locator('article h2').waitFor();
+    await page.locator('.timeline').waitFor();
+    await assertUnharmed(page);
+  }
+  await page.locator('article .quiet').first().waitFor();
+  for (const view of ['history', 'audit', 'sessions', 'providers']) {
+    await page.goto(`${gateway.url}/#/${view}`);
+    await page.locator('h1').waitFor();
+    await pause(250);
+    await assertUnharmed(page);
+  }
+  assertClean(page);
+  await page.context().close();
+});
+
+test('neither do the names of clients, nor comments of reviewers, nor titles in announcements', async () => {
+  const page = await dashboard(browser, gateway);
+  const call = await gateway.mcp({ name: attack('client'), version: attack('version'), title: attack('clientTitle') });
+  await call('create_issue', { projectId: await gateway.project(), title: 'From a bad client', type: 'Bug' });
+  await open(page, 'From a bad client');
+  await page.locator('.facts', { hasText: '<img src=x' }).waitFor();
+  await assertUnharmed(page);
+  await page.goto(`${gateway.url}/#/sessions`);
+  await page.locator('.records', { hasText: '<img src=x' }).waitFor();
+  await assertUnharmed(page);
+  await page.goto(`${gateway.url}/#/inbox`);
+  await open(page, 'From a bad client');
+  await page.getByLabel('Comment').fill(attack('reviewer'));
+  await button(page, 'Reject').click();
+  await page.locator('.outcome blockquote', { hasText: '<img src=x' }).waitFor();
+  await page.locator('.timeline blockquote', { hasText: '<img src=x' }).waitFor();
+  await assertUnharmed(page);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('what cannot be seen is shown, and moves nothing around it', async () => {
+  const page = await dashboard(browser, gateway);
+  await gateway.proposeIssue('Grant \u202Eecila\u202C admin\u200B', { description: 'bell\u0007 tag\u{E0041} iso\u2066late\u2069\nnext' });
+  await open(page, 'Grant');
+  const title = await page.locator('article h2').innerText();
+  assert.ok(title.includes('Grant ‹U+202E›ecila‹U+202C› admin‹U+200B›'), title);
+  const lines = await page.locator('.line-diff').innerText();
+  for (const mark of ['‹U+0007›', '‹U+E0041›', '‹U+2066›', '‹U+2069›']) assert.ok(lines.includes(mark), mark);
+  const all = await page.evaluate(() => document.body.innerText + document.title);
+  assert.doesNotMatch(all, /[\u202A-\u202E\u2066-\u2069\u200B\u0007]/, 'none of them is in the page as it is');
+  assert.ok((await row(page, 'Grant').innerText()).includes('‹U+202E›'));
+  assertClean(page);
+  await page.context().close();
+});
+
+test('arguments are shown as they will run, not as a parser would print them', async () => {
+  const page = await dashboard(browser, gateway);
+  const project = await gateway.project();
+  await gateway.propose('create_issue', `{"title":"Exact \\u0041rguments","type":"Bug","estimatedHours":1.50e1,   "projectId":"${project}"}`);
+  await open(page, 'Exact');
+  const json = await page.locator('.args .json').innerText();
+  assert.ok(json.includes('"Exact \\u0041rguments"'), json);
+  assert.ok(json.includes('1.50e1'), json);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('very long texts are bounded until somebody asks for more', async () => {
+  const page = await dashboard(browser, gateway);
+  const description = Array.from({ length: 1500 }, (_, i) => `Line ${i} ${'x'.repeat(30)}`).join('\n');
+  await gateway.proposeIssue('A long story', { description: `${description}\n${'y'.repeat(6000)}` });
+  await open(page, 'A long story');
+  await page.locator('.lines .more').waitFor();
+  assert.ok(await page.locator('.line').count() < 400);
+  await page.locator('.lines > .more').click();
+  assert.ok(await page.locator('.line').count() > 400);
+  assert.ok((await page.locator('.args .json').innerText()).length < 5000);
+  assertClean(page);
+  await page.context().close();
+});

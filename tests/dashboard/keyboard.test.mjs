@@ -1,0 +1,120 @@
+// Triage by keyboard alone.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { assertClean, dashboard, heading, launch, row } from './lib/browser.mjs';
+import { Gateway, pause } from './lib/gateway.mjs';
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+test('j and k move, a approves, r writes a comment first, Escape cancels', async () => {
+  const ids = [];
+  for (const n of [1, 2, 3]) ids.push(await gateway.proposeIssue(`Triage ${n}`));
+  const page = await dashboard(browser, gateway);
+  await heading(page).filter({ hasText: 'Triage 3' }).waitFor();
+  await page.keyboard.press('j');
+  await heading(page).filter({ hasText: 'Triage 2' }).waitFor();
+  await page.keyboard.press('k');
+  await heading(page).filter({ hasText: 'Triage 3' }).waitFor();
+  // The first opened by itself a moment ago; a press that was already under way would not count.
+  await pause(700);
+  await page.keyboard.press('a');
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  await page.keyboard.press('j');
+  await heading(page).filter({ hasText: 'Triage 2' }).waitFor();
+  await page.keyboard.press('r');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'comment');
+  await page.keyboard.type('a j k r are letters here');
+  await page.keyboard.press('Escape');
+  assert.equal((await gateway.change(ids[1])).state, 'pending');
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('r');
+  await page.keyboard.press('Control+Enter');
+  await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
+  const { decisions } = await gateway.change(ids[1]);
+  assert.equal(decisions[0].comment, 'a j k r are letters here');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('the filter, the overview, the views and the focus', async () => {
+  const page = await dashboard(browser, gateway);
+  await gateway.proposeIssue('Alpha needle');
+  await gateway.proposeIssue('Beta hay');
+  await row(page, 'Beta hay').waitFor();
+  await page.keyboard.press('/');
+  await page.keyboard.type('needle');
+  await row(page, 'Beta hay').waitFor({ state: 'detached' });
+  await page.keyboard.press('ArrowDown');
+  assert.ok(await page.evaluate(() => document.activeElement.classList.contains('row')));
+  await page.keyboard.press('Enter');
+  await heading(page).filter({ hasText: 'Alpha needle' }).waitFor();
+  await page.keyboard.press('/');
+  await page.keyboard.press('Escape');
+  await row(page, 'Beta hay').waitFor();
+
+  await page.keyboard.press('Escape');
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press('?');
+  const dialog = page.getByRole('dialog', { name: 'Keyboard shortcuts' });
+  await dialog.waitFor();
+  await page.keyboard.press('a');
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  for (const [keys, title] of [['gh', 'History'], ['ga', 'Audit'], ['gs', 'Sessions'], ['gp', 'Providers'], ['gi', 'Inbox']]) {
+    for (const key of keys) await page.keyboard.press(key);
+    await page.getByRole('heading', { name: title, level: 1 }).waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H1', 'the focus follows to the view');
+    assert.match(await page.title(), new RegExp(title));
+  }
+  await page.keyboard.press('o');
+  assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H2', 'o goes into the change');
+  await page.keyboard.press('Tab');
+  assert.ok(await page.evaluate(() => document.activeElement.closest('article') !== null));
+  assertClean(page);
+  await page.context().close();
+});
+
+test('arrows move in the list, and only one row is a tab stop', async () => {
+  const page = await dashboard(browser, gateway);
+  await row(page, 'Beta hay').waitFor();
+  assert.equal(await page.locator('.row[tabindex="0"]').count(), 1);
+  await page.locator('.row[tabindex="0"]').focus();
+  const before = await heading(page).innerText();
+  await page.keyboard.press('ArrowDown');
+  await page.waitForFunction((text) => document.querySelector('article h2')?.innerText !== text, before);
+  assert.equal(await page.evaluate(() => document.activeElement.getAttribute('aria-current')), 'true', 'the focus goes along');
+  assert.equal(await page.locator('.row[tabindex="0"]').count(), 1);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a held key decides once', async () => {
+  const page = await dashboard(browser, gateway);
+  const issueId = await gateway.issue('Held key');
+  const id = await gateway.propose('delete_issue', { issueId });
+  await row(page, 'Delete').click();
+  await heading(page).filter({ hasText: 'Held key' }).waitFor();
+  await pause(700);
+  await page.keyboard.down('a');
+  for (let i = 0; i < 12; i += 1) {
+    await pause(80);
+    await page.keyboard.down('a');
+  }
+  await page.keyboard.up('a');
+  await page.getByRole('button', { name: 'Approve deletion' }).waitFor();
+  assert.equal((await gateway.change(id)).state, 'pending');
+  await page.keyboard.press('a');
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assertClean(page);
+  await page.context().close();
+});

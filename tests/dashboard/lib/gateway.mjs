@@ -1,0 +1,185 @@
+// Starts and stops a gateway with a data directory of its own, makes keys, proposes and decides. The gateway is the
+// binary at COUNTERSIGN_BIN, or the mock beside these tests where that is not set.
+
+import { execFileSync, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+const MOCK = new URL('../mock-server.mjs', import.meta.url).pathname;
+export const real = Boolean(process.env.COUNTERSIGN_BIN);
+const COMMAND = real ? [process.env.COUNTERSIGN_BIN] : [process.execPath, MOCK];
+const START = 30_000;
+
+export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+
+async function freePort() {
+  const server = createServer();
+  await new Promise((resolve) => { server.listen(0, '127.0.0.1', resolve); });
+  const { port } = server.address();
+  await new Promise((resolve) => { server.close(resolve); });
+  return port;
+}
+
+/** Calls `f` until it returns something; says what it waited for if it never does. */
+export async function eventually(what, f, limit = 15_000) {
+  const end = Date.now() + limit;
+  for (;;) {
+    const value = await f();
+    if (value) return value;
+    if (Date.now() > end) throw new Error(`never happened: ${what}`);
+    await pause(40);
+  }
+}
+
+export class Gateway {
+  #keys = new Map();
+  #rpc = 0;
+
+  static async start() {
+    const gateway = new Gateway();
+    gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
+    gateway.port = await freePort();
+    gateway.url = `http://127.0.0.1:${gateway.port}`;
+    await gateway.run();
+    return gateway;
+  }
+
+  /** Starts the process; also after `halt`, on the same port and data. */
+  async run() {
+    const [program, ...first] = COMMAND;
+    this.log = '';
+    this.child = spawn(program, [...first, 'serve', '--listen', `127.0.0.1:${this.port}`, '--data', this.data], { stdio: ['ignore', 'pipe', 'pipe'] });
+    this.child.stdout.on('data', (text) => { this.log += text; });
+    this.child.stderr.on('data', (text) => { this.log += text; });
+    const end = Date.now() + START;
+    for (;;) {
+      if (this.child.exitCode !== null) throw new Error(`the gateway ended with ${this.child.exitCode}:\n${this.log}`);
+      try {
+        if ((await fetch(`${this.url}/`)).ok) return;
+      } catch {
+        // Not yet.
+      }
+      if (Date.now() > end) throw new Error(`the gateway does not answer:\n${this.log}`);
+      await pause(30);
+    }
+  }
+
+  /** Ends the process by its id. */
+  async halt(signal = 'SIGKILL') {
+    if (this.child.exitCode !== null || this.child.signalCode !== null) return;
+    const gone = new Promise((resolve) => { this.child.once('exit', resolve); });
+    process.kill(this.child.pid, signal);
+    await gone;
+  }
+
+  async end() {
+    await this.halt();
+    rmSync(this.data, { recursive: true, force: true });
+  }
+
+  #cli(...args) {
+    const [program, ...first] = COMMAND;
+    return execFileSync(program, [...first, ...args, '--data', this.data], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] }).trim();
+  }
+
+  /** A key of that role; the same name gives the same key. */
+  key(role, name) {
+    if (!this.#keys.has(name)) this.#keys.set(name, this.#cli('keys', 'create', '--role', role, '--name', name));
+    return this.#keys.get(name);
+  }
+
+  /** What `countersign open` prints. */
+  link() {
+    const args = real ? [] : ['--listen', `127.0.0.1:${this.port}`];
+    return /https?:\/\/\S+#code=\S+/.exec(this.#cli('open', '--print', ...args))[0];
+  }
+
+  async api(path, { body, key = this.key('reviewer', 'rest-reviewer') } = {}) {
+    const response = await fetch(`${this.url}/api/${path}`, {
+      method: body ? 'POST' : 'GET',
+      headers: { Authorization: `Bearer ${key}`, ...(body ? { 'Content-Type': 'application/json' } : {}) },
+      body: body && JSON.stringify(body),
+    });
+    return { status: response.status, value: await response.json() };
+  }
+
+  /** Calls a tool as a one-shot client; `body` is an object, or text that is sent as it is. */
+  async tool(name, body, { key } = {}) {
+    const response = await fetch(`${this.url}/tools/${name}`, {
+      method: 'POST',
+      headers: { 'Content-Type': 'application/json', ...(key ? { Authorization: `Bearer ${key}` } : {}) },
+      body: typeof body === 'string' ? body : JSON.stringify(body),
+    });
+    const text = await response.text();
+    if (!response.ok) throw new Error(`${name}: ${response.status} ${text}`);
+    return JSON.parse(text);
+  }
+
+  async project() {
+    this.projectId ??= (await this.tool('list_projects', {})).structuredContent.projects[0].id;
+    return this.projectId;
+  }
+
+  /** Proposes a write; returns the change's id. */
+  async propose(name, args, options) {
+    const answer = await this.tool(name, args, options);
+    const id = answer.structuredContent?.changeId;
+    if (!id) throw new Error(`${name} made no change: ${JSON.stringify(answer)}`);
+    return id;
+  }
+
+  async proposeIssue(title, more = {}, options) {
+    return this.propose('create_issue', { projectId: await this.project(), title, type: 'Bug', ...more }, options);
+  }
+
+  async change(id) {
+    return (await this.api(`changes/${id}`)).value;
+  }
+
+  async decide(id, decision, comment) {
+    const { version, digest } = await this.change(id);
+    return this.api(`changes/${id}/decision`, { body: { decision, comment, version, digest } });
+  }
+
+  /** Waits until the change is in that state. */
+  async reaches(id, state) {
+    return eventually(`${id} becomes ${state}`, async () => {
+      const change = await this.change(id);
+      return change.state === state && change;
+    });
+  }
+
+  /** An issue that exists; returns its id. */
+  async issue(title, more) {
+    const id = await this.proposeIssue(title, more);
+    await this.decide(id, 'approve');
+    const { result } = await this.reaches(id, 'applied');
+    return result.structuredContent.issue.id;
+  }
+
+  /** Speaks MCP for one session with that `clientInfo`; returns `call(tool, args)`. */
+  async mcp(clientInfo) {
+    let session = null;
+    const send = async (message) => {
+      const response = await fetch(`${this.url}/mcp`, {
+        method: 'POST',
+        headers: { 'Content-Type': 'application/json', Accept: 'application/json, text/event-stream', ...(session ? { 'Mcp-Session-Id': session, 'MCP-Protocol-Version': '2025-11-25' } : {}) },
+        body: JSON.stringify({ jsonrpc: '2.0', ...message }),
+      });
+      session ??= response.headers.get('mcp-session-id');
+      const text = await response.text();
+      if (!response.ok) throw new Error(`${message.method}: ${response.status} ${text}`);
+      if (message.id === undefined) return null;
+      const isStream = response.headers.get('content-type').startsWith('text/event-stream');
+      const messages = isStream ? text.split('\n').filter((l) => l.startsWith('data:') && l.length > 6).map((l) => JSON.parse(l.slice(5))) : [JSON.parse(text)];
+      const answer = messages.find((m) => m.id === message.id);
+      if (answer.error) throw new Error(JSON.stringify(answer.error));
+      return answer.result;
+    };
+    await send({ id: ++this.#rpc, method: 'initialize', params: { protocolVersion: '2025-11-25', capabilities: {}, clientInfo } });
+    await send({ method: 'notifications/initialized' });
+    return async (name, args) => (await send({ id: ++this.#rpc, method: 'tools/call', params: { name, arguments: args } })).structuredContent.changeId;
+  }
+}

@@ -1,0 +1,145 @@
+// The inbox is live: changes arrive, alter and leave without a reload, whatever happens to the connection.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { assertClean, button, dashboard, disconnected, heading, launch, live, newPage, open, row, signIn, status } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+import { Wire } from './lib/wire.mjs';
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+test('an empty inbox says so, and a new change opens there by itself', async () => {
+  const page = await dashboard(browser, gateway);
+  await page.getByText('Nothing waits for you').waitFor();
+  assert.equal(await page.title(), 'Inbox · Countersign');
+  await page.evaluate(() => { window.loadedOnce = true; });
+
+  await gateway.proposeIssue('Arrives by itself', { description: 'One line\nand another' });
+  await heading(page).filter({ hasText: 'Arrives by itself' }).waitFor();
+  await page.locator('.lines ins', { hasText: 'and another' }).waitFor();
+  await button(page, 'Approve').waitFor();
+  assert.equal(await page.title(), '(1) Inbox · Countersign');
+  assert.equal(await page.locator('nav .count').textContent(), '1 waiting');
+  await page.locator('#announcer', { hasText: 'Arrives by itself' }).waitFor({ state: 'attached' });
+  assert.ok(await page.evaluate(() => window.loadedOnce), 'the page was not loaded again');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a new change appears within a second', async () => {
+  const page = await dashboard(browser, gateway);
+  await page.evaluate(() => {
+    window.seen = {};
+    new MutationObserver(() => {
+      for (const title of document.querySelectorAll('.row-title')) window.seen[title.textContent] ??= Date.now();
+    }).observe(document.body, { subtree: true, childList: true });
+  });
+  // The quickest of three: the machine of the test may have something else to do.
+  const delays = [];
+  for (const n of [1, 2, 3]) {
+    const title = `Timed ${n}`;
+    await gateway.proposeIssue(title);
+    const answered = Date.now();
+    await row(page, title).waitFor();
+    delays.push(await page.evaluate((t) => Object.entries(window.seen).find(([text]) => text.includes(t))[1], title) - answered);
+  }
+  assert.ok(Math.min(...delays) < 1000, `after ${delays} ms`);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a burst arrives whole and once, in order', async () => {
+  const page = await dashboard(browser, gateway);
+  const titles = Array.from({ length: 25 }, (_, i) => `Burst ${String(i).padStart(2, '0')}`);
+  for (const title of titles) await gateway.proposeIssue(title);
+  await page.getByRole('searchbox').fill('burst');
+  await row(page, 'Burst 24').waitFor();
+  await page.locator('.pane-title', { hasText: '25 of' }).waitFor();
+  const shown = await page.locator('.row-place').evaluateAll((rows) => rows.map((r) => [Number(r.getAttribute('aria-posinset')), r.innerText]));
+  const order = titles.toReversed();
+  assert.ok(shown.length > 5);
+  for (const [place, text] of shown) assert.ok(text.includes(order[place - 1]), `row ${place} is ${text}`);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('what others decide alters in place', async () => {
+  const page = await dashboard(browser, gateway);
+  const id = await gateway.proposeIssue('Decided elsewhere');
+  await open(page, 'Decided elsewhere');
+  await gateway.decide(id, 'reject', 'Somebody else said no');
+  await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
+  await page.locator('.outcome blockquote', { hasText: 'Somebody else said no' }).waitFor();
+  assert.equal(await button(page, 'Approve').count(), 0);
+  await row(page, 'Decided elsewhere').locator('.badge', { hasText: 'Rejected' }).waitFor();
+  // It leaves the list when one looks at another.
+  const other = await gateway.proposeIssue('The next one');
+  await open(page, 'The next one');
+  await row(page, 'Decided elsewhere').waitFor({ state: 'detached' });
+  await gateway.decide(other, 'reject');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('after a lost connection nothing is missing and nothing is doubled', async () => {
+  const wire = await Wire.to(gateway.port);
+  const page = await newPage(browser, wire);
+  await signIn(page, wire, gateway.key('reviewer', 'alice'));
+  const kept = await gateway.proposeIssue('Rejected while away');
+  await row(page, 'Rejected while away').waitFor();
+  wire.cut();
+  await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+  for (const n of [1, 2, 3]) await gateway.proposeIssue(`While away ${n}`);
+  await gateway.decide(kept, 'reject');
+  await page.locator('.gone', { hasText: 'cannot be reached' }).waitFor();
+  wire.mend();
+  await live(page);
+  await page.getByRole('searchbox').fill('while away');
+  await page.locator('.pane-title', { hasText: '3 of' }).waitFor();
+  assert.equal(await row(page, 'Rejected while away').count(), 0);
+  assert.equal(await page.locator('.gone').isVisible(), false);
+  assertClean(page, disconnected);
+  await page.context().close();
+  await wire.end();
+});
+
+test('the list catches up after the gateway was killed and started again', async () => {
+  const page = await dashboard(browser, gateway);
+  await gateway.proposeIssue('Before the restart');
+  await row(page, 'Before the restart').waitFor();
+  await gateway.halt('SIGKILL');
+  await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
+  await gateway.run();
+  await gateway.proposeIssue('After the restart');
+  // A gateway that keeps sign-ins in memory asks for the key again, and comes back to the same place.
+  await page.locator('.connection[data-state=live], #key').first().waitFor();
+  if (await page.locator('#key').count()) {
+    await page.getByText('sign-in has ended').waitFor();
+    await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
+    await page.getByRole('button', { name: 'Sign in' }).click();
+  }
+  await live(page);
+  await row(page, 'After the restart').waitFor();
+  assert.equal(await row(page, 'Before the restart').count(), 1);
+  assert.equal(await row(page, 'After the restart').count(), 1);
+  assertClean(page, disconnected, status(401));
+  await page.context().close();
+});
+
+test('sessions come and go', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/sessions' });
+  await gateway.mcp({ name: 'session-probe', version: '3.2.1' });
+  await page.locator('.records tr', { hasText: 'session-probe' }).first().waitFor();
+  await page.locator('.records tr', { hasText: '2025-11-25' }).first().waitFor();
+  assertClean(page);
+  await page.context().close();
+});

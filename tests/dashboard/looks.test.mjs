@@ -1,0 +1,209 @@
+// Small screens, dark mode, accessibility, headers, and a thousand changes.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+import { assertClean, button, dashboard, heading, launch, newPage, open, row } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+let browser;
+let gateway;
+let changes;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+  const description = 'First line\nSecond line\n'.repeat(10);
+  const issueId = await gateway.issue('Looks like an issue', { description });
+  const doomed = await gateway.issue('Looks like a doomed issue');
+  changes = {
+    create: await gateway.proposeIssue('A title that is quite long, so that it needs more than one line on a small screen', { description }),
+    update: await gateway.propose('update_issue', { issueId, title: 'Looks like another issue', description: description.replace('Second', 'Changed') }),
+    remove: await gateway.propose('delete_issue', { issueId: doomed }),
+  };
+  const no = await gateway.proposeIssue('Rejected one');
+  await gateway.decide(no, 'reject', 'No, thank you');
+  changes.rejected = no;
+  const call = await gateway.mcp({ name: 'looks', version: '1' });
+  await call('create_project', { name: 'Looks', key: 'LOOK' });
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', `/#/history/${changes.rejected}`, '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/providers'];
+
+async function show(page, route) {
+  await page.goto(`${gateway.url}${route}`);
+  await page.locator('h1, article h2').first().waitFor({ state: 'attached' });
+  if (route.includes('chg_') && !route.includes('audit')) await page.locator('.timeline').waitFor();
+  else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
+  else if (route.includes('providers')) await page.locator('.card').first().waitFor();
+  else await row(page, 'Looks like').first().waitFor({ state: 'attached' });
+}
+
+test('at 360 pixels nothing is cut off, and one thing is shown at a time', async () => {
+  const page = await dashboard(browser, gateway, { width: 360, height: 740 });
+  for (const route of routes()) {
+    await show(page, route);
+    const wide = await page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
+      const { right, left, width } = e.getBoundingClientRect();
+      return width > 1 && !e.closest('.sr-only, .skip, .chips') && (right > innerWidth + 1 || left < -1);
+    }).map((e) => `${e.tagName}.${e.className}`));
+    assert.deepEqual(wide, [], `${route} is wider than the screen`);
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 360);
+  }
+  await show(page, '/#/inbox');
+  assert.equal(await page.locator('article').isVisible(), false);
+  await row(page, 'A title that is quite long').click();
+  await heading(page).filter({ hasText: 'A title that is quite long' }).waitFor();
+  assert.equal(await page.locator('.pane-list').isVisible(), false);
+  assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H2');
+  for (const name of ['Approve', 'Reject']) {
+    const box = await button(page, name).boundingBox();
+    assert.ok(box.height >= 44, `${name} can be hit with a thumb`);
+  }
+  await page.getByRole('button', { name: 'All changes' }).click();
+  await page.locator('.pane-list').waitFor();
+  assert.match(await page.evaluate(() => document.activeElement.innerText), /A title that is quite long/, 'the focus is back on the row');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('dark by preference, and by choice', async () => {
+  const page = await dashboard(browser, gateway, { dark: true });
+  const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).map(Number).reduce((a, b) => a + b));
+  assert.ok(await ground() < 150);
+  await page.getByRole('button', { name: 'Theme: system' }).click();
+  assert.ok(await ground() > 600, 'light');
+  await page.reload();
+  assert.ok(await ground() > 600, 'the choice is kept');
+  await page.getByRole('button', { name: 'Theme: light' }).click();
+  assert.ok(await ground() < 150, 'dark');
+  assertClean(page);
+  await page.context().close();
+});
+
+for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a small screen', { width: 360, height: 740 }]]) {
+  test(`axe finds nothing serious, ${name}`, async () => {
+    const page = await dashboard(browser, gateway, { ...options, bypassCSP: true });
+    const check = async (where) => {
+      await page.evaluate(AXE);
+      const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
+        .map((v) => ({ id: v.id, impact: v.impact, nodes: v.nodes.slice(0, 3).map((n) => `${n.html.slice(0, 160)} ${n.any[0]?.message ?? ''}`) })));
+      assert.deepEqual(found.filter((v) => v.impact === 'serious' || v.impact === 'critical'), [], where);
+    };
+    for (const route of routes()) {
+      await show(page, route);
+      await check(route);
+    }
+    await show(page, `/#/inbox/${changes.remove}`);
+    await button(page, 'Approve').click();
+    await button(page, 'Approve deletion').waitFor();
+    await check('the second press');
+    if (!options.width) {
+      await page.getByRole('button', { name: 'Keyboard shortcuts' }).click();
+      await page.getByRole('dialog').waitFor();
+      await check('the overview of keys');
+    }
+    await page.context().close();
+    const front = await newPage(browser, gateway, { ...options, bypassCSP: true });
+    await front.goto(gateway.url);
+    await front.getByLabel('Access key').waitFor();
+    await front.evaluate(AXE);
+    const found = await front.evaluate(async () => (await window.axe.run()).violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => v.id));
+    assert.deepEqual(found, []);
+    await front.context().close();
+  });
+}
+
+test('landmarks and names are there for whoever does not see the page', async () => {
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${changes.update}` });
+  await page.getByRole('banner').waitFor();
+  await page.getByRole('navigation', { name: 'Views' }).waitFor();
+  await page.getByRole('main').waitFor();
+  await page.getByRole('article', { name: 'Selected change' }).waitFor();
+  await page.getByRole('columnheader', { name: 'Before' }).first().waitFor();
+  assert.equal(await page.locator('#announcer').getAttribute('aria-live'), 'polite');
+  await page.keyboard.press('Tab');
+  await page.keyboard.press('Shift+Tab');
+  const skip = page.getByRole('button', { name: 'Skip to content' });
+  await skip.focus();
+  await page.keyboard.press('Enter');
+  assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H1');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('files carry their headers, and the browser may keep them', async () => {
+  const paths = ['/', '/assets/js/main.js', '/assets/css/base.css', '/assets/icon.svg'];
+  const types = ['text/html', 'text/javascript', 'text/css', 'image/svg+xml'];
+  for (const [i, path] of paths.entries()) {
+    const first = await fetch(gateway.url + path);
+    assert.equal(first.status, 200);
+    assert.ok(first.headers.get('content-type').startsWith(types[i]), path);
+    assert.equal(first.headers.get('cache-control'), 'no-cache');
+    assert.equal(first.headers.get('x-content-type-options'), 'nosniff');
+    const policy = first.headers.get('content-security-policy');
+    for (const rule of ["default-src 'none'", "script-src 'self'", "style-src 'self'", "form-action 'none'", "base-uri 'none'", "frame-ancestors 'none'"]) assert.ok(policy.includes(rule), rule);
+    assert.ok(!policy.includes('unsafe'));
+    const again = await fetch(gateway.url + path, { headers: { 'If-None-Match': first.headers.get('etag') } });
+    assert.equal(again.status, 304);
+  }
+  assert.equal((await fetch(`${gateway.url}/assets/none.js`)).status, 404);
+});
+
+test('the policy holds in the browser: no inline script, no markup from text', async () => {
+  const page = await dashboard(browser, gateway);
+  const outcome = await page.evaluate(() => {
+    const script = document.createElement('script');
+    let trusted = 'refused';
+    try {
+      script.textContent = 'window.ran = true';
+      document.head.append(script);
+      document.createElement('div').innerHTML = '<b>x</b>';
+      trusted = 'allowed';
+    } catch {
+      // Refused, as it should be.
+    }
+    return { ran: window.ran === true, trusted };
+  });
+  assert.deepEqual(outcome, { ran: false, trusted: 'refused' });
+  await page.context().close();
+});
+
+test('twelve hundred changes stay fluent', async () => {
+  const keys = [gateway.key('agent', 'load-1'), gateway.key('agent', 'load-2')];
+  const jobs = Array.from({ length: 1200 }, (_, i) => i);
+  await Promise.all(Array.from({ length: 8 }, async () => {
+    for (let i = jobs.shift(); i !== undefined; i = jobs.shift()) await gateway.proposeIssue(`Load ${String(i).padStart(4, '0')}`, {}, { key: keys[i % 2] });
+  }));
+  const page = await dashboard(browser, gateway);
+  await page.waitForFunction(() => Number(document.querySelector('.pane-title .quiet').textContent.replace(/,/g, '')) >= 1200);
+  await page.waitForFunction(() => document.querySelector('.rows').offsetHeight >= 1200 * document.querySelector('.row-place').offsetHeight);
+  assert.ok(await page.locator('.row').count() < 60, 'only rows in sight are in the page');
+  assert.match(await page.title(), /^\(1,2\d\d\) /);
+  await page.locator('.list-scroll').evaluate((e) => e.scrollTo(0, e.scrollHeight));
+  await row(page, 'A title that is quite long').waitFor();
+  assert.ok(await page.locator('.row').count() < 60);
+  // Where one reads in the middle, nothing moves when something new arrives at the top.
+  await page.locator('.list-scroll').evaluate((e) => e.scrollTo(0, 40_000));
+  await page.waitForTimeout(100);
+  const first = () => page.evaluate(() => {
+    const top = document.querySelector('.list-scroll').getBoundingClientRect().top;
+    const inSight = [...document.querySelectorAll('.row-place')].find((r) => r.getBoundingClientRect().top >= top);
+    return [inSight.innerText, Math.round(inSight.getBoundingClientRect().top)].join('|').replace(/\d+ (s|min)/, '');
+  });
+  const before = await first();
+  await gateway.proposeIssue('Comes in at the top');
+  await page.waitForFunction((n) => document.title !== n, await page.title());
+  await page.waitForTimeout(200);
+  assert.equal(await first(), before);
+  await page.getByRole('searchbox').fill('load 0777');
+  await open(page, 'Load 0777');
+  assertClean(page);
+  await page.context().close();
+});

@@ -1,0 +1,135 @@
+// Signing in and out: keys, links with a code, who is refused, and what is kept where.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { assertClean, dashboard, launch, live, newPage, row, signIn, status } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+  await gateway.proposeIssue('Waits behind the sign-in');
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+test('nothing is shown without a credential, and the page says how to get one', async () => {
+  const page = await newPage(browser, gateway);
+  await page.goto(`${gateway.url}/#/inbox`);
+  await page.getByRole('heading', { name: 'Countersign' }).waitFor();
+  await page.getByText('countersign keys create --role reviewer --name you').waitFor();
+  await page.getByText('countersign open').first().waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'key');
+  assert.equal(await page.getByText('Waits behind').count(), 0);
+  assert.equal(await page.evaluate(async () => (await fetch('/api/changes')).status), 401);
+  assertClean(page, status(401));
+  await page.context().close();
+});
+
+test('a key signs in; it is kept nowhere, and the cookie alone is worth nothing', async () => {
+  const page = await newPage(browser, gateway);
+  const key = gateway.key('reviewer', 'alice');
+  await signIn(page, gateway, key);
+  await row(page, 'Waits behind the sign-in').waitFor();
+  assert.equal(await page.locator('.me-name').innerText(), 'alice');
+  assert.equal(await page.locator('.me-role').innerText(), 'reviewer');
+  const kept = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }, document.cookie]));
+  assert.ok(!kept.includes(key));
+  const [cookie] = (await page.context().cookies()).filter((c) => c.name === 'countersign_session');
+  assert.equal(cookie.httpOnly, true);
+  assert.equal(cookie.sameSite, 'Strict');
+  assert.equal(await page.evaluate(async () => (await fetch('/api/changes')).status), 401);
+  await page.reload();
+  await live(page);
+  assertClean(page, status(401));
+  await page.context().close();
+});
+
+test('a wrong key and an agent’s key are refused, each with its reason', async () => {
+  const page = await newPage(browser, gateway);
+  await page.goto(gateway.url);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByText('Paste a key first').waitFor();
+  await page.getByLabel('Access key').fill('not-a-key');
+  await page.keyboard.press('Enter');
+  await page.getByText('not known here').waitFor();
+  await page.getByLabel('Access key').fill(gateway.key('agent', 'robot'));
+  await page.keyboard.press('Enter');
+  await page.getByText('This key is for agents').waitFor();
+  assertClean(page, status(401), status(403));
+  await page.context().close();
+});
+
+test('a link with a code signs in once, and the code leaves the address at once', async () => {
+  const link = gateway.link();
+  const page = await newPage(browser, gateway);
+  await page.goto(link);
+  await live(page);
+  await row(page, 'Waits behind the sign-in').waitFor();
+  assert.ok(!page.url().includes('code='), page.url());
+  assert.ok(await page.evaluate(() => history.length) <= 2);
+  await page.context().close();
+
+  const again = await newPage(browser, gateway);
+  await again.goto(link);
+  await again.getByText('This link has been used already').waitFor();
+  assert.ok(!again.url().includes('code='));
+  assertClean(again, status(401));
+  // The whole link may be pasted as well.
+  await again.getByLabel('Access key').fill(gateway.link());
+  await again.getByRole('button', { name: 'Sign in' }).click();
+  await live(again);
+  await again.context().close();
+});
+
+test('signing out forgets the secret and ends the session at the gateway', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/history' });
+  const secret = await page.evaluate(() => sessionStorage.getItem('countersign.secret'));
+  assert.ok(secret);
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByLabel('Access key').waitFor();
+  assert.equal(await page.evaluate(() => sessionStorage.getItem('countersign.secret')), null);
+  assert.equal(await page.evaluate(async (s) => (await fetch('/api/me', { headers: { 'X-Countersign-Secret': s } })).status, secret), 401);
+  assert.equal(await page.getByText('Waits behind').count(), 0);
+  assertClean(page, status(401));
+  await page.context().close();
+});
+
+test('tabs share a sign-in and a sign-out', async () => {
+  const first = await dashboard(browser, gateway);
+  const second = await newPage(browser, gateway, { context: first.context() });
+  await second.goto(gateway.url);
+  await live(second);
+  await second.getByRole('button', { name: 'Sign out' }).click();
+  await first.getByText('signed out in another tab').waitFor();
+  assertClean(first, status(401));
+  assertClean(second, status(401));
+  await first.context().close();
+});
+
+test('a sign-in that ended meanwhile asks again and comes back to the same place', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/audit' });
+  await page.context().clearCookies();
+  await page.getByRole('link', { name: 'History' }).click();
+  await page.getByText('sign-in has ended').waitFor();
+  await page.getByLabel('Access key').fill(gateway.key('reviewer', 'alice'));
+  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('heading', { name: 'History' }).waitFor();
+  assertClean(page, status(401));
+  await page.context().close();
+});
+
+test('too many attempts say how long to wait', async () => {
+  const page = await newPage(browser, gateway);
+  await page.goto(gateway.url);
+  await page.route('**/api/sign-in', (route) => route.fulfill({ status: 429, headers: { 'Retry-After': '42', 'Content-Type': 'application/problem+json' }, body: '{"code":"RATE_LIMITED","status":429}' }));
+  await page.getByLabel('Access key').fill('anything');
+  await page.keyboard.press('Enter');
+  await page.getByText('Try again in 42 s').waitFor();
+  assertClean(page, status(429));
+  await page.context().close();
+});
