@@ -28,7 +28,7 @@ use crate::{
     protocol::McpError,
     providers::{
         Provider,
-        gateway_tools::pending_output_schema,
+        gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
     rest::{self, RestState, StreamSlots},
@@ -39,7 +39,7 @@ use crate::{
     },
     session::Registry,
     store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
-    telemetry::Metrics,
+    telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
 };
 
@@ -120,7 +120,7 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
     let changes = Changes::start(store, directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
     let router = start_router(&router_thread, &config, &routes, &registry)?;
-    let providers = providers(&config, &changes)?;
+    let providers = providers(&config, &changes, &routes)?;
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
@@ -178,10 +178,21 @@ fn start_router(
     Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
 }
 
-fn providers(config: &Config, _changes: &Changes) -> Result<Vec<Arc<dyn Provider>>, ServeError> {
+fn providers(
+    config: &Config,
+    changes: &Changes,
+    routes: &Arc<Published>,
+) -> Result<Vec<Arc<dyn Provider>>, ServeError> {
     let mut all: Vec<Arc<dyn Provider>> = Vec::new();
     if config.modules.tracker.enabled {
         all.push(Tracker::open(&config.data, &config.modules.tracker)?);
+    }
+    let routes = Arc::clone(routes);
+    let count = move || routes.load().providers().len();
+    all.push(GatewayTools::new(changes.clone(), config.limits.max_wait, count));
+    for provider in &all {
+        // What is compiled in cannot be away: its breaker is closed for good.
+        telemetry::metrics::breaker(provider.name(), Breaker::Closed);
     }
     Ok(all)
 }

@@ -25,7 +25,8 @@ pub fn initialize(requested: &str, strict: bool) -> Result<Revision, McpError> {
 pub fn modern(version: &str) -> Result<Revision, McpError> {
     match Revision::parse(version) {
         Some(revision) if revision.era() == Era::Modern => Ok(revision),
-        _ => Err(unsupported(ErrorKind::UnsupportedVersion, version, None)),
+        // Only what such a request may name: the same list that `server/discover` gives.
+        _ => Err(unsupported(ErrorKind::UnsupportedVersion, version, Some(Era::Modern))),
     }
 }
 

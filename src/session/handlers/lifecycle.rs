@@ -9,7 +9,7 @@ use super::{CacheHint, Reply};
 use crate::{
     config::PolicyDefault,
     gateway::Gateway,
-    protocol::{ErrorKind, McpError, Revision, envelope::Request, negotiate, params},
+    protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, negotiate, params},
     session::{ClientFacts, exchange::Exchange},
 };
 
@@ -70,7 +70,7 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
 /// 2026-07-28/server/discover.
 pub fn discover(_: &Exchange) -> Reply {
     let result = json!({
-        "supportedVersions": [Revision::MODERN.as_str()],
+        "supportedVersions": negotiate::supported(Some(Era::Modern)),
         "capabilities": capabilities(Revision::MODERN),
         "instructions": INSTRUCTIONS,
     });
