@@ -179,7 +179,11 @@ fn requests_run_at_the_same_time_and_can_be_cancelled() {
 #[test]
 fn the_dead_are_pinged_and_evicted() {
     let gateway = Gateway::with(&Options {
-        env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "200ms")],
+        env: vec![
+            ("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "200ms"),
+            ("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "100000"),
+            ("COUNTERSIGN_LIMITS__RATE_BURST", "100000"),
+        ],
         ..Options::default()
     });
     let mut dead = Ws::open(&gateway);

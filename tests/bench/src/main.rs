@@ -1,0 +1,79 @@
+//! Measures the gateway beside what it is made of, in one run, and prints ratios.
+//!
+//! `calls`: CPU per call and latency of a ping and of a read tool over HTTP in both eras and over WebSocket, beside a
+//! bare actix-web endpoint that parses and answers JSON of the same size. `proposals`: durable proposals a second beside
+//! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
+//! sessions. CPU is read from `/proc/PID/stat` of the server, so the load generator's own does not count.
+
+mod bare;
+mod calls;
+mod fanout;
+mod http;
+mod idle;
+mod process;
+mod proposals;
+mod report;
+mod ws;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+// As the gateway's: the two must not differ in their allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Section {
+    Calls,
+    Proposals,
+    Fanout,
+    Idle,
+}
+
+#[derive(Parser, Debug)]
+struct Args {
+    /// What to measure; everything if nothing is named.
+    sections: Vec<Section>,
+    /// A short run: less precise, same shape.
+    #[arg(long)]
+    quick: bool,
+    /// The gateway's program.
+    #[arg(long)]
+    gateway: Option<PathBuf>,
+    /// Worker threads of both servers.
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// Be the bare server on this port (used by the program itself).
+    #[arg(long, hide = true)]
+    bare: Option<u16>,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let Some(port) = args.bare {
+        return bare::serve(port, args.workers);
+    }
+    let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
+    let all = [Section::Calls, Section::Proposals, Section::Fanout, Section::Idle];
+    let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
+    let setting = process::Setting { gateway, workers: args.workers, quick: args.quick };
+    process::raise_limits()?;
+    report::head(&setting);
+    // One thread for the load: the machine's other cores are the servers'.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for section in chosen {
+            match section {
+                Section::Calls => calls::run(&setting).await?,
+                Section::Proposals => proposals::run(&setting).await?,
+                Section::Fanout => fanout::run(&setting).await?,
+                Section::Idle => idle::run(&setting).await?,
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    report::tail();
+    Ok(())
+}

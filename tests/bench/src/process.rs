@@ -1,0 +1,148 @@
+//! The servers as child processes: starting them, and what the system says of them.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::http::Http;
+
+/// What holds for the whole run.
+pub struct Setting {
+    pub gateway: PathBuf,
+    pub workers: usize,
+    pub quick: bool,
+}
+
+/// A server of ours: killed when dropped.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    data: Option<tempfile::TempDir>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+impl Server {
+    /// The gateway with fresh data, with limits out of the way of the measurement.
+    pub async fn gateway(setting: &Setting, env: &[(&str, &str)]) -> Result<Self> {
+        let data = tempfile::tempdir()?;
+        let port = free_port()?;
+        let workers = setting.workers.to_string();
+        let log = std::fs::File::create(data.path().join("log"))?;
+        let child = Command::new(&setting.gateway)
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data"])
+            .arg(data.path().join("data"))
+            .env("XDG_CONFIG_HOME", "/nonexistent")
+            .env("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", &workers)
+            .env("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "10000000")
+            .env("COUNTERSIGN_LIMITS__RATE_BURST", "10000000")
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", setting.gateway.display()))?;
+        let server = Self { child, port, data: Some(data) };
+        server.wait("/health").await?;
+        Ok(server)
+    }
+
+    /// The bare actix-web server.
+    pub async fn bare(setting: &Setting) -> Result<Self> {
+        let port = free_port()?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["--bare", &port.to_string(), "--workers", &setting.workers.to_string()])
+            .stdin(Stdio::null())
+            .spawn()?;
+        let server = Self { child, port, data: None };
+        server.wait("/").await?;
+        Ok(server)
+    }
+
+    async fn wait(&self, path: &str) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Ok(mut http) = Http::connect(self.port).await
+                && http.get(path).await.is_ok()
+            {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                let log = self.data.as_ref().and_then(|data| std::fs::read_to_string(data.path().join("log")).ok());
+                bail!("the server does not answer\n{}", log.unwrap_or_default());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.data.as_ref().map(|data| data.path().join("data")).unwrap_or_default()
+    }
+
+    /// A reviewer's key.
+    pub fn reviewer(&self, setting: &Setting) -> Result<String> {
+        let output = Command::new(&setting.gateway)
+            .args(["keys", "create", "--role", "reviewer", "--name", "bench", "--data"])
+            .arg(self.data())
+            .env("XDG_CONFIG_HOME", "/nonexistent")
+            .output()?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
+    /// CPU time so far, user and system, of all threads.
+    pub fn cpu(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The name in parentheses may hold spaces; the fields after it do not.
+        let (_, rest) = stat.rsplit_once(')').context("no name in stat")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    }
+
+    /// Resident memory, in KiB.
+    pub fn resident(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        Ok(line.split_whitespace().nth(1).context("no figure")?.parse()?)
+    }
+}
+
+/// As many open files as the system lets us have; children inherit it.
+pub fn raise_limits() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(())
+}
+
+/// How many files may be open.
+pub fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The processor, for the report.
+pub fn processor() -> String {
+    let info = std::fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!(
+        "{cores} cores{}",
+        model.split_once(':').map(|(_, name)| format!(" of {}", name.trim())).unwrap_or_default()
+    )
+}
