@@ -120,7 +120,7 @@ fn limits(r: &mut Reader) -> LimitsConfig {
         batch_concurrency: r.count("limits.batch_concurrency", 1..=10_000),
         // serde_json itself stops at 128 by default; deeper trees are refused before they are parsed.
         max_depth: r.count("limits.max_depth", 8..=128),
-        rate_per_second: r.count("limits.rate_per_second", 1..=10_000_000),
+        rate_per_second: r.count("limits.rate_per_second", 0..=10_000_000),
         rate_burst: r.count("limits.rate_burst", 1..=10_000_000),
         max_streams: r.count("limits.max_streams", 1..=1_000_000),
         outbox_messages: r.count("limits.outbox_messages", 1..=10_000_000),

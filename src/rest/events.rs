@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    http::header::{CACHE_CONTROL, CONTENT_ENCODING, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
     web::{self, Bytes},
 };
 use futures_util::stream;
@@ -63,8 +63,6 @@ pub async fn stream(
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
         .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         .insert_header(("x-accel-buffering", HeaderValue::from_static("no")))
-        // A compressor would hold events back.
-        .insert_header((CONTENT_ENCODING, HeaderValue::from_static("identity")))
         .streaming(body))
 }
 

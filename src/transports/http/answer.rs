@@ -4,7 +4,7 @@ use actix_web::{
     HttpRequest, HttpResponse,
     http::{
         StatusCode,
-        header::{self, ContentEncoding, HeaderValue},
+        header::{self, HeaderValue},
     },
 };
 use bytes::Bytes;
@@ -86,7 +86,6 @@ pub fn sse_headers(response: &mut actix_web::HttpResponseBuilder) {
     response
         .insert_header((header::CONTENT_TYPE, "text/event-stream"))
         .insert_header((header::CACHE_CONTROL, "no-store"))
-        .insert_header(ContentEncoding::Identity)
         .insert_header(("x-accel-buffering", "no"));
 }
 

@@ -7,7 +7,7 @@ use actix_web::{
     Error, HttpMessage,
     body::{BodySize, MessageBody},
     dev::{Service, ServiceRequest, ServiceResponse, Transform, forward_ready},
-    http::header::{AcceptEncoding, ContentEncoding, Encoding, HeaderValue, VARY},
+    http::header::{AcceptEncoding, CONTENT_TYPE, ContentEncoding, Encoding, HeaderValue, VARY},
 };
 use futures_util::{
     TryFutureExt,
@@ -59,7 +59,9 @@ where
 }
 
 fn compress<B: MessageBody>(response: ServiceResponse<B>) -> ServiceResponse<Encoder<B>> {
-    let worth_it = matches!(response.response().body().size(), BodySize::Sized(n) if n >= WORTH_IT);
+    let long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= WORTH_IT);
+    let events = response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
+    let worth_it = long && !events;
     let encoding = if worth_it { accepted(response.request()) } else { ContentEncoding::Identity };
     response.map_body(|head, body| {
         if worth_it {
