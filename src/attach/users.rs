@@ -5,6 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long a gateway waits for its first user, however short its linger is: whoever started it is on the way.
+const FIRST: Duration = Duration::from_secs(30);
+
 /// Counts users: attached processes, sessions, feed subscribers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Users {
@@ -14,6 +17,8 @@ pub struct Users {
 #[derive(Debug)]
 struct State {
     present: usize,
+    /// There was one.
+    ever: bool,
     /// When the last one left, or something was last asked for.
     last: Instant,
 }
@@ -25,14 +30,17 @@ pub struct UserGuard(Users);
 
 impl Default for Users {
     fn default() -> Self {
-        Self { state: Arc::new(Mutex::new(State { present: 0, last: Instant::now() })) }
+        Self { state: Arc::new(Mutex::new(State { present: 0, ever: false, last: Instant::now() })) }
     }
 }
 
 impl Users {
     /// Somebody is there.
     pub fn enter(&self) -> UserGuard {
-        self.with(|state| state.present += 1);
+        self.with(|state| {
+            state.present += 1;
+            state.ever = true;
+        });
         UserGuard(self.clone())
     }
 
@@ -47,13 +55,17 @@ impl Users {
         self.with(|state| (state.present == 0).then_some(state.last))
     }
 
-    /// Returns once nobody was there for `linger`. Cancel-safe.
+    /// Returns once nobody was there for `linger` (at first, for 30 s if that is longer). Cancel-safe.
     pub async fn gone_for(&self, linger: Duration) {
         loop {
             let now = Instant::now();
             // While somebody is there, the end is at least `linger` away.
-            let end = self.absent_since().unwrap_or(now) + linger;
-            if self.absent_since().is_some() && end <= now {
+            let (end, absent) = self.with(|state| {
+                let wait = if state.ever { linger } else { linger.max(FIRST) };
+                let absent = state.present == 0;
+                (if absent { state.last } else { now } + wait, absent)
+            });
+            if absent && end <= now {
                 return;
             }
             tokio::time::sleep_until(end.max(now + Duration::from_millis(1)).into()).await;
@@ -83,7 +95,7 @@ mod tests {
     #[tokio::test]
     async fn it_is_over_only_when_nobody_is_there() {
         let users = Users::default();
-        users.gone_for(Duration::ZERO).await;
+        assert!(users.gone_for(Duration::ZERO).now_or_never().is_none(), "the first is still on the way");
         let (first, second) = (users.enter(), users.enter());
         assert!(users.absent_since().is_none());
         assert!(users.gone_for(Duration::ZERO).now_or_never().is_none());
