@@ -9,6 +9,7 @@ use countersign::protocol::{
     ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
     envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
     headers,
+    param_headers::{ParamHeader, check_params, x_mcp_headers},
     params::{self, meta},
     splice,
 };
@@ -184,6 +185,10 @@ fn unique_keys(raw: &RawValue) {
             };
             assert_eq!(colons(raw.get()), members(&tree), "a repeated key went unseen");
             assert!(arguments::canonical_hash(&tree).len() == 71);
+            // Any JSON may come as a schema; what is found in it is a header that can be sent.
+            for param in x_mcp_headers(&tree).into_iter().flatten() {
+                assert!(param.header.is_ascii() && param.header.len() > "Mcp-Param-".len() && !param.path.is_empty());
+            }
         }
         Err(error) => {
             assert_eq!(error.kind, ErrorKind::InvalidParams);
@@ -245,6 +250,10 @@ pub fn headers(data: &[u8]) -> bool {
             assert_eq!(method.1.trim_ascii(), request.method.as_bytes());
             assert!(meta.client_capabilities.is_some());
             headers::method_known(request, revision)?;
+            param_headers(
+                &fields,
+                params::parse(request.params).ok().and_then(|call: params::CallTool<'_>| call.arguments),
+            )?;
         }
         Ok(true)
     });
@@ -255,6 +264,23 @@ pub fn headers(data: &[u8]) -> bool {
         answer(None, error);
     }
     verdict == Ok(true)
+}
+
+/// Step 7 of the ladder, for a tool with one argument of each kind that a header may mirror.
+fn param_headers(fields: &[(String, &[u8])], arguments: Option<&RawValue>) -> Result<(), McpError> {
+    let annotated = [("Region", "region"), ("Count", "count"), ("Dry", "dry")].map(|(header, name)| ParamHeader {
+        header: format!("Mcp-Param-{header}"),
+        path: vec!["mirrored".to_owned(), name.to_owned()],
+    });
+    let arguments = arguments.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    check_params(fields, &annotated, arguments.as_ref())?;
+    for param in &annotated {
+        let argument =
+            arguments.as_ref().and_then(|tree| tree.get("mirrored")?.get(&param.path[1])).unwrap_or(&Value::Null);
+        let mirrored = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(&param.header)).count();
+        assert!(mirrored == usize::from(!argument.is_null()) || !(argument.is_string() || argument.is_null()));
+    }
+    Ok(())
 }
 
 /// A stream of lines, as stdio and the socket carry them: each is a message of its own, whatever the others are.
