@@ -5,13 +5,16 @@
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
 
-use countersign::protocol::{
-    ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
-    envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
-    headers,
-    param_headers::{ParamHeader, check_params, x_mcp_headers},
-    params::{self, meta},
-    splice,
+use countersign::{
+    protocol::{
+        ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
+        envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
+        headers,
+        param_headers::{ParamHeader, check_params, x_mcp_headers},
+        params::{self, meta},
+        splice,
+    },
+    transports::lines::{Framer, Line},
 };
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};
@@ -283,10 +286,43 @@ fn param_headers(fields: &[(String, &[u8])], arguments: Option<&RawValue>) -> Re
     Ok(())
 }
 
-/// A stream of lines, as stdio and the socket carry them: each is a message of its own, whatever the others are.
+/// A stream of lines, as stdio and the attach socket carry them: where a line ends does not depend on how the bytes
+/// arrive, none is over the limit, and each is a message of its own.
 pub fn lines(data: &[u8]) -> bool {
-    // Not `any`: every line is tried.
-    data.split(|b| *b == b'\n').take(64).filter(|line| envelope(line)).count() > 0
+    // The small limit is met by nearly every line, the large one by few.
+    let _ = framed(data, 24);
+    let mut accepted = 0;
+    for line in framed(data, 512) {
+        if let Line::Message(line) = line {
+            accepted += usize::from(envelope(&line));
+        }
+    }
+    accepted > 0
+}
+
+fn framed(data: &[u8], max: usize) -> Vec<Line> {
+    let in_chunks_of = |chunk: usize| {
+        let (mut framer, mut lines) = (Framer::new(max), Vec::new());
+        for bytes in data.chunks(chunk) {
+            framer.push(bytes);
+            while let Some(line) = framer.next_line() {
+                lines.push(line);
+            }
+        }
+        lines.extend(framer.rest());
+        lines
+    };
+    let whole = in_chunks_of(data.len().max(1));
+    for chunk in [1, 7, max + 1] {
+        // Between the two bytes of a `\r\n`, the first still counts toward the limit.
+        assert!(data.contains(&b'\r') || in_chunks_of(chunk) == whole, "lines in chunks of {chunk}");
+    }
+    for line in &whole {
+        if let Line::Message(line) = line {
+            assert!(line.len() <= max && !line.contains(&b'\n') && !line.is_empty());
+        }
+    }
+    whole
 }
 
 /// One text frame. What is not UTF-8 never gets past the frame.
