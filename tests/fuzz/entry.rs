@@ -5,12 +5,16 @@
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
 
-use countersign::protocol::{
-    ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
-    envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
-    headers,
-    params::{self, meta},
-    splice,
+use countersign::{
+    protocol::{
+        ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
+        envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
+        headers,
+        param_headers::{ParamHeader, check_params, x_mcp_headers},
+        params::{self, meta},
+        splice,
+    },
+    transports::lines::{Framer, Line},
 };
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};
@@ -184,6 +188,10 @@ fn unique_keys(raw: &RawValue) {
             };
             assert_eq!(colons(raw.get()), members(&tree), "a repeated key went unseen");
             assert!(arguments::canonical_hash(&tree).len() == 71);
+            // Any JSON may come as a schema; what is found in it is a header that can be sent.
+            for param in x_mcp_headers(&tree).into_iter().flatten() {
+                assert!(param.header.is_ascii() && param.header.len() > "Mcp-Param-".len() && !param.path.is_empty());
+            }
         }
         Err(error) => {
             assert_eq!(error.kind, ErrorKind::InvalidParams);
@@ -245,6 +253,10 @@ pub fn headers(data: &[u8]) -> bool {
             assert_eq!(method.1.trim_ascii(), request.method.as_bytes());
             assert!(meta.client_capabilities.is_some());
             headers::method_known(request, revision)?;
+            param_headers(
+                &fields,
+                params::parse(request.params).ok().and_then(|call: params::CallTool<'_>| call.arguments),
+            )?;
         }
         Ok(true)
     });
@@ -257,10 +269,60 @@ pub fn headers(data: &[u8]) -> bool {
     verdict == Ok(true)
 }
 
-/// A stream of lines, as stdio and the socket carry them: each is a message of its own, whatever the others are.
+/// Step 7 of the ladder, for a tool with one argument of each kind that a header may mirror.
+fn param_headers(fields: &[(String, &[u8])], arguments: Option<&RawValue>) -> Result<(), McpError> {
+    let annotated = [("Region", "region"), ("Count", "count"), ("Dry", "dry")].map(|(header, name)| ParamHeader {
+        header: format!("Mcp-Param-{header}"),
+        path: vec!["mirrored".to_owned(), name.to_owned()],
+    });
+    let arguments = arguments.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+    check_params(fields, &annotated, arguments.as_ref())?;
+    for param in &annotated {
+        let argument =
+            arguments.as_ref().and_then(|tree| tree.get("mirrored")?.get(&param.path[1])).unwrap_or(&Value::Null);
+        let mirrored = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(&param.header)).count();
+        assert!(mirrored == usize::from(!argument.is_null()) || !(argument.is_string() || argument.is_null()));
+    }
+    Ok(())
+}
+
+/// A stream of lines, as stdio and the attach socket carry them: where a line ends does not depend on how the bytes
+/// arrive, none is over the limit, and each is a message of its own.
 pub fn lines(data: &[u8]) -> bool {
-    // Not `any`: every line is tried.
-    data.split(|b| *b == b'\n').take(64).filter(|line| envelope(line)).count() > 0
+    // The small limit is met by nearly every line, the large one by few.
+    let _ = framed(data, 24);
+    let mut accepted = 0;
+    for line in framed(data, 512) {
+        if let Line::Message(line) = line {
+            accepted += usize::from(envelope(&line));
+        }
+    }
+    accepted > 0
+}
+
+fn framed(data: &[u8], max: usize) -> Vec<Line> {
+    let in_chunks_of = |chunk: usize| {
+        let (mut framer, mut lines) = (Framer::new(max), Vec::new());
+        for bytes in data.chunks(chunk) {
+            framer.push(bytes);
+            while let Some(line) = framer.next_line() {
+                lines.push(line);
+            }
+        }
+        lines.extend(framer.rest());
+        lines
+    };
+    let whole = in_chunks_of(data.len().max(1));
+    for chunk in [1, 7, max + 1] {
+        // Between the two bytes of a `\r\n`, the first still counts toward the limit.
+        assert!(data.contains(&b'\r') || in_chunks_of(chunk) == whole, "lines in chunks of {chunk}");
+    }
+    for line in &whole {
+        if let Line::Message(line) = line {
+            assert!(line.len() <= max && !line.contains(&b'\n') && !line.is_empty());
+        }
+    }
+    whole
 }
 
 /// One text frame. What is not UTF-8 never gets past the frame.
