@@ -153,7 +153,11 @@ async def prompts(agent: Agent) -> None:
     listed = wire(await agent.list_prompts())["prompts"]
     assert len(listed) >= 3
     for prompt in listed:
-        values = {a["name"]: project["id"] if "project" in a["name"].lower() else "5" for a in prompt.get("arguments", [])}
+        values = {
+            a["name"]: project["id"] if "project" in a["name"].lower() else "5"
+            for a in prompt.get("arguments", [])
+            if a.get("required") or "project" in a["name"].lower()
+        }
         assert wire(await agent.get_prompt(prompt["name"], values))["messages"]
     name, argument = next(
         (p["name"], a["name"]) for p in listed for a in p.get("arguments", []) if "project" in a["name"].lower()

@@ -171,9 +171,10 @@ async fn journey(agent: &mut Agent, gateway: &Gateway, label: &str) -> Result<()
 
     for prompt in agent.peer().list_all_prompts().await? {
         let mut params = GetPromptRequestParams::new(prompt.name.clone());
-        let arguments = prompt.arguments.unwrap_or_default().into_iter().map(|argument| {
-            let value = if argument.name.to_lowercase().contains("project") { project.clone() } else { "5".into() };
-            (argument.name, Value::String(value))
+        let arguments = prompt.arguments.unwrap_or_default().into_iter().filter_map(|argument| {
+            let of_project = argument.name.to_lowercase().contains("project");
+            let value = if of_project { project.clone() } else { "5".into() };
+            (of_project || argument.required == Some(true)).then_some((argument.name, Value::String(value)))
         });
         params.arguments = Some(arguments.collect());
         ensure!(!agent.peer().get_prompt(params).await?.messages.is_empty());
