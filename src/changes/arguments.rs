@@ -79,16 +79,38 @@ impl<'de> Visitor<'de> for UniqueKeys {
         Ok(())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut keys = HashSet::new();
+        let mut keys = Keys::default();
         while let Some(key) = map.next_key::<String>()? {
-            if keys.contains(&key) {
+            if let Some(key) = keys.repeated(key) {
                 let shown: String = key.chars().take(64).collect();
                 return Err(A::Error::custom(format_args!("the key {shown:?} stands twice in one object")));
             }
-            keys.insert(key);
             map.next_value_seed(Self)?;
         }
         Ok(())
+    }
+}
+
+/// The keys of one object: compared one by one while they are few, hashed when they are many.
+#[derive(Default)]
+struct Keys {
+    few: Vec<String>,
+    many: HashSet<String>,
+}
+
+impl Keys {
+    /// Notes the key, or gives it back if it was there.
+    fn repeated(&mut self, key: String) -> Option<String> {
+        const FEW: usize = 16;
+        if self.few.contains(&key) || self.many.contains(&key) {
+            return Some(key);
+        }
+        if self.few.len() < FEW {
+            self.few.push(key);
+        } else {
+            self.many.insert(key);
+        }
+        None
     }
 }
 
@@ -107,6 +129,11 @@ mod tests {
         }
         for good in [r"{}", r#"{"a":{"a":1},"b":[{"a":1},{"a":2}],"c":-1.5e3,"d":"é","e":null,"f":true}"#] {
             assert_eq!(check(&raw(good)), Ok(()), "{good}");
+        }
+        let many: Vec<String> = (0..100).map(|n| format!(r#""k{n}":{n}"#)).collect();
+        assert_eq!(check(&raw(&format!("{{{}}}", many.join(",")))), Ok(()));
+        for again in [3, 15, 16, 99] {
+            assert!(check(&raw(&format!("{{{},\"k{again}\":0}}", many.join(",")))).is_err(), "{again}");
         }
         assert_eq!(check(&raw("[]")), Err(ArgumentsError::NotAnObject));
         let deep = format!("{}1{}", r#"{"a":"#.repeat(1000), "}".repeat(1000));

@@ -3,7 +3,7 @@
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, StreamHandler};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -97,7 +97,9 @@ pub(super) struct PendingChanges {
     /// Bounded by how many changes are not final.
     pub approved: mpsc::UnboundedSender<Approved>,
     /// Bounded by the admissions.
-    pub outcomes: (mpsc::UnboundedSender<Outcome>, Option<mpsc::UnboundedReceiver<Outcome>>),
+    pub outcomes: (mpsc::UnboundedSender<Vec<Outcome>>, Option<mpsc::UnboundedReceiver<Vec<Outcome>>>),
+    /// What the store's thread collects of one commit, to wake the actor once.
+    pub collected: Arc<Mutex<Vec<Outcome>>>,
     pub metrics: Metrics,
 }
 
@@ -161,12 +163,13 @@ impl Handler<AdvanceChange> for PendingChanges {
     }
 }
 
-impl StreamHandler<Outcome> for PendingChanges {
-    fn handle(&mut self, outcome: Outcome, _: &mut Self::Context) {
-        let Outcome { result, step } = outcome;
-        match result {
-            Ok(written) => self.announce(&written, step),
-            Err(error) => self.failed(error, step),
+impl StreamHandler<Vec<Outcome>> for PendingChanges {
+    fn handle(&mut self, outcomes: Vec<Outcome>, _: &mut Self::Context) {
+        for Outcome { result, step } in outcomes {
+            match result {
+                Ok(written) => self.announce(&written, step),
+                Err(error) => self.failed(error, step),
+            }
         }
     }
 
@@ -184,23 +187,18 @@ impl PendingChanges {
             _admission: admission,
             reply,
         };
-        // The step goes to the store and comes back; where the store refuses at once, it stays here.
-        let slot = Arc::new(std::sync::Mutex::new(Some(step)));
         let outcomes = self.outcomes.0.clone();
-        let taken = Arc::clone(&slot);
-        let submitted = self.store.submit(
+        let collected = Arc::clone(&self.collected);
+        self.store.submit(
             draft,
-            Box::new(move |result| {
-                if let Some(step) = taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
-                    let _ = outcomes.send(Outcome { result, step });
+            Box::new(move |result, more| {
+                let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+                collected.push(Outcome { result, step });
+                if !more {
+                    let _ = outcomes.send(std::mem::take(&mut *collected));
                 }
             }),
         );
-        if let Err(error) = submitted
-            && let Some(step) = slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-        {
-            self.failed(error.into(), step);
-        }
     }
 
     fn announce(&mut self, written: &Written, step: Step) {

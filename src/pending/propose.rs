@@ -8,6 +8,7 @@ use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, s
 use crate::{
     changes::{Change, ChangeState, Proposer, arguments},
     protocol::{ErrorKind, McpError},
+    store::Draft,
 };
 
 /// What a client says of itself is cut to this many characters.
@@ -17,36 +18,50 @@ pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     if inner.closing.load(Ordering::Acquire) {
         return Err(McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"));
     }
-    check(inner, &proposal)?;
-    let change = new_change(inner, proposal);
-    if let Some(key) = &change.idempotency_key {
-        // Asked before anything else, so that a repeat is answered even where a bound is reached.
-        let found = inner.store.find_idempotent(&change.proposer.principal, key);
-        if let Some(existing) = found.await.map_err(|e| store_error(&e))? {
-            return repeated(existing, &change);
-        }
+    if proposal.idempotency_key.is_some() {
+        return Box::pin(propose_with_key(inner, proposal)).await;
     }
-    let twin = change.idempotency_key.as_ref().map(|_| change.clone());
-    let draft = record::draft(record::created(change), None)?;
+    // All that is large is done and gone before the wait: many proposals wait at a time.
+    let draft = prepare(inner, proposal)?;
+    inner.write_for_door(draft).await.map_err(refused)
+}
+
+async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+    let draft = prepare(inner, proposal)?;
+    let change = Arc::clone(&draft.change);
+    let key = change.idempotency_key.as_deref().unwrap_or_default();
+    let existing = || inner.store.find_idempotent(&change.proposer.principal, key);
+    // Asked before anything else, so that a repeat is answered even where a bound is reached.
+    if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
+        return repeated(existing, &change);
+    }
+    match inner.write_for_door(draft).await {
+        // The same key at the same moment: the other one was stored.
+        Err(StepError::Duplicate) => {
+            let existing = existing().await.map_err(|e| store_error(&e))?;
+            repeated(existing.ok_or_else(|| refused(StepError::Duplicate))?, &change)
+        }
+        written => written.map_err(refused),
+    }
+}
+
+fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
+    check(inner, &proposal)?;
+    let draft = record::draft(record::created(new_change(inner, proposal)), None)?;
     if draft.body.len() > inner.config.max_change_bytes {
         return Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
             .with("max", inner.config.max_change_bytes)
             .with("size", draft.body.len()));
     }
-    match inner.write_for_door(draft).await {
-        Ok(change) => Ok(change),
-        // The same key at the same moment: the other one was stored.
-        Err(StepError::Duplicate) => {
-            let lost = || McpError::new(ErrorKind::Internal, "The change could not be stored");
-            let change = twin.ok_or_else(lost)?;
-            let key = change.idempotency_key.as_deref().unwrap_or_default();
-            let found = inner.store.find_idempotent(&change.proposer.principal, key).await;
-            repeated(found.map_err(|e| store_error(&e))?.ok_or_else(lost)?, &change)
-        }
-        Err(StepError::Refused(error)) => Err(error),
-        Err(StepError::Store(error)) => Err(store_error(&error)),
-        Err(StepError::Illegal(_) | StepError::Conflict) => {
-            Err(McpError::new(ErrorKind::Internal, "The change could not be stored"))
+    Ok(draft)
+}
+
+fn refused(error: StepError) -> McpError {
+    match error {
+        StepError::Refused(error) => error,
+        StepError::Store(error) => store_error(&error),
+        StepError::Illegal(_) | StepError::Conflict | StepError::Duplicate => {
+            McpError::new(ErrorKind::Internal, "The change could not be stored")
         }
     }
 }

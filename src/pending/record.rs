@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::{
     changes::{
-        Change, ChangeFault, ChangeState, Operation, Proposer, Target,
+        Change, ChangeFault, ChangeState, Diff, FieldDiff, Operation, Proposer, Target,
         digest::body_hash,
         machine::{EventKind, Transition},
     },
@@ -60,36 +60,44 @@ struct Details<'a> {
 /// The draft of a transition; `key_id` is the key by which its actor was known, if any.
 pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draft, McpError> {
     let Transition { kind, from, actor, comment, after } = transition;
-    let body = json(&after)?;
-    let tail = json(&EventTail {
-        at: after.updated_at,
-        actor: &actor,
-        comment: comment.as_deref(),
-        change: Summary {
-            id: &after.id,
-            version: after.version,
-            state: after.state,
-            provider: &after.provider,
-            tool: &after.tool,
-            tool_title: &after.tool_title,
-            operation: after.operation,
-            summary: &after.summary,
-            target: &after.target,
-            proposer: &after.proposer,
-            created_at: after.created_at,
-            updated_at: after.updated_at,
-            expires_at: after.expires_at,
-            fault: after.fault.as_ref(),
+    let body = json(&after, body_size(&after))?;
+    let tail = json(
+        &EventTail {
+            at: after.updated_at,
+            actor: &actor,
+            comment: comment.as_deref(),
+            change: Summary {
+                id: &after.id,
+                version: after.version,
+                state: after.state,
+                provider: &after.provider,
+                tool: &after.tool,
+                tool_title: &after.tool_title,
+                operation: after.operation,
+                summary: &after.summary,
+                target: &after.target,
+                proposer: &after.proposer,
+                created_at: after.created_at,
+                updated_at: after.updated_at,
+                expires_at: after.expires_at,
+                fault: after.fault.as_ref(),
+            },
         },
-    })?;
-    let details = json(&Details {
-        version: after.version,
-        digest: &after.digest,
-        change_hash: &body_hash(&body),
-        comment: comment.as_deref(),
-        key_id,
-    })?;
-    let event_tail = tail.get(1..).unwrap_or_default().to_owned();
+        1024 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
+    )?;
+    let details = json(
+        &Details {
+            version: after.version,
+            digest: &after.digest,
+            change_hash: &body_hash(&body),
+            comment: comment.as_deref(),
+            key_id,
+        },
+        256 + comment.as_ref().map_or(0, String::len),
+    )?;
+    // The opening brace is the writer's: the number comes before all this.
+    let mut event_tail = tail;
+    event_tail.remove(0);
     Ok(Draft {
         expected: (kind != EventKind::Created).then(|| after.version - 1),
         at: after.updated_at,
@@ -114,9 +122,27 @@ pub(super) fn created(change: Change) -> Transition {
     }
 }
 
-fn json<T: Serialize>(value: &T) -> Result<String, McpError> {
-    serde_json::to_string(value).map_err(|error| {
+/// Serializes into one allocation of about the right size.
+fn json<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
+    let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(%error, "a change could not be serialized");
         McpError::new(ErrorKind::Internal, "The change could not be stored")
-    })
+    };
+    let mut out = Vec::with_capacity(size);
+    serde_json::to_writer(&mut out, value).map_err(|e| failed(&e))?;
+    String::from_utf8(out).map_err(|e| failed(&e))
+}
+
+/// About how long the change's JSON is.
+fn body_size(change: &Change) -> usize {
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let diff = |diff: &Diff| -> usize {
+        let lines = |f: &FieldDiff| f.lines.iter().map(|l| l.text.len() + 32).sum::<usize>();
+        diff.fields.iter().map(|f| 80 + text(&f.before) + text(&f.after) + lines(f)).sum()
+    };
+    1536 + change.arguments.get().len()
+        + diff(&change.diff)
+        + change.previous_diff.as_ref().map_or(0, diff)
+        + change.result.as_ref().map_or(0, |r| r.get().len())
+        + change.summary.len()
 }

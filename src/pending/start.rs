@@ -111,6 +111,7 @@ impl Changes {
             clock: Arc::clone(&config.clock),
             approved: approved.clone(),
             outcomes: (outcomes.0, Some(outcomes.1)),
+            collected: Arc::default(),
             metrics: Metrics::new(),
         };
         let addr = PendingChanges::start_in_arbiter(&writer.handle(), move |_| actor);

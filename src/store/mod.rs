@@ -77,8 +77,9 @@ pub enum WriteError {
     Store(#[from] StoreError),
 }
 
-/// Hears the outcome of a write, on the store's thread: must be quick and never block. Called in commit order.
-pub type Done = Box<dyn FnOnce(Result<Written, WriteError>) + Send>;
+/// Hears the outcome of a write, on the store's thread: must be quick and never block. Called in commit order. The
+/// flag tells that more outcomes follow at once, so that a listener may pass on many together.
+pub type Done = Box<dyn FnOnce(Result<Written, WriteError>, bool) + Send>;
 
 /// What is kept of a live change beside its row, to bound and to expire it.
 #[derive(Clone, Debug)]
@@ -133,12 +134,10 @@ pub type Answer<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
 pub trait Store: Send + Sync + 'static {
-    /// Queues a transition; never blocks. Many are committed together.
-    ///
-    /// # Errors
-    /// [`StoreError::QueueFull`] or [`StoreError::Closed`]: `done` is not called then. Every other failure goes to
-    /// `done`, and says whether the write certainly did nothing ([`StoreError::certainly_aborted`]).
-    fn submit(&self, draft: Draft, done: Done) -> Result<(), StoreError>;
+    /// Queues a transition; never blocks. Many are committed together. `done` is always called, where the queue is
+    /// full or the store is closed at once and on this thread. A failure says whether the write certainly did nothing
+    /// ([`StoreError::certainly_aborted`]).
+    fn submit(&self, draft: Draft, done: Done);
 
     /// The change with that id.
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;

@@ -107,6 +107,8 @@ fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     conn.pragma_update(None, "synchronous", "FULL")?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "trusted_schema", false)?;
+    // KiB: the upper pages of the indexes stay in memory while many changes are written.
+    conn.pragma_update(None, "cache_size", -8192)?;
     conn.set_prepared_statement_cache_capacity(64);
     migrate(conn, path)?;
     Ok(())

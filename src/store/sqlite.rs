@@ -78,17 +78,23 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    fn submit(&self, draft: Draft, done: Done) -> Result<(), StoreError> {
+    fn submit(&self, draft: Draft, done: Done) {
+        let command = Command { draft, done };
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(commands) = commands.as_ref() else { return Err(StoreError::Closed) };
-        self.queued.fetch_add(1, Ordering::Relaxed);
-        commands.try_send(Command { draft, done }).map_err(|e| {
-            self.queued.fetch_sub(1, Ordering::Relaxed);
-            match e {
-                TrySendError::Full(_) => StoreError::QueueFull,
-                TrySendError::Disconnected(_) => StoreError::Closed,
+        let (error, command) = match commands.as_ref() {
+            None => (StoreError::Closed, command),
+            Some(commands) => {
+                self.queued.fetch_add(1, Ordering::Relaxed);
+                let Err(refused) = commands.try_send(command) else { return };
+                self.queued.fetch_sub(1, Ordering::Relaxed);
+                match refused {
+                    TrySendError::Full(command) => (StoreError::QueueFull, command),
+                    TrySendError::Disconnected(command) => (StoreError::Closed, command),
+                }
             }
-        })
+        };
+        drop(commands);
+        (command.done)(Err(error.into()), false);
     }
 
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {

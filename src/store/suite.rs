@@ -83,14 +83,12 @@ pub(super) fn moved(id: &str, version: u64, from: ChangeState, to: ChangeState) 
 
 pub(super) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<Written, WriteError>> {
     let (reply, answer) = oneshot::channel();
-    store
-        .submit(
-            draft,
-            Box::new(move |result| {
-                let _ = reply.send(result);
-            }),
-        )
-        .unwrap();
+    store.submit(
+        draft,
+        Box::new(move |result, _| {
+            let _ = reply.send(result);
+        }),
+    );
     answer
 }
 
@@ -204,19 +202,17 @@ async fn answers_come_in_commit_order(open: Open) {
             scope.spawn(move || {
                 for n in 0..100 {
                     let seen = Arc::clone(seen);
-                    store
-                        .submit(
-                            created(&format!("{thread}-{n}")),
-                            Box::new(move |result| seen.lock().unwrap().push(result.unwrap().seq)),
-                        )
-                        .unwrap();
+                    store.submit(
+                        created(&format!("{thread}-{n}")),
+                        Box::new(move |result, _| seen.lock().unwrap().push(result.unwrap().seq)),
+                    );
                 }
             });
         }
     });
     store.close();
     assert_eq!(*seen.lock().unwrap(), (1..=400).collect::<Vec<_>>());
-    assert!(matches!(store.submit(created("late"), Box::new(|_| panic!("not called"))), Err(StoreError::Closed)));
+    assert!(matches!(write(&*store, created("late")).await, Err(WriteError::Store(StoreError::Closed))));
     assert!(matches!(store.get("0-0").await, Err(StoreError::Closed)));
 }
 
@@ -231,14 +227,14 @@ async fn of_many_at_once_one_wins(open: Open) {
             scope.spawn(move || {
                 for _ in 0..125 {
                     let won = Arc::clone(won);
-                    let done: Done = Box::new(move |result| match result {
+                    let done: Done = Box::new(move |result, _| match result {
                         Ok(_) => {
                             won.fetch_add(1, Ordering::SeqCst);
                         }
                         Err(WriteError::Conflict) => {}
                         Err(other) => panic!("{other}"),
                     });
-                    store.submit(moved("a", 2, ChangeState::Pending, ChangeState::Approved), done).unwrap();
+                    store.submit(moved("a", 2, ChangeState::Pending, ChangeState::Approved), done);
                 }
             });
         }
