@@ -1,5 +1,7 @@
 //! `countersign stdio` as an agent meets it: lines in, lines out, one gateway for all, and clean ends.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
 mod cli_support;
 
 use std::{io::Write, os::unix::fs::PermissionsExt, thread};

@@ -1,5 +1,7 @@
 //! The commands as a user or a script meets them, against the real program and a told REST door.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
 mod cli_support;
 #[path = "cli_support/fake.rs"]
 mod fake;

@@ -1,5 +1,7 @@
 //! A gateway's REST door that answers what a test tells it to, over raw sockets, and notes what it was asked.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},

@@ -1,6 +1,12 @@
 //! A home of its own for each test, the program as a child process in it, and ends of what was started.
 
-#![allow(dead_code)]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "test code; each test binary uses its own part of it"
+)]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
