@@ -1,5 +1,7 @@
 //! The configuration as a user meets it: the program, its exit codes, its words.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod cli_support;
 
 use cli_support::Home;
