@@ -49,8 +49,6 @@ pub struct Gateway {
     pub ended: CancellationToken,
     /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
     pub server_meta: String,
-    /// Who keeps a detached gateway from ending by itself.
-    pub users: Users,
     streams: DashMap<String, Arc<AtomicUsize>>,
 }
 
@@ -74,7 +72,7 @@ impl Gateway {
         let Parts { config, routes, router, registry, changes, feed, authenticator, metrics, shutdown, users } = parts;
         Self {
             limiter: Limiter::new(&config.limits),
-            connections: Arc::new(Connections::new(&config.transports)),
+            connections: Arc::new(Connections::new(&config.transports, users)),
             started: Instant::now(),
             ended: CancellationToken::new(),
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
@@ -88,7 +86,6 @@ impl Gateway {
             authenticator,
             metrics,
             shutdown,
-            users,
         }
     }
 

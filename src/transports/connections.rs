@@ -20,6 +20,7 @@ use socket2::{SockRef, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
+    attach::{Users, users::UserGuard},
     config::TransportsConfig,
     session::{
         Session, SessionShared,
@@ -38,16 +39,18 @@ pub struct Connections {
     /// One permit for each WebSocket of any door.
     pub web_sockets: Arc<Semaphore>,
     max_web_sockets: usize,
+    users: Users,
 }
 
 impl Connections {
     #[must_use]
-    pub fn new(config: &TransportsConfig) -> Self {
+    pub fn new(config: &TransportsConfig, users: Users) -> Self {
         Self {
             http: AtomicUsize::new(0),
             web_sockets: Arc::new(Semaphore::new(config.websocket.max_connections)),
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
+            users,
         }
     }
 
@@ -68,6 +71,8 @@ pub struct Connection {
     pub refused: bool,
     web_socket: OnceCell<OwnedSemaphorePermit>,
     gauge: Cell<Option<ConnectionGuard>>,
+    /// Whoever is connected keeps a detached gateway from ending by itself.
+    _user: UserGuard,
     /// The bookkeeper of stateless requests on this connection, from the first of them on.
     session: OnceCell<(Arc<SessionShared>, Addr<Session>)>,
 }
@@ -92,6 +97,7 @@ impl Connection {
             socket,
             refused: open > counts.max_http,
             web_socket: OnceCell::new(),
+            _user: counts.users.enter(),
             gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
             session: OnceCell::new(),
         });
