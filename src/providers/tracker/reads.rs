@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use rusqlite::{Connection, params_from_iter, types::Value};
+use rusqlite::{Connection, Row, params_from_iter, types::Value};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -98,8 +98,7 @@ fn project_page(
         }
         let view = ProjectView::from_row(row)?;
         let _ = writeln!(text, "- {}", render::project(&view));
-        let raw = serde_json::value::to_raw_value(&view);
-        projects.push(raw.map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))?);
+        projects.push(raw(&view)?);
         last = Some(row.get(8)?);
     }
     Ok((projects, None))
@@ -107,8 +106,8 @@ fn project_page(
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct IssuesAnswer<'a> {
-    issues: &'a [IssueLine],
+struct IssuesAnswer {
+    issues: Vec<Box<RawValue>>,
     next_cursor: Option<String>,
 }
 
@@ -133,28 +132,41 @@ pub(super) fn list_issues(conn: &Connection, args: &ListIssues) -> Result<ToolRe
         Some(text) => Some(cursor::decode(text, &args.filter)?),
         None => None,
     };
-    let mut issues = select_issues(conn, &args.filter, after, args.limit + 1)?;
-    let has_more = issues.len() > args.limit;
-    issues.truncate(args.limit);
-    let next_cursor = issues.last().filter(|_| has_more).map(|last| cursor::encode(last.rowid, &args.filter));
-    let mut text = String::with_capacity(64 + issues.len() * 160);
+    let mut text = String::with_capacity(64 + args.limit * 160);
+    let (mut issues, mut last, mut has_more) = (Vec::new(), None, false);
+    // One more than asked for tells whether there is a next page.
+    each_issue(conn, &args.filter, after, args.limit + 1, |row| {
+        if issues.len() == args.limit {
+            has_more = true;
+            return Ok(());
+        }
+        let issue = IssueLine::<&str>::from_row(row)?;
+        render::issue_line(&mut text, &issue);
+        last = Some(issue.rowid);
+        issues.push(raw(&issue)?);
+        Ok(())
+    })?;
+    let next_cursor = last.filter(|_| has_more).map(|row| cursor::encode(row, &args.filter));
     if issues.is_empty() {
         text.push_str("No issue fits.\n");
     }
-    for issue in &issues {
-        render::issue_line(&mut text, issue);
-    }
     more(&mut text, next_cursor.as_deref());
-    answer(&text, &IssuesAnswer { issues: &issues, next_cursor })
+    answer(&text, &IssuesAnswer { issues, next_cursor })
 }
 
-/// Up to `limit` issues older than the row `after`. What a filter names must exist.
-pub(super) fn select_issues(
+/// The JSON of one row.
+pub(super) fn raw(value: &impl Serialize) -> Sql<Box<RawValue>> {
+    serde_json::value::to_raw_value(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
+}
+
+/// Up to `limit` issues older than the row `after`, as rows of `line_sql!`. What a filter names must exist.
+pub(super) fn each_issue(
     conn: &Connection,
     filter: &IssueFilter,
     after: Option<i64>,
     limit: usize,
-) -> Result<Vec<IssueLine>, McpError> {
+    mut each: impl FnMut(&Row<'_>) -> Sql<()>,
+) -> Result<(), McpError> {
     let mut sql = String::from(line_sql!());
     let mut values: Vec<Value> = Vec::new();
     let mut joint = " WHERE ";
@@ -202,7 +214,7 @@ pub(super) fn select_issues(
         }
     }
     if let Some(text) = &filter.text {
-        let Some(expression) = match_expression(text, true) else { return Ok(Vec::new()) };
+        let Some(expression) = match_expression(text, true) else { return Ok(()) };
         and(&mut sql, "i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH ?)");
         values.push(expression.into());
     }
@@ -212,8 +224,13 @@ pub(super) fn select_issues(
     }
     sql.push_str(" ORDER BY i.id DESC LIMIT ?");
     values.push(i64::try_from(limit).unwrap_or(i64::MAX).into());
-    let read = || -> Sql<Vec<IssueLine>> {
-        conn.prepare_cached(&sql)?.query_map(params_from_iter(values), IssueLine::from_row)?.collect()
+    let read = || -> Sql<()> {
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query(params_from_iter(values))?;
+        while let Some(row) = rows.next()? {
+            each(row)?;
+        }
+        Ok(())
     };
     read().map_err(|e| failed(&e))
 }

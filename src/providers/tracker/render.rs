@@ -65,23 +65,23 @@ pub(super) fn issue(issue: &IssueView<'_>) -> String {
 }
 
 /// An issue on one line of a list.
-pub(super) fn issue_line(out: &mut String, issue: &IssueLine) {
+pub(super) fn issue_line<T: AsRef<str>>(out: &mut String, issue: &IssueLine<T>) {
     let _ = write!(
         out,
         "- {} [{}, {}, {}] {}",
-        issue.key,
+        issue.key.as_ref(),
         issue.kind,
         issue.status,
         issue.priority,
-        one_line(&issue.title, LINE)
+        one_line(issue.title.as_ref(), LINE)
     );
     if let Some(person) = &issue.assignee {
-        let _ = write!(out, " | {}", one_line(&person.name, LINE));
+        let _ = write!(out, " | {}", one_line(person.name.as_ref(), LINE));
     }
     if let Some(parent) = &issue.parent_key {
-        let _ = write!(out, " | under {parent}");
+        let _ = write!(out, " | under {}", parent.as_ref());
     }
-    let _ = writeln!(out, " | {}", issue.id);
+    let _ = writeln!(out, " | {}", issue.id.as_ref());
 }
 
 pub(super) fn project(project: &ProjectView<'_>) -> String {

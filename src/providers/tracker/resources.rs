@@ -8,7 +8,7 @@ use super::{
     args::IssueFilter,
     history,
     model::Status,
-    reads::select_issues,
+    reads::each_issue,
     refs::EntityRef,
     rows::{
         IssueLine, IssueView, PROJECT_COLUMNS, ProjectView, Sql, comments, find_issue, find_project, line_sql, people,
@@ -171,7 +171,11 @@ fn project(conn: &Connection, by: &EntityRef) -> Sql<Option<Value>> {
 fn project_issues(conn: &Connection, by: &EntityRef, uri: &str) -> Result<ResourceText, McpError> {
     let found = find_project(conn, by).map_err(|e| failed(&e))?.ok_or_else(|| unknown(uri))?;
     let filter = IssueFilter { project: Some(by.clone()), ..IssueFilter::default() };
-    let issues = select_issues(conn, &filter, None, ISSUES)?;
+    let mut issues = Vec::new();
+    each_issue(conn, &filter, None, ISSUES, |row| {
+        issues.push(to_value(&IssueLine::<&str>::from_row(row)?)?);
+        Ok(())
+    })?;
     let total: i64 = conn
         .prepare_cached("SELECT issue_count FROM projects WHERE id = ?1")
         .and_then(|mut s| s.query_row([found.rowid], |row| row.get(0)))
@@ -195,8 +199,10 @@ fn board(conn: &Connection, workflow: &Workflow, by: &EntityRef) -> Sql<Option<V
     ))?;
     let mut columns = Vec::new();
     for (status, count) in status_counts(conn, found.rowid)? {
-        let issues: Vec<IssueLine> = statement
-            .query_map(rusqlite::params![found.rowid, status, COLUMN], IssueLine::from_row)?
+        let issues: Vec<Value> = statement
+            .query_map(rusqlite::params![found.rowid, status, COLUMN], |row| {
+                to_value(&IssueLine::<&str>::from_row(row)?)
+            })?
             .collect::<Sql<_>>()?;
         columns.push(json!({
             "status": status,

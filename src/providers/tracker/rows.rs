@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row};
 use serde::Serialize;
 
 use super::{
-    model::{Hours, Issue, IssueType, Parent, Person, Project, Status},
+    model::{Hours, Issue, IssueType, Parent, Person, Priority, Project, Status},
     refs::EntityRef,
     workflow::Workflow,
 };
@@ -231,30 +231,30 @@ impl<'a> ProjectView<'a> {
     }
 }
 
-/// An issue on one line of a listing.
+/// An issue on one line of a listing; its texts borrowed from the row, or owned.
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct IssueLine {
+pub(super) struct IssueLine<T = String> {
     #[serde(skip)]
     pub rowid: i64,
-    pub id: String,
-    pub key: String,
-    pub title: String,
+    pub id: T,
+    pub key: T,
+    pub title: T,
     #[serde(rename = "type")]
     pub kind: IssueType,
     pub status: Status,
-    pub priority: super::model::Priority,
-    pub assignee: Option<OwnedRef>,
-    pub parent_key: Option<String>,
+    pub priority: Priority,
+    pub assignee: Option<LinePerson<T>>,
+    pub parent_key: Option<T>,
     pub estimated_hours: Option<Hours>,
-    pub created_at: String,
-    pub updated_at: String,
+    pub created_at: T,
+    pub updated_at: T,
 }
 
 #[derive(Clone, Serialize)]
-pub(super) struct OwnedRef {
-    pub id: String,
-    pub name: String,
+pub(super) struct LinePerson<T> {
+    pub id: T,
+    pub name: T,
 }
 
 /// The statement that reads lines: what comes before it, more columns, and where `issues i` comes from.
@@ -276,26 +276,26 @@ macro_rules! line_sql {
 }
 pub(super) use line_sql;
 
-impl IssueLine {
+impl<'r, T: From<&'r str>> IssueLine<T> {
     /// From a row of `line_sql!`.
-    pub fn from_row(row: &Row<'_>) -> Sql<Self> {
-        let assignee = match row.get(7)? {
-            Some(id) => Some(OwnedRef { id, name: row.get(8)? }),
+    pub fn from_row(row: &'r Row<'_>) -> Sql<Self> {
+        let assignee = match optional_text(row, 7)? {
+            Some(id) => Some(LinePerson { id: id.into(), name: text(row, 8)?.into() }),
             None => None,
         };
         Ok(Self {
             rowid: row.get(0)?,
-            id: row.get(1)?,
-            key: row.get(2)?,
-            title: row.get(3)?,
+            id: text(row, 1)?.into(),
+            key: text(row, 2)?.into(),
+            title: text(row, 3)?.into(),
             kind: row.get(4)?,
             status: row.get(5)?,
             priority: row.get(6)?,
             assignee,
-            parent_key: row.get(9)?,
+            parent_key: optional_text(row, 9)?.map(T::from),
             estimated_hours: row.get::<_, Option<f64>>(10)?.map(Hours),
-            created_at: row.get(11)?,
-            updated_at: row.get(12)?,
+            created_at: text(row, 11)?.into(),
+            updated_at: text(row, 12)?.into(),
         })
     }
 }
