@@ -88,7 +88,7 @@ fn two_that_start_at_once_get_one_gateway() {
         }
     });
     let log = std::fs::read_to_string(home.data().join("gateway.log")).unwrap();
-    assert_eq!(log.matches("serving").count(), 1, "{log}");
+    assert_eq!(log.matches("countersign serves").count(), 1, "{log}");
 }
 
 #[test]

@@ -17,13 +17,7 @@ use serde_json::{Value, json as value};
 fn help_version_usage_and_completions() {
     let home = Home::new();
     home.run(&["--version"]).ends(0).says(&[concat!("countersign ", env!("CARGO_PKG_VERSION"))]);
-    home.run(&["--help"]).ends(0).says(&[
-        "pending change",
-        "Examples:",
-        "Exit codes:",
-        "COUNTERSIGN_KEY",
-        "completions",
-    ]);
+    home.run(&["--help"]).ends(0).says(&["MCP gateway", "Examples:", "Exit codes:", "COUNTERSIGN_KEY", "completions"]);
     home.run(&["changes", "--help"]).ends(0).says(&["approve", "watch", "Examples:", "--url"]);
     home.run(&["stdio", "--help"]).ends(0).says(&["--standalone", "gateway.log"]);
     let hidden = home.run(&["serve", "--help"]).ends(0).stdout();

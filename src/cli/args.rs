@@ -69,7 +69,9 @@ pub enum Command {
     ///
     /// A key in COUNTERSIGN_KEY is presented to the gateway; with `auth.mode: keys` one is needed.
     Stdio(StdioArgs),
-    /// Sign in to the dashboard: prints a link with a one-time code, and opens it if there is a desktop
+    /// Sign in to the dashboard: print a link with a one-time code, and open it
+    ///
+    /// The link is opened where there is a desktop (xdg-open). It works once, within ten minutes.
     Open(OpenArgs),
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = CHANGES_HELP)]
@@ -81,7 +83,9 @@ pub enum Command {
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a completion script: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`
+    /// Print a completion script for a shell
+    ///
+    /// For bash: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`
     Completions { shell: Shell },
 }
 

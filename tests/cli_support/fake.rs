@@ -96,8 +96,10 @@ pub fn problem(status: &str, code: &str, detail: &str) -> String {
     json(status, &body)
 }
 
+/// A stream that says this and breaks off.
 pub fn events(body: &str) -> String {
-    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{body}")
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    format!("{head}{:x}\r\n{body}\r\n", body.len())
 }
 
 pub fn change(id: &str, version: u64, state: &str) -> serde_json::Value {

@@ -1,0 +1,169 @@
+//! The journey in the terminal, against the real gateway: an agent proposes, a person looks, decides and verifies.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod cli_support;
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    process::{Child, Stdio},
+};
+
+use cli_support::{Home, Lines, Ran, signal, wait_until};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+struct Gateway {
+    home: Home,
+    child: Child,
+    key: String,
+}
+
+impl Gateway {
+    fn start() -> Self {
+        let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+        let child = home.command(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the gateway listens", || home.gateway_pid().is_some());
+        let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
+        Self { home, child, key: key.trim().to_owned() }
+    }
+
+    fn changes(&self, arguments: &[&str]) -> Ran {
+        self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], &[&["changes"], arguments].concat())
+    }
+
+    /// Calls a tool as the local agent, over the plain HTTP door.
+    fn call(&self, tool: &str, arguments: &Value) -> Value {
+        let url = self.home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap();
+        let body = arguments.to_string();
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "POST /tools/{tool} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let start = body.find('{').unwrap_or_else(|| panic!("{head}\n{body}"));
+        let mut values = serde_json::Deserializer::from_str(&body[start..]).into_iter();
+        values.next().unwrap().unwrap()
+    }
+
+    /// A project to work in.
+    fn project(&self) -> String {
+        let listed = self.call("list_projects", &json!({}));
+        listed["structuredContent"]["projects"][0]["id"].as_str().unwrap_or_else(|| panic!("{listed}")).to_owned()
+    }
+
+    /// The id of a proposed change.
+    fn propose(&self, title: &str) -> String {
+        let answer = self.call("create_issue", &json!({"projectId": self.project(), "title": title, "type": "Story"}));
+        let id = answer["structuredContent"]["changeId"].as_str();
+        id.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        signal(i32::try_from(self.child.id()).unwrap(), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
+    let gateway = Gateway::start();
+    gateway.changes(&["list"]).ends(0).complains(&["Nothing waits for a decision."]);
+    let mut watch = {
+        let mut command = gateway.home.command(&["changes", "watch", "--json", "--since", "0"]);
+        command.env("COUNTERSIGN_KEY", &gateway.key);
+        Lines::spawn(command)
+    };
+    let first = gateway.propose("First \u{202e}story");
+    let event: Value = serde_json::from_str(&watch.line()).unwrap();
+    assert_eq!(
+        (event["type"].as_str(), event["change"]["id"].as_str()),
+        (Some("change.created"), Some(first.as_str()))
+    );
+
+    gateway.changes(&["list"]).ends(0).says(&[&first, "pending", "local-agent", "CREATE", r"\u{202e}"]);
+    let shown = gateway.changes(&["show", &first]).ends(0).says(&["version 1", "+ First", "create_issue", "Arguments"]);
+    assert!(!shown.stdout().contains('\u{202e}'));
+    gateway.changes(&["approve", &first, "--version", "9"]).ends(4);
+    gateway.changes(&["approve", &first, "--comment", "looks right"]).ends(0).says(&["Approved"]);
+    // It runs by itself; the feed tells.
+    let mut kinds = Vec::new();
+    while kinds.last().map(String::as_str) != Some("change.applied") {
+        let event: Value = serde_json::from_str(&watch.line()).unwrap();
+        kinds.push(event["type"].as_str().unwrap().to_owned());
+    }
+    kinds.retain(|kind| kind.starts_with("change."));
+    assert_eq!(kinds, ["change.approved", "change.executing", "change.applied"]);
+    gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice", "looks right", "Result"]);
+    gateway.changes(&["approve", &first]).ends(4).complains(&["the change is applied"]);
+
+    let second = gateway.propose("Second story");
+    gateway.changes(&["reject", &second, "--comment", "not now"]).ends(0).says(&["Rejected."]);
+    gateway.changes(&["list", "--status", "rejected"]).ends(0).says(&[&second]);
+    let all = gateway.changes(&["list", "--status", "all", "--json"]).ends(0).stdout();
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(all["changes"].as_array().unwrap().len(), 2);
+    gateway.changes(&["show", "chg_nope"]).ends(3);
+    signal(watch.pid(), Signal::INT);
+    assert_eq!(watch.finish().0, 0);
+
+    // Beside the running gateway; the head is there again later.
+    let head = gateway.home.run(&["audit", "verify"]).ends(0).stdout();
+    assert!(!head.starts_with("0:"));
+    gateway.propose("Third story");
+    gateway.home.run(&["audit", "verify", "--head", head.trim()]).ends(0).complains(&["contains the given head"]);
+}
+
+#[test]
+fn roles_are_kept_apart() {
+    let gateway = Gateway::start();
+    let id = gateway.propose("A story");
+    let key = |role: &str| {
+        let key = gateway.home.run(&["keys", "create", "--role", role, "--name", role]).ends(0).stdout();
+        key.trim().to_owned()
+    };
+    let with = |key: &str, arguments: &[&str]| {
+        gateway.home.run_with(&[("COUNTERSIGN_KEY", key)], &[&["changes"], arguments].concat())
+    };
+    let (agent, viewer) = (key("agent"), key("viewer"));
+    with(&agent, &["list"]).ends(5);
+    with(&viewer, &["show", &id]).ends(0);
+    with(&viewer, &["approve", &id]).ends(5);
+    with("csk_wrong", &["list"]).ends(5);
+    with(&gateway.key, &["approve", &id]).ends(0);
+}
+
+#[test]
+fn a_link_signs_in() {
+    let gateway = Gateway::start();
+    let link = gateway.home.run(&["open", "--print"]).ends(0).stdout();
+    let (url, code) = link.trim().split_once("/#code=").unwrap();
+    let address = url.strip_prefix("http://").unwrap();
+    let sign_in = || {
+        let body = json!({ "code": code }).to_string();
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "POST /api/sign-in HTTP/1.1\r\nhost: {address}\r\norigin: {url}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = sign_in();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"reviewer\""), "{answer}");
+    assert!(sign_in().starts_with("HTTP/1.1 401"), "a code works once");
+}
