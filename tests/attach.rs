@@ -221,6 +221,43 @@ fn one_that_runs_in_the_foreground_is_used() {
 }
 
 #[test]
+fn the_log_of_a_background_gateway_is_bounded() {
+    let home = home();
+    std::fs::create_dir_all(home.data()).unwrap();
+    let log = home.data().join("gateway.log");
+    std::fs::write(&log, vec![b'x'; 5 << 20]).unwrap();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    wait_until("the full log is put away", || home.data().join("gateway.log.1").exists());
+    let pid = home.gateway_pid().unwrap();
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    signal(pid, Signal::TERM);
+    wait_until("the gateway ends", || !alive(pid));
+    // It went on in a new file.
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains("ended") && !text.contains("xxxx"), "{text}");
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn logs_that_nobody_reads_stall_nothing() {
+    let home = home().var("COUNTERSIGN_LOG__FILTER", "trace").var("COUNTERSIGN_LOG__FORMAT", "json");
+    let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
+    // Far more log than a pipe holds.
+    for id in 0..2000 {
+        agent.ping(&id.to_string());
+    }
+    agent.close();
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""));
+    // What the pipe took before it was full; the rest was dropped or lost at the end.
+    assert!(said.len() >= 32 << 10, "there was not enough to stall: {} bytes", said.len());
+    let first: serde_json::Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert!(first["timestamp"].is_string() && first["level"].is_string(), "{first}");
+}
+
+#[test]
 fn standalone_serves_in_the_one_process() {
     let home = home();
     let mut agent = Lines::start(&home, &["stdio", "--standalone"]);

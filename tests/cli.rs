@@ -259,3 +259,54 @@ fn watch_prints_each_event_once_and_takes_up_a_lost_connection() {
     assert_eq!(watch.finish().0, 0);
     assert!(fake.asked()[0].target.ends_with("?since=0"));
 }
+
+/// Runs it on a terminal, types `typed`, and returns its exit code and all that it showed.
+fn on_a_terminal(home: &Home, vars: &[(&str, &str)], arguments: &[&str], typed: &str) -> (i32, String) {
+    use std::io::{Read, Write};
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&pty).unwrap();
+    unlockpt(&pty).unwrap();
+    let name = ptsname(&pty, Vec::new()).unwrap().into_string().unwrap();
+    let end = || std::fs::File::options().read(true).write(true).open(&name).unwrap();
+    let mut command = home.command(arguments);
+    command.envs(vars.iter().copied()).env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut pty = std::fs::File::from(pty);
+    pty.write_all(typed.as_bytes()).unwrap();
+    let mut shown = Vec::new();
+    let mut bytes = [0; 4096];
+    // The terminal is gone (EIO) when the last end of it is closed.
+    while let Ok(count) = pty.read(&mut bytes) {
+        shown.extend_from_slice(&bytes[..count]);
+    }
+    (child.wait().unwrap().code().unwrap(), String::from_utf8_lossy(&shown).into_owned())
+}
+
+#[test]
+fn on_a_terminal_there_is_colour_and_a_question() {
+    let fake = Fake::start(|asked, _| match asked.method.as_str() {
+        "GET" => json("200 OK", &change("chg_1", 7, "pending")),
+        _ => json("200 OK", &change("chg_1", 8, "approved")),
+    });
+    let home = Home::new();
+    let approve = ["changes", "approve", "chg_1", "--url", &fake.url];
+    let decided = || fake.asked().iter().filter(|a| a.method == "POST").count();
+    let (code, shown) = on_a_terminal(&home, &[KEY], &approve, "n\n");
+    assert_eq!((code, decided()), (1, 0), "{shown}");
+    assert!(shown.contains("\u{1b}[32m    + Fix login\u{1b}[0m"), "{shown}");
+    assert!(
+        shown.contains("Approve version 7 of this change? [y/N]") && shown.contains("Nothing was decided."),
+        "{shown}"
+    );
+    // The agent's own escapes and overrides are visible, not obeyed.
+    assert!(shown.contains(r"Fix\u{1b}[2J login") && !shown.contains('\u{202e}'), "{shown}");
+    let (code, shown) = on_a_terminal(&home, &[KEY, ("NO_COLOR", "1")], &approve, "y\n");
+    assert_eq!((code, decided()), (0, 1), "{shown}");
+    assert!(!shown.contains('\u{1b}') && shown.contains("Approved; the change is approved now."), "{shown}");
+    let (code, shown) = on_a_terminal(&home, &[KEY], &[&approve[..], &["--yes"]].concat(), "");
+    assert_eq!((code, decided()), (0, 2), "{shown}");
+    assert!(!shown.contains("[y/N]"));
+}

@@ -63,7 +63,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     }
 }
 
-/// Loads and proves the configuration; warnings go to stderr.
+/// Loads and proves the configuration.
 fn configuration(flags: &Flags) -> Result<Loaded, Failure> {
     load(flags, &Environment::of_process()).map_err(|error| Failure::new(Exit::Config, error.to_string()))
 }

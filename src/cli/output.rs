@@ -8,7 +8,7 @@ use std::{
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::changes::visible::visible;
+use crate::changes::visible::{is_hidden, visible};
 
 /// A colour or weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,11 @@ impl Output {
         }
     }
 
+    /// A line of JSON.
+    pub fn json(&mut self, json: &str) -> io::Result<()> {
+        self.line(&harmless_json(json))
+    }
+
     /// A line of harmless text.
     pub fn line(&mut self, text: &str) -> io::Result<()> {
         self.text(text)?;
@@ -124,6 +129,28 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
         Cow::Borrowed(text) if !text.contains(['\n', '\t']) => Cow::Borrowed(text),
         text => Cow::Owned(text.replace('\n', "\\n").replace('\t', "\\t")),
     }
+}
+
+/// JSON for programs, and for a person who looks at it: what would be hidden in its texts is written as `\u` escapes,
+/// which means the same.
+pub fn harmless_json(json: &str) -> Cow<'_, str> {
+    if !json.chars().any(is_hidden) {
+        return Cow::Borrowed(json);
+    }
+    let mut out = String::with_capacity(json.len() + 32);
+    for c in json.chars() {
+        // Outside of texts JSON has no such characters but `\r`, which is white space there.
+        if c == '\r' {
+            continue;
+        }
+        if is_hidden(c) {
+            let mut units = [0; 2];
+            out.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
 }
 
 /// The text cut to so many columns, with `…` where something is missing.
@@ -179,6 +206,18 @@ mod tests {
     fn what_an_agent_wrote_stays_on_its_line() {
         assert_eq!(one_line("a\nb\tc\u{202e}\u{1b}[2J"), "a\\nb\\tc\\u{202e}\\u{1b}[2J");
         assert!(matches!(one_line("plain"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn json_hides_nothing_and_means_the_same() {
+        let json = serde_json::json!({"a\u{202e}": "x\u{200b}\u{7f}\u{e0041}\n\u{1b}y", "ä": 1}).to_string();
+        let shown = harmless_json(&format!("{json}\r")).into_owned();
+        assert!(shown.contains(r"a\u202e") && shown.contains(r"\u200b\u007f\udb40\udc41"), "{shown}");
+        assert!(!shown.chars().any(is_hidden) && shown.contains('ä'));
+        let (a, b): (serde_json::Value, serde_json::Value) =
+            (serde_json::from_str(&shown).unwrap(), serde_json::from_str(&json).unwrap());
+        assert_eq!(a, b);
+        assert!(matches!(harmless_json("{\n}"), Cow::Borrowed(_)));
     }
 
     #[test]

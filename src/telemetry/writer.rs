@@ -137,14 +137,43 @@ impl Write for Line<'_> {
 impl Drop for Line<'_> {
     fn drop(&mut self) {
         if !self.text.is_empty() {
-            self.writer.send(std::mem::take(&mut self.text));
+            self.writer.send(one_entry(std::mem::take(&mut self.text)));
         }
     }
+}
+
+/// Whatever line breaks are in an entry (a backtrace, or what a client calls itself) are indented: only we begin lines.
+fn one_entry(text: Vec<u8>) -> Vec<u8> {
+    let Some((b'\n', body)) = text.split_last() else { return text };
+    if !body.contains(&b'\n') {
+        return text;
+    }
+    let mut out = Vec::with_capacity(text.len() + 64);
+    for byte in body {
+        out.push(*byte);
+        if *byte == b'\n' {
+            out.extend_from_slice(b"    ");
+        }
+    }
+    out.push(b'\n');
+    out
 }
 
 impl<'a> MakeWriter<'a> for StderrWriter {
     type Writer = Line<'a>;
     fn make_writer(&'a self) -> Line<'a> {
         Line { writer: self, text: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_we_begin_lines() {
+        assert_eq!(one_entry(b"a\n".to_vec()), b"a\n");
+        assert_eq!(one_entry(b"a\nb\n\n".to_vec()), b"a\n    b\n    \n");
+        assert_eq!(one_entry(Vec::new()), b"");
     }
 }

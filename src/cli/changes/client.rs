@@ -46,7 +46,12 @@ pub fn target(args: &ChangesArgs) -> Result<Target, Failure> {
         Some(url) => url,
         None => {
             let config = configuration(&args.data.flags())?.config;
-            GatewayFile::read(&config.data).map_or_else(|| local_url(&config, config.listen), |gateway| gateway.url)
+            match GatewayFile::read(&config.data) {
+                // A certificate is for the public name, if there is one.
+                Some(GatewayFile { public_url: Some(url), .. }) if config.tls.is_some() => url,
+                Some(gateway) => gateway.url,
+                None => local_url(&config, config.listen),
+            }
         }
     };
     let url = parse_url(&text)?;
@@ -124,7 +129,7 @@ impl Answer {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.0).map_err(not_ours)
     }
-    /// As one line, with hidden characters still escaped or not as the gateway sent them: for programs.
+    /// The JSON as the gateway sent it.
     pub fn json_line(&self) -> Result<String, Failure> {
         let value: &serde_json::value::RawValue = serde_json::from_slice(&self.0).map_err(not_ours)?;
         Ok(value.get().to_owned())

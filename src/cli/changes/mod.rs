@@ -81,7 +81,7 @@ async fn list(
     whole.changes.truncate(limit);
     if json {
         let page = json!({ "changes": whole.changes, "nextCursor": whole.next_cursor, "counts": whole.counts });
-        out.line(&page.to_string())?;
+        out.json(&page.to_string())?;
         return Ok(Exit::Ok);
     }
     let changes: Vec<Change> = whole
@@ -103,7 +103,7 @@ async fn list(
 async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let answer = client.get(&["changes", id], &[]).await?;
     if json {
-        out.line(&answer.json_line()?)?;
+        out.json(&answer.json_line()?)?;
     } else {
         render::change(&answer.read()?, jiff::Timestamp::now(), out)?;
     }
@@ -149,7 +149,7 @@ async fn decision(
     });
     let answer = client.post(&["changes", &change.id, "decision"], &body).await.map_err(|r| stale(r, &change.id))?;
     if json {
-        out.line(&answer.json_line()?)?;
+        out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
     let after: Change = answer.read()?;
@@ -182,7 +182,7 @@ async fn settle(
     let body = json!({ "outcome": outcome, "comment": comment, "version": change.version });
     let answer = client.post(&["changes", &change.id, "settle"], &body).await.map_err(|r| stale(r, &change.id))?;
     if json {
-        out.line(&answer.json_line()?)?;
+        out.json(&answer.json_line()?)?;
     } else {
         out.line(&format!("Settled as {outcome}."))?;
     }

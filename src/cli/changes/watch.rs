@@ -118,7 +118,7 @@ fn take(event: &Event, seen: &mut Option<u64>, json: bool, out: &mut Output) -> 
     if json {
         // One line, whatever line breaks the stream had.
         let line = event.data.replace('\n', " ");
-        return Ok(out.line(&line)?);
+        return Ok(out.json(&line)?);
     }
     let Some(said) = said else { return Ok(()) };
     print(&said, out)
