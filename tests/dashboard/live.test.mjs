@@ -90,12 +90,13 @@ test('what others decide alters in place', async () => {
   await page.context().close();
 });
 
-test('after a lost connection nothing is missing and nothing is doubled', async () => {
+test('after a lost connection nothing is missing and nothing is doubled', async (t) => {
   const wire = await Wire.to(gateway.port);
+  t.after(() => wire.end());
   const page = await newPage(browser, wire);
   await signIn(page, wire, gateway.key('reviewer', 'alice'));
-  const kept = await gateway.proposeIssue('Rejected while away');
-  await row(page, 'Rejected while away').waitFor();
+  const kept = await gateway.proposeIssue('Rejected meanwhile');
+  await open(page, 'Rejected meanwhile');
   wire.cut();
   await page.locator('.connection', { hasText: 'Reconnecting' }).waitFor();
   for (const n of [1, 2, 3]) await gateway.proposeIssue(`While away ${n}`);
@@ -103,13 +104,16 @@ test('after a lost connection nothing is missing and nothing is doubled', async 
   await page.locator('.gone', { hasText: 'cannot be reached' }).waitFor();
   wire.mend();
   await live(page);
+  await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
+  await open(page, 'While away 1');
   await page.getByRole('searchbox').fill('while away');
   await page.locator('.pane-title', { hasText: '3 of' }).waitFor();
-  assert.equal(await row(page, 'Rejected while away').count(), 0);
+  await page.getByRole('searchbox').fill('');
+  await row(page, 'While away 3').waitFor();
+  assert.equal(await row(page, 'Rejected meanwhile').count(), 0);
   assert.equal(await page.locator('.gone').isVisible(), false);
   assertClean(page, disconnected);
   await page.context().close();
-  await wire.end();
 });
 
 test('the list catches up after the gateway was killed and started again', async () => {

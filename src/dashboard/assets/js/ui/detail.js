@@ -145,7 +145,8 @@ export class Detail {
 
   #show(current, { sudden = false, conflict = false } = {}) {
     const before = this.#shown;
-    if (before && before.change.version > current.change.version) return;
+    // What is on the screen already is not painted again, unless there is something to say about it.
+    if (before && (before.change.version > current.change.version || (before.change.version === current.change.version && !conflict))) return;
     this.#shown = current;
     const { change } = current;
     this.#baseline ??= current;
