@@ -177,17 +177,20 @@ impl Handler<SignOfLife> for Session {
 pub struct Disconnected {
     /// [`Pump::id`].
     pub pump: u64,
+    /// The peer said goodbye: it does not come back.
+    pub farewell: bool,
 }
 
 impl Handler<Disconnected> for Session {
     type Result = ();
 
-    fn handle(&mut self, Disconnected { pump }: Disconnected, ctx: &mut Self::Context) {
+    fn handle(&mut self, Disconnected { pump, farewell }: Disconnected, ctx: &mut Self::Context) {
         if self.pump.as_ref().is_none_or(|current| current.id != pump) {
             return;
         }
         self.pump = None;
-        let resumable = self.shared.transport == Transport::WebSocket
+        let resumable = !farewell
+            && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
         if !resumable {

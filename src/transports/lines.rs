@@ -137,7 +137,7 @@ where
         () = shared.ended.cancelled() => {}
         () = gateway.shutdown.cancelled() => last_answers(&shared).await,
     }
-    let _ = session.send(Disconnected { pump }).await;
+    let _ = session.send(Disconnected { pump, farewell: true }).await;
     if tokio::time::timeout(FLUSH, writing).await.is_err() {
         tracing::debug!("the peer did not read its last answers");
     }

@@ -124,7 +124,7 @@ impl Stream for PairBody {
 
 impl Drop for PairBody {
     fn drop(&mut self) {
-        self.addr.do_send(Disconnected { pump: self.id });
+        self.addr.do_send(Disconnected { pump: self.id, farewell: false });
     }
 }
 

@@ -32,6 +32,8 @@ struct WsPump {
     /// A text message that comes in several frames.
     partial: Option<BytesMut>,
     max: usize,
+    /// A close frame came in.
+    farewell: bool,
 }
 
 /// Switches the connection over; the pump attaches itself to the session.
@@ -49,6 +51,7 @@ pub fn start(
         cut,
         partial: None,
         max,
+        farewell: false,
     };
     ws::WsResponseBuilder::new(pump, request, payload).protocols(&[SUBPROTOCOL]).frame_size(max).start()
 }
@@ -63,7 +66,7 @@ impl Actor for WsPump {
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        self.session.do_send(Disconnected { pump: self.id });
+        self.session.do_send(Disconnected { pump: self.id, farewell: self.farewell });
     }
 }
 
@@ -138,6 +141,7 @@ impl StreamHandler<Result<ws::Message, ProtocolError>> for WsPump {
             }
             Ok(ws::Message::Pong(_)) => self.session.do_send(SignOfLife),
             Ok(ws::Message::Close(reason)) => {
+                self.farewell = true;
                 ctx.close(reason);
                 ctx.stop();
             }
