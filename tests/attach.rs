@@ -257,6 +257,43 @@ fn logs_that_nobody_reads_stall_nothing() {
     assert!(first["timestamp"].is_string() && first["level"].is_string(), "{first}");
 }
 
+/// A session whose `wait_for_change` is held, because nobody decides.
+fn with_a_held_call(home: &Home, arguments: &[&str]) -> Lines {
+    let mut agent = Lines::start(home, arguments);
+    agent.ask(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#);
+    agent.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    let call = |name: &str, arguments: &serde_json::Value| {
+        let params = serde_json::json!({"name": name, "arguments": arguments});
+        serde_json::json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}).to_string()
+    };
+    let projects = agent.ask(&call("list_projects", &serde_json::json!({})));
+    let project = &projects["result"]["structuredContent"]["projects"][0]["id"];
+    let issue = serde_json::json!({"projectId": project, "title": "x", "type": "Story"});
+    let change = agent.ask(&call("create_issue", &issue));
+    let change = &change["result"]["structuredContent"]["changeId"];
+    assert!(change.is_string(), "{change}");
+    agent.send(&call("wait_for_change", &serde_json::json!({"changeId": change})));
+    // It is under way, and others are answered meanwhile.
+    agent.ping("3");
+    agent
+}
+
+#[test]
+fn held_calls_are_abandoned_at_the_end() {
+    for arguments in [&["stdio"][..], &["stdio", "--standalone"]] {
+        let home = home();
+        let mut agent = with_a_held_call(&home, arguments);
+        agent.close();
+        let (code, rest, said) = agent.finish();
+        assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    }
+    let home = home();
+    let agent = with_a_held_call(&home, &["stdio"]);
+    signal(agent.pid(), Signal::TERM);
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+}
+
 #[test]
 fn standalone_serves_in_the_one_process() {
     let home = home();

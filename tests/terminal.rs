@@ -1,6 +1,6 @@
 //! The journey in the terminal, against the real gateway: an agent proposes, a person looks, decides and verifies.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod cli_support;
 

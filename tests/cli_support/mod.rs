@@ -194,6 +194,14 @@ impl Lines {
         assert!(answer["result"].is_object(), "{line}");
     }
 
+    /// Sends a line and takes the next one as its answer.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> serde_json::Value {
+        self.send(line);
+        let answer = self.line();
+        serde_json::from_str(&answer).unwrap_or_else(|e| self.dead(&format!("{e}: {answer:?}")))
+    }
+
     fn dead(&mut self, what: &str) -> ! {
         let _ = self.child.kill();
         let mut said = String::new();
