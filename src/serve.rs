@@ -43,6 +43,9 @@ use crate::{
     transports::{connections::Connection, http, lines, ws},
 };
 
+/// How long calls may still run where stdin is served.
+const STDIO_DRAIN: Duration = Duration::from_millis(300);
+
 /// How this process serves, beyond its configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -360,7 +363,8 @@ impl Running {
 
     async fn end(mut self) {
         let gateway = &self.gateway;
-        let drain = gateway.config.limits.drain;
+        // Who ends the process of a stdio server waits for it; what is still held then is given up.
+        let drain = gateway.config.limits.drain.min(if self.options.stdio { STDIO_DRAIN } else { Duration::MAX });
         self.file = None;
         gateway.shutdown.cancel();
         let quiet = async {

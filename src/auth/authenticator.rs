@@ -23,6 +23,7 @@ use super::{
 use crate::{
     config::{AuthMode, Config},
     protocol::{ErrorKind, McpError},
+    telemetry::metrics::{Cache, CacheMetrics},
 };
 
 /// How long a key is believed without asking the store: revocation takes effect within this.
@@ -164,6 +165,7 @@ impl Authenticator {
         if let Some((principal, checked)) = &known
             && now.saturating_duration_since(*checked) < FRESH
         {
+            CacheMetrics::of(Cache::Keys).hit();
             return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
         }
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
@@ -204,6 +206,7 @@ impl Authenticator {
         if let Some(hit) = self.cache.get(key)
             && now.saturating_duration_since(hit.checked) < FRESH
         {
+            CacheMetrics::of(Cache::Keys).hit();
             return Ok(Arc::clone(&hit.principal));
         }
         if let Some(principal) = self.look_up(key)? {
@@ -220,6 +223,7 @@ impl Authenticator {
     }
 
     fn look_up(&self, hash: &SecretHash) -> Result<Option<Arc<Principal>>, McpError> {
+        CacheMetrics::of(Cache::Keys).miss();
         let record = self.store.find_key(hash)?;
         // The index compared the hashes too, but not in constant time.
         let live = record.filter(|record| record.key.revoked_at.is_none() && secret::same(&record.hash, hash));

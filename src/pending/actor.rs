@@ -3,6 +3,7 @@
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
+use crate::telemetry::metrics as telemetry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, StreamHandler};
@@ -112,10 +113,10 @@ pub(super) struct Metrics {
 impl Metrics {
     pub(super) fn new() -> Self {
         Self {
-            proposed: metrics::counter!("countersign_changes_proposed_total"),
-            refused: metrics::counter!("countersign_changes_refused_total"),
+            proposed: metrics::counter!(telemetry::CHANGES_PROPOSED),
+            refused: metrics::counter!(telemetry::CHANGES_REFUSED),
             transitions: EventKind::ALL
-                .map(|kind| metrics::counter!("countersign_change_transitions_total", "event" => kind.as_str())),
+                .map(|kind| metrics::counter!(telemetry::CHANGE_TRANSITIONS, "event" => kind.as_str())),
         }
     }
 }

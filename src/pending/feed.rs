@@ -3,6 +3,7 @@
 //! A ring in memory with the store behind it: whoever falls behind the ring reads the store and joins again, so that
 //! nobody misses or repeats a change event, and nobody slows the writer. Each event is serialized once.
 
+use crate::telemetry::ConnectionGuard;
 use std::{
     borrow::Cow,
     collections::VecDeque,
@@ -156,6 +157,7 @@ impl Feed {
             behind: last < live.head,
             doubtful: last > live.head,
             replay: VecDeque::new(),
+            _counted: ConnectionGuard::subscriber(),
         })
     }
 
@@ -201,6 +203,7 @@ pub struct FeedSubscription {
     /// `last` was beyond the announced end; the store knows whether it exists.
     doubtful: bool,
     replay: VecDeque<Arc<FeedEvent>>,
+    _counted: ConnectionGuard,
 }
 
 impl FeedSubscription {

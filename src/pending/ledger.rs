@@ -1,5 +1,6 @@
 //! Accounts of what is not final: per principal, to bound it; per state, to show it; by time, to expire it.
 
+use crate::telemetry::metrics as telemetry;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
@@ -108,7 +109,7 @@ impl Counts {
     pub(super) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
         let states = ChangeState::ALL.map(|state| {
             let n = counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
-            let gauge = metrics::gauge!("countersign_changes", "state" => state.as_str());
+            let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
             gauge.set(approximate(n));
             (AtomicU64::new(n), gauge)
         });

@@ -14,7 +14,7 @@ use super::{
     outbox::Wake,
     shared::{Channel, SessionShared, Transport},
 };
-use crate::{gateway::Gateway, router::actor::SessionClosed};
+use crate::{gateway::Gateway, router::actor::SessionClosed, telemetry::ConnectionGuard};
 
 /// How a connection that closes is told why (RFC 6455 close codes).
 pub mod close {
@@ -42,6 +42,7 @@ pub struct Session {
     /// The peer has shown a sign of life since the last ping.
     alive: bool,
     pump: Option<Pump>,
+    _gauge: ConnectionGuard,
     /// A session that lost its connection ends when this fires.
     farewell: Option<SpawnHandle>,
 }
@@ -61,6 +62,7 @@ impl Session {
             heartbeat,
             alive: true,
             pump: None,
+            _gauge: ConnectionGuard::session(shared.transport),
             farewell: None,
         };
         let addr = session.start();

@@ -22,7 +22,10 @@ use crate::{
         method::Method,
         params::{self, LoggingLevel, Meta},
     },
-    telemetry::RequestMetrics,
+    telemetry::{
+        RequestMetrics,
+        metrics::{Cache, CacheMetrics},
+    },
 };
 
 /// Where a message came in: everything about it but its own text.
@@ -233,6 +236,9 @@ impl Door {
             }
         };
         let revision = exchange.revision();
+        let cache = CacheMetrics::of(Cache::Reads);
+        cache.miss();
+        group.iter().skip(1).for_each(|_| cache.hit());
         match serve(&exchange, first).await {
             Served::Reply(Ok(reply)) => {
                 let result = reply.finish(revision, &self.gateway);

@@ -7,6 +7,7 @@
 //!
 //! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, behind a fence.
 
+use crate::telemetry::metrics::{self as telemetry, Queue, queue_length};
 use std::{
     path::PathBuf,
     sync::{
@@ -70,10 +71,10 @@ pub(super) fn plain_commit() -> CommitFn {
 impl Writer {
     /// Runs until the queue's senders are gone.
     pub(super) fn run(mut self) {
-        let depth = metrics::gauge!("countersign_store_queue_length");
-        let commits = metrics::counter!("countersign_store_commits_total");
-        let sizes = metrics::histogram!("countersign_store_commit_changes");
-        let seconds = metrics::histogram!("countersign_store_commit_seconds");
+        let depth = queue_length(Queue::Store);
+        let commits = metrics::counter!(telemetry::STORE_COMMITS);
+        let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
+        let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
         while let Ok(first) = self.queue.recv() {
             let mut bytes = first.draft.body.len();
             let mut batch = vec![first];

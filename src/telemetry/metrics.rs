@@ -15,7 +15,6 @@ use metrics::{Counter, Gauge, Unit, counter, gauge};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
 
 use super::requests;
-use crate::changes::ChangeState;
 
 pub const REQUESTS: &str = "countersign_requests_total";
 pub const REQUEST_DURATION: &str = "countersign_request_duration_seconds";
@@ -29,7 +28,12 @@ pub const CACHE_MISSES: &str = "countersign_cache_misses_total";
 pub const CACHE_HIT_RATIO: &str = "countersign_cache_hit_ratio";
 pub const BREAKER_STATE: &str = "countersign_circuit_breaker_state";
 pub const CHANGES: &str = "countersign_changes";
-pub const CHANGE_EVENTS: &str = "countersign_change_events_total";
+pub const CHANGES_PROPOSED: &str = "countersign_changes_proposed_total";
+pub const CHANGES_REFUSED: &str = "countersign_changes_refused_total";
+pub const CHANGE_TRANSITIONS: &str = "countersign_change_transitions_total";
+pub const STORE_COMMITS: &str = "countersign_store_commits_total";
+pub const STORE_COMMIT_CHANGES: &str = "countersign_store_commit_changes";
+pub const STORE_COMMIT_DURATION: &str = "countersign_store_commit_seconds";
 pub const FEED_SUBSCRIBERS: &str = "countersign_feed_subscribers";
 pub const INFO: &str = "countersign_info";
 
@@ -41,7 +45,7 @@ enum Kind {
 }
 
 /// Name, kind, unit, HELP text.
-const TABLE: [(&str, Kind, Unit, &str); 15] = [
+const TABLE: [(&str, Kind, Unit, &str); 20] = [
     (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
     (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
     (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
@@ -54,7 +58,12 @@ const TABLE: [(&str, Kind, Unit, &str); 15] = [
     (CACHE_HIT_RATIO, Kind::Gauge, Unit::Count, "Share of a cache's look-ups since the start that it answered."),
     (BREAKER_STATE, Kind::Gauge, Unit::Count, "Circuit breaker of a provider: 0 closed, 1 half open, 2 open."),
     (CHANGES, Kind::Gauge, Unit::Count, "Changes in the store, by state."),
-    (CHANGE_EVENTS, Kind::Counter, Unit::Count, "Events in the lives of changes."),
+    (CHANGES_PROPOSED, Kind::Counter, Unit::Count, "Writes that became pending changes."),
+    (CHANGES_REFUSED, Kind::Counter, Unit::Count, "Proposals that were refused: limits, conflicts, the store."),
+    (CHANGE_TRANSITIONS, Kind::Counter, Unit::Count, "Steps in the lives of changes, by event."),
+    (STORE_COMMITS, Kind::Counter, Unit::Count, "Transactions committed by the store."),
+    (STORE_COMMIT_CHANGES, Kind::Histogram, Unit::Count, "Transitions that shared one commit."),
+    (STORE_COMMIT_DURATION, Kind::Histogram, Unit::Seconds, "Time of one commit, its sync to disk included."),
     (FEED_SUBSCRIBERS, Kind::Gauge, Unit::Count, "Subscribers of the feed."),
     (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
 ];
@@ -99,22 +108,14 @@ labels! {
         Outbox = "outbox",
         /// Writes waiting for the store's next commit.
         Store = "store",
-        /// Approved changes waiting to run.
-        Executor = "executor",
-        /// Held calls and waiters.
-        Waiters = "waiters",
     }
 }
 
 labels! {
     /// Caches whose hit rate is watched.
     Cache {
-        /// Encoded answers to lists (tools, resources, prompts).
-        Lists = "lists",
-        /// Reads shared within a batch or a moment.
+        /// Reads of a batch that one call answered.
         Reads = "reads",
-        /// Compiled input schemas.
-        Schemas = "schemas",
         /// Verified keys.
         Keys = "keys",
     }
@@ -268,9 +269,9 @@ pub struct CacheMetrics {
 impl CacheMetrics {
     #[must_use]
     pub fn of(cache: Cache) -> &'static Self {
-        static ALL: [OnceLock<CacheMetrics>; 4] = [const { OnceLock::new() }; 4];
-        // `cache as usize` is below 4, so `%` only tells the compiler so.
-        ALL[cache as usize % 4].get_or_init(|| Self {
+        static ALL: [OnceLock<CacheMetrics>; 2] = [const { OnceLock::new() }; 2];
+        // `cache as usize` is below 2, so `%` only tells the compiler so.
+        ALL[cache as usize % 2].get_or_init(|| Self {
             hits: counter!(CACHE_HITS, "cache" => cache.as_str()),
             misses: counter!(CACHE_MISSES, "cache" => cache.as_str()),
             counts: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -308,30 +309,4 @@ impl Names {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.contains(name) || (names.len() < limit && names.insert(name.to_owned()))
     }
-}
-
-/// Sets how many changes are in a state.
-#[allow(clippy::cast_precision_loss)]
-pub fn changes_in(state: ChangeState, count: u64) {
-    gauge!(CHANGES, "state" => state_label(state)).set(count as f64);
-}
-
-const fn state_label(state: ChangeState) -> &'static str {
-    match state {
-        ChangeState::Pending => "pending",
-        ChangeState::Approved => "approved",
-        ChangeState::Executing => "executing",
-        ChangeState::Applied => "applied",
-        ChangeState::Failed => "failed",
-        ChangeState::OutcomeUnknown => "outcome_unknown",
-        ChangeState::Rejected => "rejected",
-        ChangeState::Expired => "expired",
-        ChangeState::Withdrawn => "withdrawn",
-        ChangeState::Stale => "stale",
-    }
-}
-
-/// Counts an event of the feed, such as `change.created`.
-pub fn change_event(event: &'static str) {
-    counter!(CHANGE_EVENTS, "event" => event).increment(1);
 }

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::telemetry::{
         Cache, ConnectionGuard, Metrics,
-        metrics::{Breaker, CacheMetrics, breaker, change_event},
+        metrics::{Breaker, CacheMetrics, breaker},
     };
 
     fn value(text: &str, series: &str) -> Option<f64> {
@@ -273,9 +273,8 @@ mod tests {
         requests.record(Transport::Sse, Method::of("no/such"), Outcome::ClientError, Duration::ZERO);
         requests.error(ErrorKind::ResumeTooLate);
         breaker("tracker", Breaker::Open);
-        change_event("change.created");
-        CacheMetrics::of(Cache::Schemas).hit();
-        CacheMetrics::of(Cache::Schemas).miss();
+        CacheMetrics::of(Cache::Reads).hit();
+        CacheMetrics::of(Cache::Reads).miss();
         let guard = ConnectionGuard::connection(Transport::Stdio);
         let text = metrics.render();
         let got = |series: &str| value(&text, series).unwrap_or_else(|| panic!("{series} is not in:\n{text}"));
@@ -286,8 +285,7 @@ mod tests {
         assert_eq!(got(&format!("{bucket}+Inf\"}}")), 2.0);
         assert_eq!(got(r#"countersign_errors_total{code="RESUME_TOO_LATE"}"#), 1.0);
         assert_eq!(got(r#"countersign_circuit_breaker_state{provider="tracker"}"#), 2.0);
-        assert_eq!(got(r#"countersign_change_events_total{event="change.created"}"#), 1.0);
-        assert_eq!(got(r#"countersign_cache_hit_ratio{cache="schemas"}"#), 0.5);
+        assert_eq!(got(r#"countersign_cache_hit_ratio{cache="reads"}"#), 0.5);
         assert_eq!(got(r#"countersign_connections_active{transport="stdio"}"#), 1.0);
         assert!(got("countersign_error_ratio") > 0.0);
         drop(guard);

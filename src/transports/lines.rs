@@ -62,7 +62,8 @@ impl Framer {
         loop {
             let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
                 self.searched = self.buffer.len();
-                if self.buffer.len() > self.max {
+                // One more than the limit may be the `\r` of a line that is not over it.
+                if self.buffer.len() > self.max + usize::from(self.buffer.last() == Some(&b'\r')) {
                     self.buffer.clear();
                     self.searched = 0;
                     if !std::mem::replace(&mut self.skipping, true) {
@@ -90,8 +91,10 @@ impl Framer {
     }
 
     fn line(&self, mut line: Bytes) -> Option<Line> {
-        while line.last().is_some_and(|b| matches!(b, b'\n' | b'\r')) {
-            line.truncate(line.len() - 1);
+        for end in [b'\n', b'\r'] {
+            if line.last() == Some(&end) {
+                line.truncate(line.len() - 1);
+            }
         }
         if line.iter().all(u8::is_ascii_whitespace) {
             return None;
@@ -269,5 +272,9 @@ mod tests {
         let mut framer = Framer::new(5);
         framer.push(b"12345\n123456\n");
         assert_eq!(all(&mut framer), vec![message("12345"), Line::TooLong]);
+        framer.push(b"12345\r");
+        assert_eq!(all(&mut framer), vec![]);
+        framer.push(b"\n12345\r\n");
+        assert_eq!(all(&mut framer), vec![message("12345"), message("12345")]);
     }
 }
