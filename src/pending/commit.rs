@@ -111,18 +111,19 @@ impl Inner {
             StepError::Refused(McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"))
         };
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(full)?;
-        let bytes = Arc::clone(&self.place_bytes).try_acquire_many_owned(kibibytes(draft)).map_err(full)?;
+        let bytes = Arc::clone(&self.place_bytes).try_acquire_many_owned(self.kibibytes(draft)).map_err(full)?;
         Ok(Admission { _place: place, _bytes: bytes })
     }
 
     async fn admit_waiting(&self, draft: &Draft) -> Result<Admission, StepError> {
         let closed = |_| StepError::Store(StoreError::Closed);
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(closed)?;
-        let bytes = Arc::clone(&self.place_bytes).acquire_many_owned(kibibytes(draft)).await.map_err(closed)?;
+        let bytes = Arc::clone(&self.place_bytes).acquire_many_owned(self.kibibytes(draft)).await.map_err(closed)?;
         Ok(Admission { _place: place, _bytes: bytes })
     }
-}
 
-fn kibibytes(draft: &Draft) -> u32 {
-    u32::try_from(draft.body.len() / 1024 + 1).unwrap_or(u32::MAX)
+    /// What a draft takes of the queue's bytes: never more than there are, or it would wait for ever.
+    fn kibibytes(&self, draft: &Draft) -> u32 {
+        u32::try_from((draft.body.len() / 1024 + 1).min(self.config.queue_bytes / 1024)).unwrap_or(u32::MAX)
+    }
 }

@@ -33,9 +33,6 @@ use crate::{
 /// How often a check that could not be made is tried again before the change goes back to a person.
 const RECHECKS: u32 = 4;
 
-/// Between tries while the store does not work.
-const STORE_PAUSE: Duration = Duration::from_secs(1);
-
 /// Runs what is approved until the gateway closes, then waits for what is running.
 pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
@@ -90,13 +87,13 @@ async fn one(inner: &Inner, id: &str) {
         match attempt(inner, id, &mut tries).await {
             Ok(()) => return,
             // Nothing has been sent: looking again is safe, from the beginning.
-            Err(Retry(wait)) => pause(inner, wait).await,
+            Err(Retry) => pause(inner, inner.config.retry_pause).await,
         }
     }
 }
 
-/// Not yet, and nothing was sent: again after this time.
-struct Retry(Duration);
+/// Not yet, and nothing was sent: again after a pause.
+struct Retry;
 
 async fn attempt(inner: &Inner, id: &str, tries: &mut u32) -> Result<(), Retry> {
     let Some((change, provider)) = ready(inner, id, tries).await? else { return Ok(()) };
@@ -117,7 +114,7 @@ async fn ready(inner: &Inner, id: &str, tries: &mut u32) -> Result<Option<(Arc<C
         Ok(_) | Err(StoreError::Closed) => return Ok(None),
         Err(error) => {
             tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
-            return Err(Retry(STORE_PAUSE));
+            return Err(Retry);
         }
     };
     if inner.expired(&change) {
@@ -139,7 +136,7 @@ async fn ready(inner: &Inner, id: &str, tries: &mut u32) -> Result<Option<(Arc<C
             let early = inner.started.elapsed() < inner.config.provider_grace;
             if *tries < RECHECKS || (early && error.kind == ErrorKind::UpstreamUnavailable) {
                 *tries += 1;
-                return Err(Retry(Duration::from_millis(200 * u64::from((*tries).min(5)))));
+                return Err(Retry);
             }
             take(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
         }
@@ -154,7 +151,7 @@ async fn take(inner: &Inner, change: &Change, event: ChangeEvent) -> Result<Opti
         Ok(change) => Ok(Some(change)),
         Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
-            Err(Retry(STORE_PAUSE))
+            Err(Retry)
         }
         Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
         // Its outcome is unknown only where the store or the actor has ended: the next start finds out.

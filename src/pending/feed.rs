@@ -155,7 +155,7 @@ impl Feed {
             store: Arc::clone(&self.store),
             last,
             behind: last < live.head,
-            doubtful: last > live.head,
+            doubtful: (last > live.head).then_some(live.head),
             replay: VecDeque::new(),
             _counted: ConnectionGuard::subscriber(),
         })
@@ -200,8 +200,8 @@ pub struct FeedSubscription {
     last: u64,
     /// What comes next is in the store and perhaps no longer in the ring.
     behind: bool,
-    /// `last` was beyond the announced end; the store knows whether it exists.
-    doubtful: bool,
+    /// `last` is beyond what was announced then, which was this; the store knows whether it exists.
+    doubtful: Option<u64>,
     replay: VecDeque<Arc<FeedEvent>>,
     _counted: ConnectionGuard,
 }
@@ -221,7 +221,7 @@ impl FeedSubscription {
                 self.last = event.seq.unwrap_or(self.last);
                 return Some(event);
             }
-            if self.doubtful || self.behind {
+            if self.doubtful.is_some() || self.behind {
                 if let Err(error) = self.catch_up().await {
                     if !matches!(error, StoreError::Closed) {
                         tracing::warn!(%error, "a feed subscriber cannot be served from the store");
@@ -247,11 +247,12 @@ impl FeedSubscription {
     }
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
-        if self.doubtful {
-            // An event may be durable and read by someone before it is announced.
-            let head = self.store.heads().await?.event;
-            self.last = self.last.min(head);
-            self.doubtful = false;
+        if let Some(end) = self.doubtful {
+            // An event may be durable, and read by someone, before it is announced.
+            if self.last > self.store.heads().await?.event {
+                self.last = end;
+            }
+            self.doubtful = None;
             return Ok(());
         }
         let events = self.store.events_after(self.last, REPLAY).await?;

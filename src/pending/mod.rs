@@ -122,6 +122,8 @@ pub struct PendingConfig {
     pub concurrency: usize,
     /// How long after the start an approved change waits for its provider to appear.
     pub provider_grace: Duration,
+    /// Between tries of the Executor while the store does not work or a target cannot be looked at.
+    pub retry_pause: Duration,
     /// Waits ([`Changes::wait`]) at the same time.
     pub max_waiters: usize,
     /// How often expiry is looked for.
@@ -145,6 +147,7 @@ impl From<&ChangesConfig> for PendingConfig {
             write_timeout: Duration::from_secs(15),
             concurrency: 16,
             provider_grace: Duration::from_secs(30),
+            retry_pause: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
             feed_ring: 4096,

@@ -55,6 +55,8 @@ pub(super) struct Inner {
     /// Outcomes that cannot be recorded are given up.
     pub abandon: CancellationToken,
     executor_ended: Mutex<Option<oneshot::Receiver<()>>>,
+    /// The Executor has ended, in order or not.
+    executor_gone: CancellationToken,
 }
 
 /// What could not be started.
@@ -134,13 +136,16 @@ impl Changes {
             kill: CancellationToken::new(),
             abandon: CancellationToken::new(),
             executor_ended: Mutex::new(Some(executor_ended)),
+            executor_gone: CancellationToken::new(),
             config,
         });
         recover(&inner, &live, &approved).await?;
         // The actor has the last sender: when it ends, the Executor does.
         drop(approved);
         let running = Arc::clone(&inner);
+        let gone = inner.executor_gone.clone().drop_guard();
         executor.spawn(async move {
+            let _gone = gone;
             executor::run(running, to_run).await;
             let _ = ended.send(());
         });
@@ -148,10 +153,10 @@ impl Changes {
         Ok(Self { inner })
     }
 
-    /// Whether its actor and its store are alive. If not, only a restart of the process helps.
+    /// Whether its actor, its Executor and its store are alive. If not, only a restart of the process helps.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        self.inner.addr.connected() && self.inner.store.is_open()
+        self.inner.addr.connected() && !self.inner.executor_gone.is_cancelled() && self.inner.store.is_open()
     }
 
     /// Ends in order: no new work, running calls get until the deadline and are then of unknown outcome, subscribers

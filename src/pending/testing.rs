@@ -212,6 +212,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
         clock: Arc::new(move || Timestamp::now() + SignedDuration::from_secs(skew.load(Ordering::SeqCst))),
         // Tests expire by hand.
         expiry_interval: Duration::from_secs(3600),
+        retry_pause: Duration::from_millis(5),
         provider_grace: Duration::ZERO,
         ..PendingConfig::from(&Config::default().changes)
     }
@@ -242,7 +243,12 @@ impl Bench {
 
     /// In a directory of the caller's.
     pub async fn at(path: &Path, fake: Arc<Fake>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, SqliteOptions::default()).unwrap());
+        let store = Arc::new(SqliteStore::open(path, SqliteOptions::default()).unwrap());
+        Self::on(store, fake, skew, config).await
+    }
+
+    /// On a store of the caller's.
+    pub async fn on(store: Arc<dyn Store>, fake: Arc<Fake>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
         let changes = Changes::start(store, Arc::new(Directory(Arc::clone(&fake))), config).await.unwrap();
         Self { dir: Arc::new(tempfile::tempdir().unwrap()), fake, changes, skew }
     }

@@ -4,5 +4,6 @@ mod bounds;
 mod crashes;
 mod decisions;
 mod execution;
+mod failing_store;
 mod feeding;
 mod life;
