@@ -4,6 +4,7 @@
 //! transaction, after everything that the preview checked has been checked again.
 
 mod args;
+mod checks;
 mod completion;
 mod cursor;
 mod history;
@@ -11,6 +12,7 @@ mod model;
 mod plan;
 mod project_keys;
 mod prompts;
+mod queries;
 mod reads;
 mod refs;
 mod render;
@@ -36,9 +38,10 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::broadcast;
 
 use self::{
-    args::{GetIssue, ListIssues, ListProjects, Search, Write},
+    args::Write,
     history::Actor,
     prompts::Prompt,
+    queries::{GetIssue, ListIssues, ListProjects, Search},
     storage::{Storage, snapshot},
     uri::{Resource, SCHEME},
 };

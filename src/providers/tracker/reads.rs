@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    args::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
     cursor,
     history::{self, Entry},
     model::{IssueType, Status},
+    queries::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
     refs::{EntityRef, not_found},
     render,
     rows::{

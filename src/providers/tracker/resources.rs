@@ -5,9 +5,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    args::IssueFilter,
     history,
     model::Status,
+    queries::IssueFilter,
     reads::each_issue,
     refs::EntityRef,
     rows::{

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 
 use super::{
-    args::Search,
+    queries::Search,
     reads::answer,
     refs::not_found,
     render,

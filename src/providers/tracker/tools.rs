@@ -3,11 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    args::{
-        CURSOR_MAX, HOURS_MAX, NAME_MAX, PAGE_DEFAULT, PAGE_MAX, PROJECT_TEXT_MAX, QUERY_MAX, SEARCH_MAX, TEXT_MAX,
-        TITLE_MAX,
-    },
+    args::{HOURS_MAX, NAME_MAX, PROJECT_TEXT_MAX, TEXT_MAX, TITLE_MAX},
     model::Status,
+    queries::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, QUERY_MAX, SEARCH_MAX},
     schema::{
         child, comment, count, deleted, described, history_entry, input, issue, issue_line, issue_ref, issue_type,
         next_cursor, nullable, object, one_or_many, person, priority, project, project_ref, search_hit, status, text,
