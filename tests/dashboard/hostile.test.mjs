@@ -110,7 +110,7 @@ test('arguments are shown as they will run, not as a parser would print them', a
 
 test('very long texts are bounded until somebody asks for more', async () => {
   const page = await dashboard(browser, gateway);
-  const description = Array.from({ length: 1500 }, (_, i) => `Line ${i} ${'x'.repeat(30)}`).join('\n');
+  const description = Array.from({ length: 1200 }, (_, i) => `Line ${i} xx`).join('\n');
   await gateway.proposeIssue('A long story', { description: `${description}\n${'y'.repeat(6000)}` });
   await open(page, 'A long story');
   await page.locator('.lines .more').waitFor();

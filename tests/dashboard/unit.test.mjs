@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { differences } from '../../src/dashboard/assets/js/core/compare.js';
 import { Collection, matching } from '../../src/dashboard/assets/js/core/collection.js';
+import { Feed } from '../../src/dashboard/assets/js/core/feed.js';
 import { layout, sourceOf } from '../../src/dashboard/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/dashboard/assets/js/core/router.js';
 import { SseParser } from '../../src/dashboard/assets/js/core/sse.js';
@@ -142,6 +143,41 @@ test('what somebody looks at stays until they look away', () => {
   assert.equal(collection.size(['pending']), 2, 'it does not count any more');
   collection.keep(null);
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_1']);
+});
+
+test('the feed resumes where it was, drops what it has seen, and notices a gap', async () => {
+  globalThis.document = { addEventListener() {}, removeEventListener() {} };
+  globalThis.addEventListener = () => {};
+  globalThis.removeEventListener = () => {};
+  const event = (seq) => `id: ${seq}\nevent: change.created\ndata: {"type":"change.created","seq":${seq}}\n\n`;
+  const streams = [
+    'event: hello\ndata: {"type":"hello","seq":5}\n\n' + event(5) + event(6) + event(7),
+    ': resumed\n\n' + event(7) + event(8) + 'event: session.opened\ndata: {"type":"session.opened","session":{}}\n\n' + event(10),
+  ];
+  const told = [];
+  const resumedFrom = [];
+  await new Promise((resolve) => {
+    const feed = new Feed(async (signal, seq) => {
+      resumedFrom.push(seq);
+      if (resumedFrom.length === 2) return new Response('', { status: 503 });
+      return new Response(streams.shift());
+    }, {
+      hello: (seq) => told.push(`hello ${seq}`),
+      reset: () => told.push('reset'),
+      event: (e) => told.push(e.seq ?? e.type),
+      refused: () => told.push('refused'),
+      state: (state, { status }) => {
+        if (status) told.push(`HTTP ${status}`);
+        if (state === 'waiting' && streams.length === 0) {
+          feed.stop();
+          resolve();
+        }
+      },
+    });
+    feed.start();
+  });
+  assert.deepEqual(resumedFrom, [null, 7, 7]);
+  assert.deepEqual(told, ['hello 5', 6, 7, 'HTTP 503', 8, 'session.opened', 'reset', 10]);
 });
 
 test('filters want every word', () => {

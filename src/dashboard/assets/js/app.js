@@ -32,6 +32,7 @@ export class App {
   #parts;
   #grace = null;
   #recounting = null;
+  #refusal = null;
   #first = true;
   #ended = false;
   #onHash = () => this.#route();
@@ -64,7 +65,7 @@ export class App {
       hello: () => this.#inbox.reload(),
       reset: () => this.#resync(),
       event: (event) => this.#event(event),
-      state: (state) => this.#connection(state),
+      state: (state, info) => this.#connection(state, info),
       refused: (response) => this.#refused(response),
     });
     keys.bind('app', {
@@ -132,7 +133,7 @@ export class App {
       states: () => (state ? [state] : Object.keys(STATES)),
       onState: (chosen) => {
         go(routeTo('history', null, { state: chosen }));
-        requestAnimationFrame(() => this.element.querySelector(`.chip[data-state="${chosen}"]`)?.focus());
+        this.element.querySelector(`.chip[data-state="${chosen}"]`)?.focus();
       },
     });
   }
@@ -167,7 +168,7 @@ export class App {
     this.#view?.refresh();
   }
 
-  #connection(state) {
+  #connection(state, { status = null }) {
     const box = this.#parts.state;
     if (state === 'live') {
       clearTimeout(this.#grace);
@@ -185,6 +186,7 @@ export class App {
       fill(box, h('span', { class: 'pulse' }), h('span', null, state === 'waiting' ? 'Reconnecting…' : 'Connecting…'));
     }
     if (state === 'waiting') {
+      this.#refusal = status;
       this.#grace ??= setTimeout(() => this.#gone(), GRACE);
       if (!this.#parts.banner.hidden) this.#gone();
       if (this.#first && this.#inbox.status === 'idle') this.#inbox.reload();
@@ -193,9 +195,13 @@ export class App {
 
   #gone() {
     if (this.#ended) return;
-    this.#parts.banner.hidden = false;
-    if (this.#parts.banner.childNodes.length) return;
-    fill(this.#parts.banner, icon('unplugged'), h('span', null, h('strong', null, 'The gateway cannot be reached. '), 'What you see may be out of date; it catches up by itself.'),
+    const { banner } = this.#parts;
+    banner.hidden = false;
+    // Said once, and again only if it is something else: it is read aloud.
+    if (banner.dataset.refusal === String(this.#refusal)) return;
+    banner.dataset.refusal = String(this.#refusal);
+    const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway does not open the live feed now (HTTP ${this.#refusal}). `;
+    fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), 'What you see may be out of date; it catches up by itself.'),
       h('button', { type: 'button', onclick: () => this.#feed.retry() }, 'Try now'));
   }
 

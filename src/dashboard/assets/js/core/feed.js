@@ -21,7 +21,7 @@ export class Feed {
 
   /**
    * `open(signal, lastSeq)` returns a Response. `on`: `event(data)`, `hello(seq)`, `reset()` (the history is not the
-   * one we knew), `state('connecting'|'live'|'waiting', {delay, reason})`, `refused(response)` (401 or 403).
+   * one we knew), `state('connecting'|'live'|'waiting', {delay, status})`, where `status` is that of a gateway that answered with a refusal, `refused(response)` (401 or 403).
    */
   constructor(open, on) {
     this.#open = open;
@@ -65,7 +65,7 @@ export class Feed {
     const abort = new AbortController();
     this.#abort = abort;
     this.#on.state('connecting', {});
-    let reason = 'the stream ended';
+    let status = null;
     try {
       const response = await this.#open(abort.signal, this.#seq);
       if (response.status === 401 || response.status === 403) {
@@ -74,25 +74,25 @@ export class Feed {
         return;
       }
       if (!response.ok || !response.body) {
-        reason = `HTTP ${response.status}`;
+        status = response.status;
         await response.body?.cancel();
       } else {
         await this.#read(response.body, abort);
       }
-    } catch (error) {
-      reason = error instanceof Error ? error.message : String(error);
+    } catch {
+      // Whatever it was: the same is done about it.
     } finally {
       clearTimeout(this.#watchdog);
     }
-    if (!this.#stopped) this.#wait(reason);
+    if (!this.#stopped) this.#wait(status);
   }
 
-  #wait(reason) {
+  #wait(status) {
     const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempt);
     this.#attempt += 1;
     // Jitter, so that a hundred dashboards do not come back in the same instant.
     const delay = this.#attempt === 1 ? FIRST_DELAY : ceiling * (0.6 + 0.4 * Math.random());
-    this.#on.state('waiting', { delay, reason, attempt: this.#attempt });
+    this.#on.state('waiting', { delay, status });
     this.#timer = setTimeout(() => this.#connect(), delay);
   }
 

@@ -26,7 +26,9 @@ export function replaceRoute(hash) {
   dispatchEvent(new Event('hashchange'));
 }
 
-/** Goes there. */
+/** Goes there, at once. */
 export function go(hash) {
-  location.hash = hash;
+  if (hash === location.hash) return;
+  history.pushState(null, '', hash);
+  dispatchEvent(new Event('hashchange'));
 }

@@ -53,11 +53,11 @@ export function outcome(change) {
 export function result(change) {
   if (!change.result) return null;
   const { content = [], structuredContent, isError } = change.result;
-  const texts = content.map((block) => (block?.type === 'text' ? longText(String(block.text), { chars: 2000, lines: 30, className: 'block' })
+  const texts = content.map((block) => (block?.type === 'text' ? longText(String(block.text), { chars: 2000, lines: 14, className: 'block' })
     : h('p', { class: 'quiet' }, `A block of type ${visibleString(block?.type ?? 'unknown')}.`)));
   return section('Result', isError ? 'the tool says that it failed' : null, texts,
     structuredContent !== undefined && structuredContent !== null
-      && h('details', { class: 'fold-section' }, h('summary', null, 'Structured content'), jsonBlock(JSON.stringify(structuredContent), 'Structured content')));
+      && h('details', { class: 'fold-section' }, h('summary', null, 'Structured content'), h('div', { class: 'args' }, jsonBlock(JSON.stringify(structuredContent), 'Structured content'))));
 }
 
 export function changes(change) {

@@ -8,7 +8,7 @@ import { emphasis, foldEqual, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
 
 const LONG = 100;
-const FIRST_ROWS = 240;
+const FIRST_ROWS = 120;
 const STEP_ROWS = 600;
 
 /** The whole diff of a change. */

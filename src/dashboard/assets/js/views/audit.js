@@ -7,7 +7,7 @@ import { explain } from '../core/api.js';
 import { count, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { routeTo } from '../core/router.js';
-import { eventOf, stateOf } from '../core/vocab.js';
+import { eventName, eventOf, stateOf } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { actor } from '../ui/timeline.js';
@@ -148,7 +148,7 @@ export class AuditView {
       h('td', { class: 'nowrap', data: { label: 'When' } }, time(entry.at, 'day'), ' ', time(entry.at, 'clock')),
       h('td', { data: { label: 'Who' } }, actor(entry.actor)),
       h('td', { class: `tone-${tone}`, data: { label: 'What' } },
-        h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.from && entry.to && entry.from !== entry.to && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
+        h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
       all && h('td', { data: { label: 'Change' } }, h('a', { class: 'mono', href: routeTo('audit', entry.changeId) }, h('span', { class: 'sr-only' }, 'What happened to '), visible(short(entry.changeId, 12)))),
       h('td', { data: { label: 'Hash' } }, h('span', { class: 'hash', title: `after ${visibleString(entry.prevHash ?? '')}` },
