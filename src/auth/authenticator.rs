@@ -115,7 +115,7 @@ impl Authenticator {
         self.identify(authorization, peer).map(|identity| identity.principal)
     }
 
-    /// As [`Self::authenticate`], with the credential to ask about later ([`Self::still_valid`]).
+    /// As [`Self::authenticate`], with the credential to ask about later ([`Self::recheck`]).
     ///
     /// # Errors
     /// As [`Self::authenticate`].
