@@ -85,13 +85,13 @@ impl Tracker {
     /// A workflow that names no status, a file that cannot be opened, or one of a newer version.
     pub fn open(data_dir: &Path, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
-        let storage =
-            Storage::open(
-                data_dir,
-                |tx| {
-                    if config.sample_project { sample::fill(tx, Timestamp::now()) } else { Ok(()) }
-                },
-            )?;
+        let now = Timestamp::now();
+        let storage = Storage::open(data_dir, |tx, new| {
+            if new && config.sample_project {
+                sample::fill(tx, now)?;
+            }
+            config.people.iter().try_for_each(|name| writes::name_person(tx, name, &now_text(now)))
+        })?;
         let (events, _) = broadcast::channel(EVENTS);
         Ok(Arc::new(Self { storage: Arc::new(storage), workflow: Arc::new(workflow), events }))
     }

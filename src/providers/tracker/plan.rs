@@ -162,6 +162,7 @@ fn create_issue(conn: &Connection, new: &NewIssue) -> Result<Plan, McpError> {
     let set = |field, label, value: String| FieldChange::new(field, label, None, Some(value));
     let mut changes = vec![
         set("project", "Project", format!("{} {}", project.key, project.name)),
+        set("key", "Key", format!("{}-… (allotted when it is applied)", project.key)),
         set("type", "Type", new.kind.to_string()),
         set("title", "Title", new.title.clone()),
         set("status", "Status", Status::Backlog.to_string()),
@@ -183,7 +184,7 @@ fn create_issue(conn: &Connection, new: &NewIssue) -> Result<Plan, McpError> {
         operation: Operation::Create,
         entity: "issue",
         id: None,
-        label: format!("{} {} (its key is allotted when it is applied)", project.key, new.title),
+        label: format!("{} (new in {})", new.title, project.key),
         lock_key: project.id.clone(),
         summary: format!("Create {} “{}” in {}", new.kind, new.title, project.key),
         changes,
