@@ -189,6 +189,9 @@ impl Provider for Tracker {
                 "get_issue" => self.get_issue(arguments, ctx).await,
                 "list_projects" => {
                     let args = ListProjects::parse(arguments)?;
+                    if args.include_people {
+                        return self.storage.read_slow(&ctx.cancel, move |c| reads::list_projects(c, &args)).await;
+                    }
                     self.storage.read(|conn| reads::list_projects(conn, &args))
                 }
                 "list_issues" => self.list_issues(arguments, ctx).await,
@@ -228,7 +231,7 @@ impl Provider for Tracker {
         Box::pin(async move {
             let resource = Resource::parse(uri).ok_or_else(|| resources::unknown(uri))?;
             let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
-            if matches!(resource, Resource::Issue(_) | Resource::Project(_)) {
+            if matches!(resource, Resource::Issue(_)) {
                 return self.storage.read(|conn| {
                     snapshot(conn, |conn| resources::read(conn, &workflow, &resource, &uri)).map(|text| vec![text])
                 });

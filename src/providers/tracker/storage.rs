@@ -206,7 +206,7 @@ fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "trusted_schema", false)?;
-    conn.pragma_update(None, "cache_size", -8_000)?;
+    conn.pragma_update(None, "cache_size", -4_000)?;
     Ok(conn)
 }
 
@@ -277,6 +277,8 @@ fn not_committed(error: &rusqlite::Error) -> McpError {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::types::Value;
+
     use super::{
         super::{refs::EntityRef, rows::select_issue},
         *,
@@ -296,6 +298,14 @@ mod tests {
         assert_eq!(told, [true, false]);
         let path = dir.path().join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+        let storage = Storage::open(dir.path(), |_, _| Ok(())).unwrap();
+        let conn = lock(&storage.writer);
+        let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, Value>(0)).unwrap();
+        assert_eq!(pragma("journal_mode"), Value::Text("wal".into()));
+        assert_eq!((pragma("synchronous"), pragma("foreign_keys")), (Value::Integer(2), Value::Integer(1)));
+        drop(conn);
+        drop(storage);
 
         let conn = Connection::open(&path).unwrap();
         conn.pragma_update(None, "user_version", 99).unwrap();

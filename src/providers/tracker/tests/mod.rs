@@ -2,6 +2,7 @@
 
 mod conformity;
 mod hostile;
+mod invariants;
 mod reads;
 mod resources;
 mod runs;
