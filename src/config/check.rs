@@ -2,6 +2,8 @@
 
 use url::Url;
 
+use crate::changes::visible::is_hidden;
+
 use super::{
     AuthMode, Config,
     error::{Origin, Problem, quoted},
@@ -17,6 +19,15 @@ pub(super) fn status(name: &str) -> Result<(), Wrong> {
         return Ok(());
     }
     Err((format!("{} is not a status", quoted(name)), format!("Statuses are {}.", STATUSES.join(", "))))
+}
+
+/// The name of somebody whom issues can be assigned to.
+pub(super) fn person(name: &str) -> Result<(), Wrong> {
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    if fits {
+        return Ok(());
+    }
+    Err((format!("{} is not a person's name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
 }
 
 /// What a tool's further name begins with.

@@ -114,6 +114,8 @@ pub struct TrackerConfig {
     /// Allowed transitions by status name; empty is the default workflow.
     pub workflow: BTreeMap<String, Vec<String>>,
     pub sample_project: bool,
+    /// Names of people whom issues can be assigned to; they are added, never removed.
+    pub people: Vec<String>,
 }
 
 /// Further names for tools, tried in this order after the exact ones.

@@ -83,6 +83,7 @@ fn tracker(r: &mut Reader) -> TrackerConfig {
         enabled: r.truth("modules.tracker.enabled"),
         workflow: r.lists("modules.tracker.workflow", check::status),
         sample_project: r.truth("modules.tracker.sample_project"),
+        people: r.list("modules.tracker.people", check::person),
     }
 }
 

@@ -242,6 +242,7 @@ fn wrong_values_name_place_key_and_remedy() {
         ("public_url: 'ftp://a.example'", &["not an http"]),
         ("modules: { tracker: { workflow: { Todo: [Doing] } } }", &["`Doing` is not a status", "InProgress"]),
         ("modules: { tracker: { workflow: { Todo: Done } } }", &["map of lists"]),
+        ("modules: { tracker: { people: [' '] } }", &["not a person's name"]),
         ("policy: { default: none }", &["allow, review_writes, review_all, deny"]),
         ("log: { filter: 'a=loud' }", &["not a log filter"]),
         (

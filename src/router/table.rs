@@ -301,8 +301,12 @@ mod tests {
 
     fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let config =
-            TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project: false };
+        let config = TrackerConfig {
+            enabled: true,
+            workflow: std::collections::BTreeMap::new(),
+            sample_project: false,
+            people: Vec::new(),
+        };
         let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
         let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites });
         let aliases = Aliases::new(routes).unwrap();
@@ -341,8 +345,12 @@ mod tests {
     #[test]
     fn two_providers_of_one_name_are_refused_and_both_are_named() {
         let dir = tempfile::tempdir().unwrap();
-        let config =
-            TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project: false };
+        let config = TrackerConfig {
+            enabled: true,
+            workflow: std::collections::BTreeMap::new(),
+            sample_project: false,
+            people: Vec::new(),
+        };
         let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
         let policy = Policy::new(&PolicyConfig { default: PolicyDefault::Allow });
         let twice = [tracker.clone(), tracker];

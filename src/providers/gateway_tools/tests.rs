@@ -60,7 +60,8 @@ fn agent(name: &str) -> CallContext {
 impl Fixture {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let config = TrackerConfig { enabled: true, workflow: Default::default(), sample_project: true };
+        let config =
+            TrackerConfig { enabled: true, workflow: Default::default(), sample_project: true, people: vec![] };
         let tracker = Tracker::open(dir.path(), &config).unwrap();
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
         let directory = Arc::new(OnlyTracker(Arc::clone(&tracker)));

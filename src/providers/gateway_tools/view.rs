@@ -278,7 +278,10 @@ pub(super) fn describe(change: &Change) -> String {
     let _ = writeln!(out, "Operation: {}", operation_name(change.operation));
     let _ = writeln!(out, "Entity: {} {}", one_line(&target.entity_type, 64), one_line(&target.label, 300));
     let _ = writeln!(out, "Summary: {}", one_line(&change.summary, 400));
-    fields(&mut out, &change.diff);
+    // Once it is applied, the tool's answer says more than what was proposed.
+    if change.state != ChangeState::Applied {
+        fields(&mut out, &change.diff);
+    }
     for decision in &change.decisions {
         let verb = match decision.verdict {
             Verdict::Approve => "Approved",

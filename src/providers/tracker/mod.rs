@@ -85,13 +85,13 @@ impl Tracker {
     /// A workflow that names no status, a file that cannot be opened, or one of a newer version.
     pub fn open(data_dir: &Path, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
-        let storage =
-            Storage::open(
-                data_dir,
-                |tx| {
-                    if config.sample_project { sample::fill(tx, Timestamp::now()) } else { Ok(()) }
-                },
-            )?;
+        let now = Timestamp::now();
+        let storage = Storage::open(data_dir, |tx, new| {
+            if new && config.sample_project {
+                sample::fill(tx, now)?;
+            }
+            config.people.iter().try_for_each(|name| writes::name_person(tx, name, &now_text(now)))
+        })?;
         let (events, _) = broadcast::channel(EVENTS);
         Ok(Arc::new(Self { storage: Arc::new(storage), workflow: Arc::new(workflow), events }))
     }
@@ -189,6 +189,9 @@ impl Provider for Tracker {
                 "get_issue" => self.get_issue(arguments, ctx).await,
                 "list_projects" => {
                     let args = ListProjects::parse(arguments)?;
+                    if args.include_people {
+                        return self.storage.read_slow(&ctx.cancel, move |c| reads::list_projects(c, &args)).await;
+                    }
                     self.storage.read(|conn| reads::list_projects(conn, &args))
                 }
                 "list_issues" => self.list_issues(arguments, ctx).await,
@@ -228,7 +231,7 @@ impl Provider for Tracker {
         Box::pin(async move {
             let resource = Resource::parse(uri).ok_or_else(|| resources::unknown(uri))?;
             let (workflow, uri) = (Arc::clone(&self.workflow), uri.to_owned());
-            if matches!(resource, Resource::Issue(_) | Resource::Project(_)) {
+            if matches!(resource, Resource::Issue(_)) {
                 return self.storage.read(|conn| {
                     snapshot(conn, |conn| resources::read(conn, &workflow, &resource, &uri)).map(|text| vec![text])
                 });

@@ -5,7 +5,7 @@
 use rusqlite::Connection;
 
 use super::{
-    args::{NewIssue, Patch, Write},
+    args::{NewIssue, Patch, TITLE_MAX, Write},
     checks::{
         NAMED, article, check_chain, check_parent, live_issue, live_parent, live_person, live_project, parent_label,
         refused,
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     changes::{Operation, Preview, Target, diff::DiffBuilder, fingerprint},
     protocol::McpError,
+    providers::text::one_line,
 };
 
 /// What would be done.
@@ -92,7 +93,7 @@ impl Plan {
             operation,
             entity: "issue",
             id: Some(issue.id.clone()),
-            label: issue.label(),
+            label: label(&issue),
             lock_key: issue.id.clone(),
             summary,
             changes,
@@ -115,6 +116,15 @@ impl Plan {
             self.state.push(("parent.type", p.kind.to_string()));
         }
     }
+}
+
+/// A title or name as it stands in a sentence: on one line, nothing in it hidden. The diff has it as it is.
+fn shown(text: &str) -> std::borrow::Cow<'_, str> {
+    one_line(text, TITLE_MAX)
+}
+
+fn label(issue: &Issue) -> String {
+    format!("{} {}", issue.key, shown(&issue.title))
 }
 
 fn create_project(conn: &Connection, name: &str, key: Option<&str>, description: &str) -> Result<Plan, McpError> {
@@ -141,10 +151,10 @@ fn create_project(conn: &Connection, name: &str, key: Option<&str>, description:
         operation: Operation::Create,
         entity: "project",
         id: None,
-        label: format!("{key} {name}"),
+        label: format!("{key} {}", shown(name)),
         // A key that is free now must still be free when the next one is made.
         lock_key: "tracker:projects".to_owned(),
-        summary: format!("Create project “{name}” with the key {key}"),
+        summary: format!("Create project “{}” with the key {key}", shown(name)),
         changes,
         state: vec![("free project key", key.clone())],
         action: Action::CreateProject { key, name: name.to_owned(), description: description.to_owned() },
@@ -162,6 +172,7 @@ fn create_issue(conn: &Connection, new: &NewIssue) -> Result<Plan, McpError> {
     let set = |field, label, value: String| FieldChange::new(field, label, None, Some(value));
     let mut changes = vec![
         set("project", "Project", format!("{} {}", project.key, project.name)),
+        set("key", "Key", format!("{}-… (allotted when it is applied)", project.key)),
         set("type", "Type", new.kind.to_string()),
         set("title", "Title", new.title.clone()),
         set("status", "Status", Status::Backlog.to_string()),
@@ -183,9 +194,9 @@ fn create_issue(conn: &Connection, new: &NewIssue) -> Result<Plan, McpError> {
         operation: Operation::Create,
         entity: "issue",
         id: None,
-        label: format!("{} {} (its key is allotted when it is applied)", project.key, new.title),
+        label: format!("{} (new in {})", shown(&new.title), project.key),
         lock_key: project.id.clone(),
-        summary: format!("Create {} “{}” in {}", new.kind, new.title, project.key),
+        summary: format!("Create {} “{}” in {}", new.kind, shown(&new.title), project.key),
         changes,
         state: vec![("project", project.id.clone()), ("project.label", format!("{} {}", project.key, project.name))],
         action: Action::CreateIssue {
@@ -238,7 +249,7 @@ fn update_issue(conn: &Connection, issue: Issue, patch: &Patch) -> Result<Plan, 
         }
     }
     let names: Vec<&str> = changes.iter().map(|c| c.label).collect();
-    let summary = format!("Update {} “{}”: {}", issue.key, issue.title, names.join(", ").to_lowercase());
+    let summary = format!("Update {} “{}”: {}", issue.key, shown(&issue.title), names.join(", ").to_lowercase());
     let old_parent = issue.parent.clone();
     let action =
         Action::UpdateIssue { issue: Box::new(issue.clone()), patch: Box::new(patch.clone()), parent: parent.clone() };
@@ -302,7 +313,7 @@ fn update_status(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, 
             .with("requested", to.as_str())
             .with("allowed", allowed));
     }
-    let summary = format!("Move {} “{}” from {} to {to}", issue.key, issue.title, issue.status);
+    let summary = format!("Move {} “{}” from {} to {to}", issue.key, shown(&issue.title), issue.status);
     let changes = vec![FieldChange::new("status", "Status", Some(issue.status.to_string()), Some(to.to_string()))];
     let action = Action::UpdateStatus { issue: Box::new(issue.clone()), to };
     Ok(Plan::of_issue(Operation::Update, &issue, summary, changes, action))
@@ -319,8 +330,8 @@ fn assign(conn: &Connection, issue: Issue, assignee: Option<&str>) -> Result<Pla
         return Err(refused(message).with("issueId", issue.id));
     }
     let summary = match &assignee {
-        Some(person) => format!("Assign {} “{}” to {}", issue.key, issue.title, person.name),
-        None => format!("Leave {} “{}” without an assignee", issue.key, issue.title),
+        Some(person) => format!("Assign {} “{}” to {}", issue.key, shown(&issue.title), shown(&person.name)),
+        None => format!("Leave {} “{}” without an assignee", issue.key, shown(&issue.title)),
     };
     let changes = vec![FieldChange::new(
         "assignee",
@@ -341,9 +352,9 @@ fn comment(issue: Issue, content: &str) -> Plan {
         operation: Operation::Create,
         entity: "comment",
         id: None,
-        label: format!("on {}", issue.label()),
+        label: format!("on {}", label(&issue)),
         lock_key: issue.id.clone(),
-        summary: format!("Comment on {} “{}”", issue.key, issue.title),
+        summary: format!("Comment on {} “{}”", issue.key, shown(&issue.title)),
         changes: vec![FieldChange::new("content", "Comment", None, Some(content.to_owned()))],
         // Not the version: a comment on an issue stays right when a field of it changes.
         state: vec![("issue", issue.id.clone()), ("issue.label", issue.label())],
@@ -391,7 +402,7 @@ fn delete(conn: &Connection, issue: Issue) -> Result<Plan, McpError> {
         1 => " with 1 comment".to_owned(),
         n => format!(" with {n} comments"),
     };
-    let summary = format!("Delete {} {} “{}”{with}", issue.kind, issue.key, issue.title);
+    let summary = format!("Delete {} {} “{}”{with}", issue.kind, issue.key, shown(&issue.title));
     let action = Action::Delete { issue: Box::new(issue.clone()), comments };
     let mut plan = Plan::of_issue(Operation::Delete, &issue, summary, changes, action);
     plan.state.push(("comments", format!("{comments} {}", last.unwrap_or(0))));

@@ -243,9 +243,13 @@ fn triage(conn: &Connection, project: &Project) -> Sql<String> {
     Ok(out)
 }
 
+/// Hours of all these issues, and how many have no estimate. An issue whose children are among them is left out: its
+/// hours are theirs.
 fn hours_of(items: &[Item]) -> (f64, usize) {
-    let sum = items.iter().filter_map(|i| i.line.estimated_hours).map(|h| h.0).sum();
-    (sum, items.iter().filter(|i| i.line.estimated_hours.is_none()).count())
+    let is_parent = |i: &Item| items.iter().any(|child| child.line.parent_key.as_deref() == Some(&i.line.key));
+    let leaves: Vec<&Item> = items.iter().filter(|i| !is_parent(i)).collect();
+    let sum = leaves.iter().filter_map(|i| i.line.estimated_hours).map(|h| h.0).sum();
+    (sum, leaves.iter().filter(|i| i.line.estimated_hours.is_none()).count())
 }
 
 fn sprint_plan(conn: &Connection, project: &Project, capacity: f64, goal: Option<&str>) -> Sql<String> {

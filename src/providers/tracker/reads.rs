@@ -167,6 +167,25 @@ pub(super) fn each_issue(
     limit: usize,
     mut each: impl FnMut(&Row<'_>) -> Sql<()>,
 ) -> Result<(), McpError> {
+    let Some((sql, values)) = issue_query(conn, filter, after, limit)? else { return Ok(()) };
+    let read = || -> Sql<()> {
+        let mut statement = conn.prepare_cached(&sql)?;
+        let mut rows = statement.query(params_from_iter(values))?;
+        while let Some(row) = rows.next()? {
+            each(row)?;
+        }
+        Ok(())
+    };
+    read().map_err(|e| failed(&e))
+}
+
+/// The statement and its parameters; `None` if nothing can fit.
+pub(super) fn issue_query(
+    conn: &Connection,
+    filter: &IssueFilter,
+    after: Option<i64>,
+    limit: usize,
+) -> Result<Option<(String, Vec<Value>)>, McpError> {
     let mut sql = String::from(line_sql!());
     let mut values: Vec<Value> = Vec::new();
     let mut joint = " WHERE ";
@@ -214,7 +233,7 @@ pub(super) fn each_issue(
         }
     }
     if let Some(text) = &filter.text {
-        let Some(expression) = match_expression(text, true) else { return Ok(()) };
+        let Some(expression) = match_expression(text, true) else { return Ok(None) };
         and(&mut sql, "i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH ?)");
         values.push(expression.into());
     }
@@ -224,15 +243,7 @@ pub(super) fn each_issue(
     }
     sql.push_str(" ORDER BY i.id DESC LIMIT ?");
     values.push(i64::try_from(limit).unwrap_or(i64::MAX).into());
-    let read = || -> Sql<()> {
-        let mut statement = conn.prepare_cached(&sql)?;
-        let mut rows = statement.query(params_from_iter(values))?;
-        while let Some(row) = rows.next()? {
-            each(row)?;
-        }
-        Ok(())
-    };
-    read().map_err(|e| failed(&e))
+    Ok(Some((sql, values)))
 }
 
 #[derive(Serialize)]

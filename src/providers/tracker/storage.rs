@@ -73,11 +73,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Storage {
-    /// Opens or creates the file (mode 0600), brings its schema up to date, and calls `first` in the same
-    /// transaction where the file is new.
+    /// Opens or creates the file (mode 0600) and brings its schema up to date. `fill` is called in the same
+    /// transaction, and told whether the file is new.
     pub fn open(
         dir: &Path,
-        first: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+        fill: impl FnOnce(&Transaction<'_>, bool) -> rusqlite::Result<()>,
     ) -> Result<Self, TrackerError> {
         let path = dir.join(FILE);
         let io = |source| TrackerError::Io { path: path.clone(), source };
@@ -96,9 +96,7 @@ impl Storage {
         if found > MIGRATIONS.len() {
             return Err(TrackerError::Newer { path, found, known: MIGRATIONS.len() });
         }
-        if found < MIGRATIONS.len() {
-            migrate(&mut writer, first).map_err(db)?;
-        }
+        prepare(&mut writer, fill).map_err(db)?;
         Ok(Self {
             path,
             writer: Arc::new(Mutex::new(writer)),
@@ -208,7 +206,7 @@ fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     conn.pragma_update(None, "foreign_keys", true)?;
     conn.pragma_update(None, "trusted_schema", false)?;
-    conn.pragma_update(None, "cache_size", -8_000)?;
+    conn.pragma_update(None, "cache_size", -4_000)?;
     Ok(conn)
 }
 
@@ -218,9 +216,9 @@ fn version(conn: &Connection) -> rusqlite::Result<usize> {
     Ok(usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-fn migrate(
+fn prepare(
     conn: &mut Connection,
-    first: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    fill: impl FnOnce(&Transaction<'_>, bool) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Read again inside: another process may have been faster.
@@ -228,9 +226,7 @@ fn migrate(
     for sql in MIGRATIONS.iter().skip(found) {
         tx.execute_batch(sql)?;
     }
-    if found == 0 {
-        first(&tx)?;
-    }
+    fill(&tx, found == 0)?;
     tx.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))?;
     tx.commit()
 }
@@ -281,6 +277,8 @@ fn not_committed(error: &rusqlite::Error) -> McpError {
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::types::Value;
+
     use super::{
         super::{refs::EntityRef, rows::select_issue},
         *,
@@ -289,50 +287,51 @@ mod tests {
     #[test]
     fn the_file_is_private_and_its_schema_is_versioned() {
         let dir = tempfile::tempdir().unwrap();
-        let mut calls = 0;
-        drop(
-            Storage::open(dir.path(), |_| {
-                calls += 1;
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let fill = |_: &Transaction<'_>, new| {
+                told.push(new);
                 Ok(())
-            })
-            .unwrap(),
-        );
-        drop(
-            Storage::open(dir.path(), |_| {
-                calls += 1;
-                Ok(())
-            })
-            .unwrap(),
-        );
-        assert_eq!(calls, 1, "only a new file is filled");
+            };
+            drop(Storage::open(dir.path(), fill).unwrap());
+        }
+        assert_eq!(told, [true, false]);
         let path = dir.path().join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+        let storage = Storage::open(dir.path(), |_, _| Ok(())).unwrap();
+        let conn = lock(&storage.writer);
+        let pragma = |name: &str| conn.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, Value>(0)).unwrap();
+        assert_eq!(pragma("journal_mode"), Value::Text("wal".into()));
+        assert_eq!((pragma("synchronous"), pragma("foreign_keys")), (Value::Integer(2), Value::Integer(1)));
+        drop(conn);
+        drop(storage);
 
         let conn = Connection::open(&path).unwrap();
         conn.pragma_update(None, "user_version", 99).unwrap();
         drop(conn);
-        let error = Storage::open(dir.path(), |_| Ok(())).err().unwrap();
+        let error = Storage::open(dir.path(), |_, _| Ok(())).err().unwrap();
         assert!(matches!(error, TrackerError::Newer { found: 99, .. }), "{error}");
     }
 
     #[test]
     fn a_failed_first_fill_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        let broken = Storage::open(dir.path(), |tx| tx.execute_batch("INSERT INTO nowhere VALUES (1)"));
+        let broken = Storage::open(dir.path(), |tx, _| tx.execute_batch("INSERT INTO nowhere VALUES (1)"));
         assert!(broken.is_err());
-        let mut filled = false;
-        Storage::open(dir.path(), |_| {
-            filled = true;
+        let mut is_new = false;
+        let fill = |_: &Transaction<'_>, new| {
+            is_new = new;
             Ok(())
-        })
-        .unwrap();
-        assert!(filled);
+        };
+        Storage::open(dir.path(), fill).unwrap();
+        assert!(is_new);
     }
 
     #[test]
     fn readers_cannot_write() {
         let dir = tempfile::tempdir().unwrap();
-        let storage = Storage::open(dir.path(), |_| Ok(())).unwrap();
+        let storage = Storage::open(dir.path(), |_, _| Ok(())).unwrap();
         let result = storage.read(|conn| conn.execute("DELETE FROM people", []).map_err(|e| not_written(&e)));
         assert_eq!(result.unwrap_err().kind, ErrorKind::StoreUnavailable);
     }
@@ -340,7 +339,7 @@ mod tests {
     #[test]
     fn a_repeated_read_is_prepared_once() {
         let dir = tempfile::tempdir().unwrap();
-        let storage = Storage::open(dir.path(), |_| Ok(())).unwrap();
+        let storage = Storage::open(dir.path(), |_, _| Ok(())).unwrap();
         let again = storage.read(|conn| {
             for key in ["CORE-1", "CORE-2", "CORE-3"] {
                 let mut statement = select_issue(conn, &EntityRef::Key(key.into())).unwrap();
@@ -355,7 +354,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_read_ends_when_it_is_cancelled() {
         let dir = tempfile::tempdir().unwrap();
-        let storage = Arc::new(Storage::open(dir.path(), |_| Ok(())).unwrap());
+        let storage = Arc::new(Storage::open(dir.path(), |_, _| Ok(())).unwrap());
         let cancel = CancellationToken::new();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
         let token = cancel.clone();

@@ -97,6 +97,16 @@ fn ensure_person(conn: &Connection, principal: &Principal, at: &str, touched: &m
     conn.prepare_cached("SELECT id FROM people WHERE principal = ?1")?.query_row([&principal.name], |row| row.get(0))
 }
 
+/// Somebody who is only named, by the configuration: added unless there is one of that name.
+pub(super) fn name_person(conn: &Connection, name: &str, at: &str) -> Sql<()> {
+    conn.prepare_cached(
+        "INSERT INTO people (uuid, name, kind, created_at) SELECT ?1, ?2, 'person', ?3 \
+         WHERE NOT EXISTS (SELECT 1 FROM people WHERE name = ?2)",
+    )?
+    .execute(params![Uuid::new_v4().to_string(), name, at])?;
+    Ok(())
+}
+
 /// An issue ready to be inserted.
 pub(super) struct IssueRow<'a> {
     pub project: &'a Project,
@@ -257,7 +267,12 @@ impl Run<'_> {
             parent: parent.map(|p| p.rowid),
         };
         let (_, id, key) = insert_issue(self.conn, &row, &self.actor.name, &self.actor.at)?;
-        self.record(project.rowid, Some((&id, &key)), "created")?;
+        let mut set = self.plan.changes.clone();
+        if let Some(allotted) = set.iter_mut().find(|c| c.field == "key") {
+            allotted.after = Some(key.clone());
+        }
+        let subject = Subject { project: project.rowid, issue: Some((&id, &key)) };
+        record(self.conn, &subject, self.actor, "created", &set)?;
         touched.issue(&id, &key);
         touched.project(project);
         touched.parent(parent);

@@ -4,7 +4,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::json;
 
 use super::{Fixture, context};
-use crate::{protocol::ErrorKind, providers::Provider};
+use crate::{changes::visible::is_hidden, protocol::ErrorKind, providers::Provider};
 
 /// One runtime for all cases of a property.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -86,15 +86,18 @@ async fn a_cancelled_search_is_said_to_be_cancelled() {
 async fn markup_and_quotes_are_only_text() {
     let t = Fixture::empty();
     let project = t.project("CORE").await;
-    for title in ["<img src=x onerror=alert(1)>", "'; DROP TABLE issues; --", "\u{202e}gnp.exe", "%s%n", "🎉\u{0}x"] {
+    for title in
+        ["<img src=x onerror=alert(1)>", "'; DROP TABLE issues; --", "\u{202e}gnp.exe", "two\nlines", "🎉\u{0}x"]
+    {
         let made =
             t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": title })).await.unwrap();
         assert_eq!(made["issue"]["title"], title);
         let preview = t.preview("delete_issue", json!({ "issueId": made["issue"]["id"] })).await.unwrap();
-        assert!(
-            preview.target.label.ends_with(title),
-            "the preview shows what is there; showing it safely comes later"
-        );
+        let field = preview.diff.fields.iter().find(|f| f.field == "title").unwrap();
+        assert_eq!(field.before.as_deref(), Some(title), "the diff has what is there");
+        for line in [&preview.summary, &preview.target.label] {
+            assert!(!line.chars().any(|c| c == '\n' || is_hidden(c)), "{line:?}");
+        }
     }
     assert_eq!(t.call("list_issues", json!({})).await.unwrap()["issues"].as_array().unwrap().len(), 5);
 }

@@ -2,6 +2,7 @@
 
 mod conformity;
 mod hostile;
+mod invariants;
 mod reads;
 mod resources;
 mod runs;
@@ -28,7 +29,7 @@ pub(super) struct Fixture {
 }
 
 pub(super) fn config(sample_project: bool) -> TrackerConfig {
-    TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project }
+    TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
 }
 
 impl Fixture {

@@ -1,6 +1,9 @@
 use serde_json::{Value, json};
 
-use super::{Fixture, NOBODY, assert_invalid, assert_missing, string};
+use super::{
+    super::{queries::ListIssues, reads::issue_query},
+    Fixture, NOBODY, assert_invalid, assert_missing, string,
+};
 
 fn keys(answer: &Value) -> Vec<String> {
     answer["issues"].as_array().unwrap().iter().map(|i| string(&i["key"])).collect()
@@ -172,6 +175,51 @@ async fn search_follows_changes() {
     assert_eq!(hits("giraffe").await, 1);
     t.call("update_issue", json!({ "issueId": issue, "title": "elephant" })).await.unwrap();
     assert_eq!((hits("giraffe").await, hits("elephant").await), (0, 1));
+}
+
+#[tokio::test]
+async fn quick_listings_follow_an_index() {
+    let t = Fixture::sample();
+    let people = t.read("tracker://people").await.unwrap();
+    let id = &people["people"][0]["id"];
+    let quick = [
+        json!({}),
+        json!({ "projectId": "CORE" }),
+        json!({ "projectId": "CORE", "status": "Todo" }),
+        json!({ "assigneeId": id }),
+        json!({ "assigneeId": null }),
+        json!({ "parentId": "CORE-1" }),
+        json!({ "parentId": null }),
+    ];
+    for arguments in quick {
+        let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+        let filter = ListIssues::parse(&raw).unwrap().filter;
+        assert!(filter.is_quick(), "{arguments}");
+        for after in [None, Some(7)] {
+            let plan = t.tracker.storage.read(|conn| {
+                let (sql, values) = issue_query(conn, &filter, after, 20)?.unwrap();
+                let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+                let rows =
+                    statement.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).unwrap();
+                Ok(rows.collect::<Result<Vec<_>, _>>().unwrap())
+            });
+            let plan = plan.unwrap();
+            let wanted = if arguments == json!({}) { "i" } else { "i USING INDEX issues_by_" };
+            assert!(plan.iter().any(|step| step.contains(wanted)), "{arguments}: {plan:?}");
+            assert!(plan.iter().all(|step| !step.contains("TEMP B-TREE")), "{arguments}: {plan:?}");
+        }
+    }
+    for arguments in [
+        json!({ "status": "Todo" }),
+        json!({ "type": "Bug" }),
+        json!({ "text": "a" }),
+        json!({ "projectId": "CORE", "status": ["Todo", "Done"] }),
+        json!({ "projectId": "CORE", "assigneeId": id }),
+        json!({ "parentId": "CORE-1", "assigneeId": id }),
+    ] {
+        let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+        assert!(!ListIssues::parse(&raw).unwrap().filter.is_quick(), "{arguments}");
+    }
 }
 
 /// What this thread has had of the processor.

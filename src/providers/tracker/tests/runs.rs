@@ -32,6 +32,7 @@ async fn history_says_who_what_when_and_through_which_change() {
         .collect();
     assert_eq!(told.len(), 3);
     assert_eq!((told[0].0.as_str(), told[0].1.as_str(), told[0].2.as_str()), ("alice", "created", "chg_create"));
+    assert!(told[0].3.as_array().unwrap().contains(&json!({ "field": "key", "before": null, "after": key })));
     assert_eq!(told[1].3, json!([{ "field": "title", "before": "Old", "after": "New" }]));
     assert_eq!(told[2].3, json!([{ "field": "status", "before": "Backlog", "after": "Todo" }]));
     assert_eq!(history["total"], 3);
@@ -162,6 +163,22 @@ async fn watchers_hear_of_every_resource_that_reads_differently() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn people_of_the_configuration_can_be_assigned() {
+    let mut config = config(true);
+    config.people = vec!["Mara Lindqvist".into(), "Ada".into()];
+    let t = Fixture::with(&config);
+    let people = t.read("tracker://people").await.unwrap();
+    let names: Vec<_> = people["people"].as_array().unwrap().iter().map(|p| string(&p["name"])).collect();
+    assert_eq!(names, ["Ada", "Jonas Weber", "Mara Lindqvist", "Priya Raman", "Tomás Herrera"]);
+    t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
+    // A later start adds, and takes nobody away.
+    config.people = vec!["Ada".into(), "Bo".into()];
+    let again = Tracker::open(t.dir.path(), &config).unwrap();
+    let t = Fixture { tracker: again, dir: t.dir };
+    assert_eq!(t.read("tracker://people").await.unwrap()["people"].as_array().unwrap().len(), 7);
 }
 
 #[tokio::test]

@@ -62,12 +62,14 @@ async fn create_issue_with_all_fields() {
     });
     let preview = t.preview("create_issue", arguments.clone()).await.unwrap();
     assert_eq!(preview.summary, "Create Task “Fix login” in CORE");
+    assert_eq!(preview.target.label, "Fix login (new in CORE)");
     assert_eq!(preview.target.lock_key, project);
     assert_eq!(preview.target.id, None);
     assert_eq!(
         fields(&preview),
         [
             ("project", None, Some("CORE Project CORE")),
+            ("key", None, Some("CORE-… (allotted when it is applied)")),
             ("type", None, Some("Task")),
             ("title", None, Some("Fix login")),
             ("status", None, Some("Backlog")),
