@@ -219,11 +219,9 @@ export class ChangesView {
     const { id } = this.#detail;
     this.cursor = id;
     go(routeTo(this.#name, null, this.#query));
-    requestAnimationFrame(() => {
-      this.#list.setActive(id, { reveal: true });
-      this.#list.focus();
-      this.#list.setActive(null);
-    });
+    this.#list.setActive(id, { reveal: true });
+    this.#list.focus();
+    this.#list.setActive(null);
   }
 
   keys() {
