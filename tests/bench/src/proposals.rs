@@ -1,4 +1,4 @@
-//! Durable proposals a second, beside raw SQLite group commits of rows of the same size by as many writers.
+//! Durable proposals a second, beside raw SQLite group commits: the rows that a proposal writes, by as many writers.
 
 use std::{
     path::Path,
@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use rusqlite::{Connection, types::Value};
 use serde_json::json;
 
 use crate::{
@@ -20,12 +21,12 @@ const WRITERS: usize = 64;
 
 pub async fn run(setting: &Setting) -> Result<()> {
     report::section(
-        "Durable proposals, beside raw SQLite group commits (WAL, synchronous=FULL, same writers, same bytes a row)",
+        "Durable proposals, beside raw SQLite group commits of the same rows (WAL, synchronous=FULL, as many writers)",
         "scripts/bench proposals",
     );
     let time = if setting.quick { Duration::from_secs(2) } else { Duration::from_secs(6) };
     let big = "1000000000";
-    let env = [("COUNTERSIGN_CHANGES__MAX_PENDING", "10000000"), ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", big)];
+    let env = [("COUNTERSIGN_CHANGES__MAX_PENDING", "1000000"), ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", big)];
     let gateway = Server::gateway(setting, &env).await?;
     let key = gateway.reviewer(setting)?;
     let mut http = Http::connect(gateway.port).await?;
@@ -42,18 +43,33 @@ pub async fn run(setting: &Setting) -> Result<()> {
     let (_, whole, head) = http.exchange(change.as_bytes()).await?;
     let bytes = whole - head;
 
+    let commits = commits_so_far(&mut http, gateway.port).await?;
     let (cpu, since, end) = (gateway.cpu()?, Instant::now(), Instant::now() + time);
     let local = tokio::task::LocalSet::new();
     let proposed = local
         .run_until(async {
-            let writers: Vec<_> = (0..WRITERS)
+            let writers: Vec<_> = (0..WRITERS as u64)
                 .map(|writer| {
                     let (project, port) = (project.clone(), gateway.port);
                     tokio::task::spawn_local(async move {
                         let mut http = Http::connect(port).await?;
                         let mut count = 0u64;
+                        // Made once, so that the load costs little beside what it measures.
+                        let request = proposal(port, &project, TITLE);
+                        let at = request
+                            .windows(TITLE.len())
+                            .position(|part| part == TITLE.as_bytes())
+                            .context("no title")?;
+                        let mut request = request;
                         while Instant::now() < end {
-                            propose(&mut http, port, &project, &format!("Proposal {count} of {writer}")).await?;
+                            let title = format!("{:0width$}", count * 1_000 + writer, width = TITLE.len());
+                            request[at..at + TITLE.len()].copy_from_slice(title.as_bytes());
+                            let (status, _, head) = http.exchange(&request).await?;
+                            ensure!(
+                                status == 200 && has(http.body(head), b"chg_"),
+                                "{}",
+                                String::from_utf8_lossy(http.body(head))
+                            );
                             count += 1;
                         }
                         anyhow::Ok(count)
@@ -69,36 +85,97 @@ pub async fn run(setting: &Setting) -> Result<()> {
         .await?;
     let ours = proposed as f64 / since.elapsed().as_secs_f64();
     let cpu = (gateway.cpu()? - cpu).as_secs_f64() * 1e6 / proposed as f64;
+    let grouped = proposed as f64 / (commits_so_far(&mut http, gateway.port).await? - commits);
     // On the same file system as the gateway's data.
     let folder = tempfile::tempdir_in(gateway.data())?;
-    let (rows, commits) = raw(folder.path(), bytes, time)?;
-    let theirs = rows as f64 / time.as_secs_f64();
+    let (changes, commits) = raw(&gateway.data().join("countersign.db"), folder.path(), &first, time)?;
+    let theirs = changes as f64 / time.as_secs_f64();
     line(
         "proposals",
-        &format!("{ours:7.0} a second by {WRITERS} clients, {cpu:.0} µs CPU each, {bytes} bytes a change"),
+        &format!(
+            "{ours:7.0} a second by {WRITERS} clients, {grouped:4.1} a commit, {cpu:.0} µs CPU each, {bytes} bytes of JSON"
+        ),
     );
     line(
         "raw group commits",
-        &format!("{theirs:7.0} rows a second, {:.1} rows a commit", rows as f64 / commits.max(1) as f64),
+        &format!("{theirs:7.0} a second by {WRITERS} writers, {:4.1} a commit", changes as f64 / commits as f64),
     );
     goal("", format!("{:.2} times raw", ours / theirs), "≥ 0.5 times", ours / theirs >= 0.5);
     Ok(())
 }
 
-async fn propose(http: &mut Http, port: u16, project: &str, title: &str) -> Result<String> {
+/// Commits of the gateway's store, as it counts them itself.
+async fn commits_so_far(http: &mut Http, port: u16) -> Result<f64> {
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let (_, _, head) = http.exchange(request.as_bytes()).await?;
+    let text = String::from_utf8_lossy(http.body(head)).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("countersign_store_commits_total"));
+    Ok(line.and_then(|line| line.rsplit(' ').next()).context("no count of commits in /metrics")?.parse()?)
+}
+
+/// A title that is replaced in the bytes of a request.
+const TITLE: &str = "000000000000000000000000";
+
+/// The request that proposes an issue of that title.
+fn proposal(port: u16, project: &str, title: &str) -> Vec<u8> {
     let arguments = json!({"projectId": project, "title": title, "type": "Story", "description": "As long as one is."});
-    let answer =
-        http.json(&modern(port, "tools/call", json!({"name": "create_issue", "arguments": arguments}))).await?;
+    modern(port, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
+}
+
+fn has(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+async fn propose(http: &mut Http, port: u16, project: &str, title: &str) -> Result<String> {
+    let answer = http.json(&proposal(port, project, title)).await?;
     Ok(answer["result"]["structuredContent"]["changeId"].as_str().context("no change")?.to_owned())
 }
 
-/// Writers that wait for their row to be durable; one thread that commits whatever has come. Gives rows and commits.
-fn raw(folder: &Path, bytes: usize, time: Duration) -> Result<(u64, u64)> {
-    let connection = rusqlite::Connection::open(folder.join("raw.db"))?;
-    connection.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-         CREATE TABLE rows (id INTEGER PRIMARY KEY, body BLOB NOT NULL);",
-    )?;
+/// The rows of one change in one table, to be written again and again under other ids.
+struct Template {
+    insert: String,
+    row: Vec<Value>,
+}
+
+impl Template {
+    /// The row of the change `n`: another number, another id, otherwise the same.
+    fn row(&self, n: i64, old: &str, new: &str) -> Vec<Value> {
+        let mut row = self.row.clone();
+        row[0] = Value::Integer(n);
+        for value in &mut row {
+            if matches!(value, Value::Text(text) if text == old) {
+                *value = Value::Text(new.to_owned());
+            }
+        }
+        row
+    }
+}
+
+/// What the gateway's store holds of one change: its tables and indexes, and the rows that a proposal writes.
+fn copied(store: &Path, raw: &Connection, change: &str) -> Result<Vec<Template>> {
+    let store = Connection::open_with_flags(store, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    let mut templates = Vec::new();
+    for (table, column) in [("changes", "id"), ("events", "change_id"), ("audit", "change_id")] {
+        let mut schema = store
+            .prepare("SELECT sql FROM sqlite_master WHERE tbl_name = ?1 AND sql IS NOT NULL ORDER BY type DESC")?;
+        for sql in schema.query_map([table], |row| row.get::<_, String>(0))? {
+            raw.execute_batch(&sql?)?;
+        }
+        let mut statement = store.prepare(&format!("SELECT * FROM {table} WHERE {column} = ?1"))?;
+        let width = statement.column_count();
+        let row = statement.query_row([change], |row| (0..width).map(|index| row.get(index)).collect())?;
+        let marks = vec!["?"; width].join(", ");
+        templates.push(Template { insert: format!("INSERT INTO {table} VALUES ({marks})"), row });
+    }
+    Ok(templates)
+}
+
+/// Writers that wait for their change to be durable; one thread that commits whatever has come: the same rows in the
+/// same tables and indexes as a proposal's, and nothing else. Gives changes and commits.
+fn raw(store: &Path, folder: &Path, change: &str, time: Duration) -> Result<(u64, u64)> {
+    let connection = Connection::open(folder.join("raw.db"))?;
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")?;
+    let templates = copied(store, &connection, change)?;
     let (sender, queue): (SyncSender<SyncSender<()>>, Receiver<SyncSender<()>>) = sync_channel(WRITERS);
     let end = Instant::now() + time;
     let writers: Vec<_> = (0..WRITERS)
@@ -111,20 +188,20 @@ fn raw(folder: &Path, bytes: usize, time: Duration) -> Result<(u64, u64)> {
         })
         .collect();
     drop(sender);
-    let body = vec![b'x'; bytes];
-    let (mut rows, mut commits) = (0, 0);
+    let (mut changes, mut commits) = (0, 0);
     while let Ok(first) = queue.recv() {
         let mut group = vec![first];
         group.extend(queue.try_iter());
         connection.execute_batch("BEGIN IMMEDIATE")?;
-        {
-            let mut insert = connection.prepare_cached("INSERT INTO rows (body) VALUES (?1)")?;
-            for _ in &group {
-                insert.execute([&body])?;
+        for _ in &group {
+            changes += 1;
+            let id = format!("chg_{changes:024}");
+            for template in &templates {
+                let row = template.row(changes, change, &id);
+                connection.prepare_cached(&template.insert)?.execute(rusqlite::params_from_iter(row))?;
             }
         }
         connection.execute_batch("COMMIT")?;
-        rows += group.len() as u64;
         commits += 1;
         for done in group {
             let _ = done.send(());
@@ -133,5 +210,5 @@ fn raw(folder: &Path, bytes: usize, time: Duration) -> Result<(u64, u64)> {
     for writer in writers {
         let _ = writer.join();
     }
-    Ok((rows, commits))
+    Ok((u64::try_from(changes)?, commits))
 }
