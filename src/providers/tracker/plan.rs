@@ -93,7 +93,7 @@ impl Plan {
             operation,
             entity: "issue",
             id: Some(issue.id.clone()),
-            label: label(&issue),
+            label: label(issue),
             lock_key: issue.id.clone(),
             summary,
             changes,
