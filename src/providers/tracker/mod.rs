@@ -8,6 +8,7 @@ mod checks;
 mod completion;
 mod cursor;
 mod history;
+mod inserts;
 mod model;
 mod plan;
 mod project_keys;
@@ -90,7 +91,7 @@ impl Tracker {
             if new && config.sample_project {
                 sample::fill(tx, now)?;
             }
-            config.people.iter().try_for_each(|name| writes::name_person(tx, name, &now_text(now)))
+            config.people.iter().try_for_each(|name| inserts::name_person(tx, name, &now_text(now)))
         })?;
         let (events, _) = broadcast::channel(EVENTS);
         Ok(Arc::new(Self { storage: Arc::new(storage), workflow: Arc::new(workflow), events }))

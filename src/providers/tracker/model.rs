@@ -145,6 +145,16 @@ impl Issue {
     pub fn label(&self) -> String {
         format!("{} {}", self.key, self.title)
     }
+
+    /// The same as it stands in a sentence.
+    pub fn shown_label(&self) -> String {
+        format!("{} {}", self.key, shown(&self.title))
+    }
+}
+
+/// A title or name as it stands in a sentence: on one line, nothing in it hidden. The diff has it as it is.
+pub(super) fn shown(text: &str) -> std::borrow::Cow<'_, str> {
+    crate::providers::text::one_line(text, super::args::TITLE_MAX)
 }
 
 /// One field that a write sets, as text before and after: what the diff shows and the history keeps.

@@ -5,12 +5,12 @@
 use rusqlite::Connection;
 
 use super::{
-    args::{NewIssue, Patch, TITLE_MAX, Write},
+    args::{NewIssue, Patch, Write},
     checks::{
         NAMED, article, check_chain, check_parent, live_issue, live_parent, live_person, live_project, parent_label,
         refused,
     },
-    model::{FieldChange, Issue, Parent, Person, Project, Status},
+    model::{FieldChange, Issue, Parent, Person, Project, Status, shown},
     project_keys,
     refs::EntityRef,
     rows::{children, find_project},
@@ -20,7 +20,6 @@ use super::{
 use crate::{
     changes::{Operation, Preview, Target, diff::DiffBuilder, fingerprint},
     protocol::McpError,
-    providers::text::one_line,
 };
 
 /// What would be done.
@@ -93,7 +92,7 @@ impl Plan {
             operation,
             entity: "issue",
             id: Some(issue.id.clone()),
-            label: label(issue),
+            label: issue.shown_label(),
             lock_key: issue.id.clone(),
             summary,
             changes,
@@ -116,15 +115,6 @@ impl Plan {
             self.state.push(("parent.type", p.kind.to_string()));
         }
     }
-}
-
-/// A title or name as it stands in a sentence: on one line, nothing in it hidden. The diff has it as it is.
-fn shown(text: &str) -> std::borrow::Cow<'_, str> {
-    one_line(text, TITLE_MAX)
-}
-
-fn label(issue: &Issue) -> String {
-    format!("{} {}", issue.key, shown(&issue.title))
 }
 
 fn create_project(conn: &Connection, name: &str, key: Option<&str>, description: &str) -> Result<Plan, McpError> {
@@ -352,7 +342,7 @@ fn comment(issue: Issue, content: &str) -> Plan {
         operation: Operation::Create,
         entity: "comment",
         id: None,
-        label: format!("on {}", label(&issue)),
+        label: format!("on {}", issue.shown_label()),
         lock_key: issue.id.clone(),
         summary: format!("Comment on {} “{}”", issue.key, shown(&issue.title)),
         changes: vec![FieldChange::new("content", "Comment", None, Some(content.to_owned()))],

@@ -7,11 +7,11 @@ use uuid::Uuid;
 use super::{
     args::NewIssue,
     history::{Actor, Subject, record},
+    inserts::{IssueRow, insert_comment, insert_issue, insert_project},
     model::{FieldChange, IssueType, Priority, Status},
     now_text,
     rows::Sql,
     sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, Sample},
-    writes::{IssueRow, insert_comment, insert_issue, insert_project},
 };
 
 /// Fills an empty tracker. Times lie in the days before `now`.
