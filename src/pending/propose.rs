@@ -47,7 +47,8 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
 
 fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     check(inner, &proposal)?;
-    let draft = record::draft(record::created(new_change(inner, proposal)), None)?;
+    let key_id = proposal.proposer.key_id.clone();
+    let draft = record::draft(record::created(new_change(inner, proposal)), key_id.as_deref())?;
     if draft.body.len() > inner.config.max_change_bytes {
         return Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
             .with("max", inner.config.max_change_bytes)

@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
     sync::Arc,
 };
@@ -38,28 +38,37 @@ pub fn lock_data_dir(dir: &Path) -> Result<DataLock, LockError> {
     ensure_data_dir(dir)?;
     let path = dir.join(LOCK_FILE);
     let fail = |source| StoreError::DataDir { path: path.clone(), source: Arc::new(source) };
-    let mut file = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(fail)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            // The holder may be writing its note right now: an empty or cut note is no error.
-            let _ = (&mut file).take(4096).read_to_string(&mut holder);
-            let holder = holder.trim();
-            return Err(LockError::Held(if holder.is_empty() { "unknown".into() } else { holder.to_owned() }));
+    loop {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(fail)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LockError::Held(note(&file))),
+            Err(TryLockError::Error(source)) => return Err(fail(source).into()),
         }
-        Err(TryLockError::Error(source)) => return Err(fail(source).into()),
+        // A lock on a file that was removed in between guards nothing: the next one would make a new file.
+        let mine = file.metadata().map_err(fail)?;
+        if fs::metadata(&path).is_ok_and(|now| (now.dev(), now.ino()) == (mine.dev(), mine.ino())) {
+            let mut lock = DataLock { file };
+            lock.describe(&format!("pid {}", std::process::id())).map_err(fail)?;
+            return Ok(lock);
+        }
     }
-    let mut lock = DataLock { file };
-    lock.describe(&format!("pid {}", std::process::id())).map_err(fail)?;
-    Ok(lock)
+}
+
+/// What the holder says of itself.
+fn note(file: &File) -> String {
+    let mut holder = String::new();
+    // It may be writing just now: an empty or cut note is no error.
+    let _ = file.take(4096).read_to_string(&mut holder);
+    let holder = holder.trim();
+    if holder.is_empty() { "unknown".into() } else { holder.to_owned() }
 }
 
 impl DataLock {
@@ -88,5 +97,14 @@ mod tests {
         assert_eq!(holder, "pid 7 at http://127.0.0.1:1");
         drop(first);
         lock_data_dir(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_removed_lock_file_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(lock_data_dir(dir.path()).unwrap());
+        std::fs::remove_file(dir.path().join(LOCK_FILE)).unwrap();
+        let _held = lock_data_dir(dir.path()).unwrap();
+        assert!(matches!(lock_data_dir(dir.path()), Err(LockError::Held(_))));
     }
 }

@@ -7,3 +7,4 @@ mod execution;
 mod failing_store;
 mod feeding;
 mod life;
+mod soak;
