@@ -198,8 +198,9 @@ test('twelve hundred changes stay fluent', async () => {
     return [inSight.innerText, Math.round(inSight.getBoundingClientRect().top)].join('|').replace(/\d+ (s|min)/, '');
   });
   const before = await first();
+  const title = await page.title();
   await gateway.proposeIssue('Comes in at the top');
-  await page.waitForFunction((n) => document.title !== n, await page.title());
+  await page.waitForFunction((old) => document.title !== old, title);
   await page.waitForTimeout(200);
   assert.equal(await first(), before);
   await page.getByRole('searchbox').fill('load 0777');
