@@ -39,6 +39,9 @@ struct Args {
     /// A short run: less precise, same shape.
     #[arg(long)]
     quick: bool,
+    /// Of `calls`, only the cases whose name holds this text.
+    #[arg(long, default_value = "")]
+    case: String,
     /// The gateway's program.
     #[arg(long)]
     gateway: Option<PathBuf>,
@@ -58,7 +61,7 @@ fn main() -> Result<()> {
     let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
     let all = [Section::Calls, Section::Proposals, Section::Fanout, Section::Idle];
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
-    let setting = process::Setting { gateway, workers: args.workers, quick: args.quick };
+    let setting = process::Setting { gateway, workers: args.workers, quick: args.quick, case: args.case.clone() };
     process::raise_limits()?;
     report::head(&setting);
     // One thread for the load: the machine's other cores are the servers'.

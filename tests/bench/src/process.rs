@@ -16,6 +16,7 @@ pub struct Setting {
     pub gateway: PathBuf,
     pub workers: usize,
     pub quick: bool,
+    pub case: String,
 }
 
 /// A server of ours: killed when dropped.
