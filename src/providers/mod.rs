@@ -109,11 +109,13 @@ impl ToolResult {
     /// A failed call: `{"error": true, "code", "message", "details"}` in the text and in `structuredContent`.
     #[must_use]
     pub fn error(error: &McpError) -> Self {
+        // Where the error has details of its own (which arguments are wrong, and why), they are the details.
+        let details = error.data.get("details").cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
         let body = serde_json::json!({
             "error": true,
             "code": error.kind.code(),
             "message": error.message,
-            "details": Value::Object(error.data.clone()),
+            "details": details,
         });
         Self { is_error: true, ..Self::text(&body.to_string(), Some(&body)) }
     }

@@ -150,8 +150,8 @@ fn failed(status: StatusCode, kind: ErrorKind, result: &crate::providers::ToolRe
         .unwrap_or_default();
     let detail = said["message"].as_str().unwrap_or("the tool failed").to_owned();
     let mut problem = Problem::new(kind, detail);
-    if let Some(details) = said["details"].as_object().filter(|d| !d.is_empty()) {
-        problem = problem.with("details", details.clone());
+    if said["details"].as_object().is_none_or(|d| !d.is_empty()) {
+        problem = problem.with("details", said["details"].clone());
     }
     let mut response = problem.error_response();
     *response.status_mut() = status;
