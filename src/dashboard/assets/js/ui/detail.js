@@ -28,6 +28,7 @@ export class Detail {
   #cause = null;
   #fetching = null;
   #again = false;
+  #focusWanted = false;
   #open = new Set();
   #parts;
 
@@ -83,14 +84,18 @@ export class Detail {
     fill(this.#parts.notes);
     fill(this.#parts.next);
     this.scroll.scrollTop = 0;
+    // What stands there still is the change before.
+    this.#focusWanted = focus;
     const slow = setTimeout(() => this.#id === id && !this.#shown && this.#blank(skeleton()), 120);
     await this.#fetch(sudden);
     clearTimeout(slow);
-    if (focus && this.#id === id) this.focus();
   }
 
+  /** Moves the keyboard to the heading, as soon as there is one. */
   focus() {
-    this.element.querySelector('h2')?.focus();
+    const title = this.#shown && this.element.querySelector('h2');
+    if (title) title.focus();
+    this.#focusWanted = !title;
   }
 
   /** The feed says that the open change has altered. */
@@ -159,6 +164,7 @@ export class Detail {
     this.#notes(current, { altered, moved, conflict });
     fill(this.#parts.body, content.outcome(change), content.result(change), content.changes(change), content.previous(change), content.args(change, current.source ?? 'null'));
     this.#restore();
+    if (this.#focusWanted) this.focus();
     this.#bar.show(change, { altered, sudden: sudden && (moved || before === null) });
     if (!undecided && change.state !== 'outcome_unknown' && hadFocus) this.focus();
     this.#story(change.id);
