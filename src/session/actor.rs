@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use bytes::Bytes;
 use jiff::Timestamp;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     inbound,
@@ -53,6 +54,8 @@ pub struct Session {
     _gauge: ConnectionGuard,
     /// A session that lost its connection ends when this fires.
     farewell: Option<SpawnHandle>,
+    /// Its place among the sessions that wait for their clients.
+    waiting: Option<OwnedSemaphorePermit>,
 }
 
 /// How long a WebSocket session waits for its client to come back.
@@ -75,6 +78,7 @@ impl Session {
             pump: None,
             _gauge: ConnectionGuard::session(shared.transport),
             farewell: None,
+            waiting: None,
         };
         let addr = session.start();
         gateway.registry.insert(shared.clone(), addr.clone());
@@ -225,7 +229,10 @@ impl Handler<Disconnected> for Session {
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
-        if !resumable {
+        if resumable {
+            self.waiting = Arc::clone(&self.gateway.connections.waiting).try_acquire_owned().ok();
+        }
+        if self.waiting.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.shared.channel {
@@ -253,6 +260,7 @@ impl Handler<Attach> for Session {
             // Two clients came back at once: the later one has it.
             return (pump.cut)();
         }
+        self.waiting = None;
         if let Some(handle) = self.farewell.take() {
             ctx.cancel_future(handle);
         }

@@ -38,6 +38,8 @@ pub struct Connections {
     max_http: usize,
     /// One permit for each WebSocket of any door.
     pub web_sockets: Arc<Semaphore>,
+    /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
+    pub waiting: Arc<Semaphore>,
     max_web_sockets: usize,
     users: Users,
 }
@@ -48,6 +50,7 @@ impl Connections {
         Self {
             http: AtomicUsize::new(0),
             web_sockets: Arc::new(Semaphore::new(config.websocket.max_connections)),
+            waiting: Arc::new(Semaphore::new(config.websocket.max_connections)),
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
             users,
