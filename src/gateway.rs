@@ -5,11 +5,10 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use actix::Addr;
-use dashmap::DashMap;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::json;
@@ -17,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach::Users,
-    auth::{Authenticator, Principal},
+    auth::{Authenticator, Identity, Principal, authenticator::Credential},
     config::Config,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
@@ -25,10 +24,17 @@ use crate::{
     providers::{CallContext, NoProgress, Provider},
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
-    session::{Channel, Registry, SessionShared, handlers::lifecycle},
+    session::{
+        Channel, Registry, SessionShared,
+        handlers::lifecycle,
+        slots::{StreamSlot, StreamSlots},
+    },
     telemetry::Metrics,
     transports::connections::Connections,
 };
+
+/// How often it is asked whether the key behind something that stays open still holds.
+pub const RECHECK: Duration = Duration::from_secs(1);
 
 /// See the module's page.
 pub struct Gateway {
@@ -49,7 +55,10 @@ pub struct Gateway {
     pub ended: CancellationToken,
     /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
     pub server_meta: String,
-    streams: DashMap<String, Arc<AtomicUsize>>,
+    /// Places for requests that stay open, at whatever door.
+    pub streams: Arc<StreamSlots>,
+    /// Requests that are being answered, at every door.
+    pub requests: AtomicUsize,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -76,7 +85,8 @@ impl Gateway {
             started: Instant::now(),
             ended: CancellationToken::new(),
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
-            streams: DashMap::new(),
+            streams: StreamSlots::new(config.limits.max_streams),
+            requests: AtomicUsize::new(0),
             config,
             routes,
             router,
@@ -110,25 +120,52 @@ impl Gateway {
     ///
     /// # Errors
     /// `OVERLOADED` when all are taken.
-    pub fn long_lived(&self, principal: &Principal) -> Result<LongLived, McpError> {
-        let count = match self.streams.get(&principal.name) {
-            Some(count) => Arc::clone(&count),
-            None => Arc::clone(&self.streams.entry(principal.name.clone()).or_default()),
-        };
-        let max = self.config.limits.max_streams;
-        let slot = LongLived(count);
-        if slot.0.fetch_add(1, Ordering::Relaxed) >= max {
-            return Err(McpError::new(ErrorKind::Overloaded, "too many requests stay open").with("limit", max as u64));
-        }
-        Ok(slot)
+    pub fn long_lived(&self, principal: &Principal) -> Result<StreamSlot, McpError> {
+        self.streams.take(&principal.name)
     }
 
-    /// Requests that are being answered, over all sessions.
+    /// Whether a principal may open one more session that holds state.
+    ///
+    /// # Errors
+    /// `OVERLOADED` beyond `limits.max_sessions`.
+    pub fn room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
+        let max = self.config.limits.max_sessions;
+        // Few sessions in all are few of anybody's, which spares the counting.
+        if self.registry.len() < max || self.registry.count_of(&principal.name) < max {
+            return Ok(());
+        }
+        Err(McpError::new(ErrorKind::Overloaded, "too many sessions (limits.max_sessions)").with("limit", max as u64))
+    }
+
+    /// Whether what a client was authenticated by still holds.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` for a key that was revoked since.
+    pub fn holds(&self, identity: &Identity) -> Result<(), McpError> {
+        match &identity.credential {
+            Credential::Key(hash) => self.authenticator.recheck(hash).map(drop),
+            Credential::Loopback | Credential::SignIn(_) => Ok(()),
+        }
+    }
+
+    /// Resolves once a client's key was revoked: for what stays open long.
+    pub async fn revoked(&self, identity: &Identity) -> McpError {
+        if !matches!(identity.credential, Credential::Key(_)) {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(RECHECK).await;
+            match self.holds(identity) {
+                Err(error) if error.kind == ErrorKind::Unauthorized => return error,
+                _ => {}
+            }
+        }
+    }
+
+    /// Requests that are being answered, at every door.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        let mut all = 0;
-        self.registry.for_each(|session| all += session.in_flight());
-        all
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// Prometheus text, with the gauges that are read rather than counted.
@@ -153,15 +190,6 @@ impl Gateway {
         }
         let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": session_info(session) });
         self.feed.publish_session(&event);
-    }
-}
-
-/// One of a principal's places for requests that stay open.
-pub struct LongLived(Arc<AtomicUsize>);
-
-impl Drop for LongLived {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -31,7 +31,7 @@ use crate::{
         gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
-    rest::{self, RestState, StreamSlots},
+    rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
         actor::PublishProviders,
@@ -110,6 +110,8 @@ pub struct Running {
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
 pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+    // Proved before anything is opened.
+    let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
     let mut lock = lock_data_dir(&config.data)?;
     let config = Arc::new(config);
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
@@ -140,7 +142,7 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         users: users.clone(),
     }));
 
-    let (server, serving, address) = open_doors(&gateway, &keys, options)?;
+    let (server, serving, address) = open_doors(&gateway, &keys, options, tls)?;
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
@@ -206,6 +208,7 @@ fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
     options: Options,
+    tls: Option<rustls::ServerConfig>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
     let config = Arc::clone(&gateway.config);
     let listen = |source| ServeError::Listen { address: config.listen, source };
@@ -223,7 +226,7 @@ fn open_doors(
         providers: Arc::clone(gateway) as _,
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
-        streams: StreamSlots::new(config.limits.max_streams),
+        streams: Arc::clone(&gateway.streams),
         sign_in_attempts: Attempts::default(),
     });
     let data = web::Data::from(Arc::clone(gateway));
@@ -253,12 +256,11 @@ fn open_doors(
     .h1_allow_half_closed(false)
     .shutdown_timeout(config.limits.drain.as_secs().max(1))
     .disable_signals();
-    let server = match &config.tls {
-        None => server.listen(socket).map_err(listen)?,
-        Some(tls) => server
-            .listen_rustls_0_23(socket, http::tls::server_config(tls).map_err(ServeError::Tls)?)
-            .map_err(listen)?,
-    };
+    let server = match tls {
+        None => server.listen(socket),
+        Some(tls) => server.listen_rustls_0_23(socket, tls),
+    }
+    .map_err(listen)?;
     let server = server.run();
     let handle = server.handle();
     Ok((handle, tokio::spawn(server), address))

@@ -83,6 +83,9 @@ pub async fn run_plain_call(
 }
 
 fn admit(exchange: &Exchange, method: Option<Method>, name: &str) -> Result<Method, McpError> {
+    if exchange.gateway.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
     authenticate::check(exchange)?;
     authorize::check(exchange)?;
     rate_limit::check(exchange)?;

@@ -15,11 +15,12 @@ use jiff::Timestamp;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::{Caller, Problem, Query, RestState, query::parse_number, streams::StreamSlot};
+use super::{Caller, Problem, Query, RestState, query::parse_number};
 use crate::{
     auth::Credential,
     pending::{FeedEvent, FeedSubscription},
     protocol::ErrorKind,
+    session::slots::StreamSlot,
 };
 
 struct Reader {

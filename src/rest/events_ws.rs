@@ -25,8 +25,14 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Caller, Problem, RestState, events, streams::StreamSlot};
-use crate::{auth::Credential, pending::FeedSubscription, protocol::ErrorKind};
+use super::{Caller, Problem, RestState, events};
+use crate::{
+    auth::Credential,
+    pending::FeedSubscription,
+    protocol::ErrorKind,
+    session::slots::StreamSlot,
+    transports::ws::bound::{FrameBound, Verdict},
+};
 
 /// Bytes of a frame from a subscriber, who has nothing to say but pings.
 const MAX_FRAME: usize = 4096;
@@ -52,7 +58,8 @@ pub async fn upgrade(
         outbox.borrow_mut().push(text(hello.json));
     }
     let gone = CancellationToken::new();
-    let pump = Pump { outbox: Rc::clone(&outbox), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
+    let (payload, verdict) = FrameBound::new(payload, MAX_FRAME);
+    let pump = Pump { outbox: Rc::clone(&outbox), verdict, _gone: gone.clone().drop_guard(), _held: (slot, permit) };
     let response = ws::WsResponseBuilder::new(pump, &request, payload)
         .frame_size(MAX_FRAME)
         .start()
@@ -163,6 +170,8 @@ impl Stream for Frames {
 /// Moves frames. Holds what must live as long as the connection does.
 struct Pump {
     outbox: Rc<RefCell<Outbox>>,
+    /// Whether the input was ended by a frame that may not be.
+    verdict: Verdict,
     _gone: DropGuard,
     _held: (StreamSlot, OwnedSemaphorePermit),
 }
@@ -204,6 +213,13 @@ impl StreamHandler<Result<Message, ProtocolError>> for Pump {
             Err(_) => close(CloseCode::Protocol, "not a WebSocket frame"),
         };
         context.close(reason);
+        context.stop();
+    }
+
+    fn finished(&mut self, context: &mut Self::Context) {
+        if let Some((code, why)) = self.verdict.close() {
+            context.close(Some(CloseReason { code, description: Some(why.to_owned()) }));
+        }
         context.stop();
     }
 }

@@ -11,7 +11,6 @@ pub mod events;
 pub mod events_ws;
 pub mod problem;
 pub mod query;
-pub mod streams;
 pub mod views;
 
 #[cfg(test)]
@@ -32,13 +31,13 @@ use tokio_util::sync::CancellationToken;
 pub use caller::Caller;
 pub use problem::Problem;
 pub use query::Query;
-pub use streams::StreamSlots;
 pub use views::{ProviderInfo, ProvidersView, SessionInfo, SessionsView};
 
 use crate::{
     auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore},
     config::Config,
     pending::Changes,
+    session::slots::StreamSlots,
 };
 
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.

@@ -8,13 +8,20 @@ use std::{sync::Arc, time::Duration};
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use bytes::Bytes;
 use jiff::Timestamp;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     inbound,
     outbox::Wake,
     shared::{Channel, SessionShared, Transport},
 };
-use crate::{gateway::Gateway, router::actor::SessionClosed, telemetry::ConnectionGuard};
+use crate::{
+    auth::authenticator::Credential,
+    gateway::{Gateway, RECHECK},
+    protocol::ErrorKind,
+    router::actor::SessionClosed,
+    telemetry::ConnectionGuard,
+};
 
 /// How a connection that closes is told why (RFC 6455 close codes).
 pub mod close {
@@ -28,6 +35,8 @@ pub mod close {
 pub struct Pump {
     /// Unique among all pumps of the process; a message of an old one is told apart by it.
     pub id: u64,
+    /// What [`super::outbox::Outbox::rewind`] gave for it; 0 for the first.
+    pub turn: u64,
     pub wake: Wake,
     /// Breaks the connection without waiting for its peer.
     pub cut: Arc<dyn Fn() + Send + Sync>,
@@ -45,10 +54,15 @@ pub struct Session {
     _gauge: ConnectionGuard,
     /// A session that lost its connection ends when this fires.
     farewell: Option<SpawnHandle>,
+    /// Its place among the sessions that wait for their clients.
+    waiting: Option<OwnedSemaphorePermit>,
 }
 
 /// How long a WebSocket session waits for its client to come back.
 const RESUME_WINDOW: Duration = Duration::from_secs(120);
+
+/// How long a session waits for its first connection, which opened it.
+const OPENING: Duration = Duration::from_secs(30);
 
 /// How long a closing connection may take to read its last frames.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -64,6 +78,7 @@ impl Session {
             pump: None,
             _gauge: ConnectionGuard::session(shared.transport),
             farewell: None,
+            waiting: None,
         };
         let addr = session.start();
         gateway.registry.insert(shared.clone(), addr.clone());
@@ -103,6 +118,14 @@ impl Session {
         }
     }
 
+    fn check_key(&mut self, ctx: &mut Context<Self>) {
+        // A store that cannot be asked just now ends nobody's session.
+        if self.gateway.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+            tracing::info!(session = %self.shared.short_id(), "its key was revoked, session ends");
+            self.end(ctx, close::POLICY, "the key was revoked");
+        }
+    }
+
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
         let idle = Timestamp::now().duration_since(self.shared.last_active());
         let limit = self.gateway.config.limits.session_idle;
@@ -116,6 +139,17 @@ impl Actor for Session {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        if matches!(self.shared.channel, Channel::Outbox(_)) {
+            // A connection that breaks off in the middle of its opening never says that it is gone.
+            self.farewell = Some(ctx.run_later(OPENING, |session, ctx| {
+                session.end(ctx, close::GOING_AWAY, "its connection never came");
+            }));
+        }
+        if matches!(self.shared.identity.credential, Credential::Key(_))
+            && !matches!(self.shared.channel, Channel::None)
+        {
+            ctx.run_interval(RECHECK, Self::check_key);
+        }
         if let Some(interval) = self.heartbeat {
             ctx.run_interval(interval, Self::beat);
         }
@@ -195,7 +229,10 @@ impl Handler<Disconnected> for Session {
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
-        if !resumable {
+        if resumable {
+            self.waiting = Arc::clone(&self.gateway.connections.waiting).try_acquire_owned().ok();
+        }
+        if self.waiting.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
         }
         if let Channel::Outbox(outbox) = &self.shared.channel {
@@ -217,14 +254,18 @@ impl Handler<Attach> for Session {
     type Result = ();
 
     fn handle(&mut self, Attach(pump): Attach, ctx: &mut Self::Context) {
+        if let Channel::Outbox(outbox) = &self.shared.channel
+            && !outbox.attach(pump.turn, pump.wake.clone())
+        {
+            // Two clients came back at once: the later one has it.
+            return (pump.cut)();
+        }
+        self.waiting = None;
         if let Some(handle) = self.farewell.take() {
             ctx.cancel_future(handle);
         }
         self.alive = true;
         self.shared.touch();
-        if let Channel::Outbox(outbox) = &self.shared.channel {
-            outbox.attach(pump.wake.clone());
-        }
         if let Some(old) = self.pump.replace(pump) {
             (old.cut)();
         }

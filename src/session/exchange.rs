@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::shared::{Channel, ClientFacts, SessionShared, Transport};
+use super::shared::{Channel, ClientFacts, Key, SessionShared, Transport};
 use crate::{
     auth::Identity,
     changes::Proposer,
@@ -93,26 +93,42 @@ impl PostStream {
     }
 }
 
-/// Messages on their way into one response; bounded, with a single reader.
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Waiting {
+    fn take(&mut self) -> Vec<Bytes> {
+        self.bytes = 0;
+        self.messages.drain(..).collect()
+    }
+}
+
+/// Messages on their way into one response; bounded in number and bytes, with a single reader.
 pub struct ResponseQueue {
     max: usize,
-    messages: Mutex<VecDeque<Bytes>>,
+    max_bytes: usize,
+    messages: Mutex<Waiting>,
     reader: AtomicWaker,
 }
 
 impl ResponseQueue {
     #[must_use]
-    pub fn new(max: usize) -> Self {
-        Self { max, messages: Mutex::default(), reader: AtomicWaker::new() }
+    pub fn new(max: usize, max_bytes: usize) -> Self {
+        Self { max, max_bytes, messages: Mutex::default(), reader: AtomicWaker::new() }
     }
 
     fn push(&self, message: Bytes) -> bool {
         {
-            let mut messages = self.messages.lock();
-            if messages.len() >= self.max {
+            let mut waiting = self.messages.lock();
+            let bytes = waiting.bytes + message.len();
+            if waiting.messages.len() >= self.max || (bytes > self.max_bytes && waiting.bytes > 0) {
                 return false;
             }
-            messages.push_back(message);
+            waiting.bytes = bytes;
+            waiting.messages.push_back(message);
         }
         self.reader.wake();
         true
@@ -121,19 +137,20 @@ impl ResponseQueue {
     /// All messages that wait, or `Pending` while there are none.
     pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<Bytes>> {
         self.reader.register(cx.waker());
-        let taken: Vec<Bytes> = self.messages.lock().drain(..).collect();
+        let taken = self.messages.lock().take();
         if taken.is_empty() { Poll::Pending } else { Poll::Ready(taken) }
     }
 
     /// Puts back what was taken only to see that there is something.
     pub fn put_back(&self, taken: Vec<Bytes>) {
-        let mut messages = self.messages.lock();
-        taken.into_iter().rev().for_each(|message| messages.push_front(message));
+        let mut waiting = self.messages.lock();
+        waiting.bytes += taken.iter().map(Bytes::len).sum::<usize>();
+        taken.into_iter().rev().for_each(|message| waiting.messages.push_front(message));
     }
 
     /// What waits now.
     pub fn take(&self) -> Vec<Bytes> {
-        self.messages.lock().drain(..).collect()
+        self.messages.lock().take()
     }
 }
 
@@ -245,19 +262,31 @@ pub struct Answer {
     pub bytes: Bytes,
     /// What went wrong, if it was not a result: some doors speak of it in their status.
     pub error: Option<ErrorKind>,
+    /// Milliseconds after which it may be tried again.
+    pub retry_after: Option<u64>,
 }
 
 impl Answer {
     #[must_use]
     pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> Self {
-        Self { bytes: encode::error(id, error, revision), error: Some(error.kind) }
+        Self {
+            bytes: encode::error(id, error, revision),
+            error: Some(error.kind),
+            retry_after: error.data.get("retryAfterMs").and_then(Value::as_u64),
+        }
+    }
+
+    #[must_use]
+    pub fn result(bytes: Bytes) -> Self {
+        Self { bytes, error: None, retry_after: None }
     }
 }
 
 /// Releases a request's id when it ends, however it ends.
 pub struct InFlight {
+    gateway: Arc<Gateway>,
     session: Arc<SessionShared>,
-    id: RequestId,
+    key: Key,
     pub cancel: CancellationToken,
     answered: AtomicBool,
 }
@@ -265,9 +294,10 @@ pub struct InFlight {
 impl InFlight {
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` for one request too many.
-    pub fn admit(session: &Arc<SessionShared>, id: &RequestId, max: usize) -> Result<Self, McpError> {
+    pub fn admit(exchange: &Exchange, id: &RequestId, max: usize) -> Result<Self, McpError> {
         use super::shared::AdmitFault;
-        let cancel = session.admit(id, max).map_err(|fault| match fault {
+        let Exchange { gateway, session, .. } = exchange;
+        let (key, cancel) = session.admit(id, max).map_err(|fault| match fault {
             AdmitFault::DuplicateId => {
                 McpError::new(ErrorKind::InvalidRequest, "a request with this id is still in flight")
             }
@@ -275,7 +305,8 @@ impl InFlight {
                 McpError::new(ErrorKind::Overloaded, "too many requests in flight").with("limit", max as u64)
             }
         })?;
-        Ok(Self { session: session.clone(), id: id.clone(), cancel, answered: AtomicBool::new(false) })
+        gateway.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { gateway: gateway.clone(), session: session.clone(), key, cancel, answered: AtomicBool::new(false) })
     }
 
     /// The handler has finished: dropping this no longer means that the request was given up.
@@ -289,6 +320,7 @@ impl Drop for InFlight {
         if !self.answered.load(Ordering::Relaxed) {
             self.cancel.cancel();
         }
-        self.session.release(&self.id);
+        self.session.release(&self.key);
+        self.gateway.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -200,7 +200,7 @@ impl Door {
             answers[at] = Some(bytes);
         }
         let answers: Vec<Bytes> = answers.into_iter().flatten().collect();
-        (!answers.is_empty()).then(|| Answer { bytes: encode::batch(&answers), error: None })
+        (!answers.is_empty()).then(|| Answer::result(encode::batch(&answers)))
     }
 
     /// Groups requests of which one call can answer all: the same read with the same parameters.
@@ -259,7 +259,7 @@ pub async fn answer(exchange: &Exchange, request: &Request<'_>) -> Option<Answer
             // The handshake has just fixed it, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
             let result = reply.finish(revision, &exchange.gateway);
-            Some(Answer { bytes: encode::result(&request.id, &result), error: None })
+            Some(Answer::result(encode::result(&request.id, &result)))
         }
         Served::Reply(Err(error)) => Some(Answer::error(Some(&request.id), &error, exchange.revision())),
         Served::Cancelled => None,
@@ -317,7 +317,7 @@ enum Served {
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
 async fn serve(exchange: &Exchange, request: &Request<'_>) -> Served {
     let limit = exchange.gateway.config.limits.max_in_flight;
-    let in_flight = match InFlight::admit(&exchange.session, &request.id, limit) {
+    let in_flight = match InFlight::admit(exchange, &request.id, limit) {
         Ok(in_flight) => in_flight,
         Err(error) => return Served::Reply(Err(error)),
     };

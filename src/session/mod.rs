@@ -11,6 +11,7 @@ pub mod inbound;
 pub mod outbox;
 pub mod registry;
 pub mod shared;
+pub mod slots;
 pub mod streams;
 
 pub use actor::Session;

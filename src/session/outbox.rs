@@ -54,10 +54,14 @@ struct State {
     queued_bytes: usize,
     replay_bytes: usize,
     wake: Option<Wake>,
+    /// The connection was lost; its client may come back.
+    away: bool,
     woken: bool,
     ping: bool,
     close: Option<(u16, &'static str)>,
     overflowed: bool,
+    /// Counts the clients that came back; only the pump of the latest turn drains.
+    turn: u64,
 }
 
 /// See the module's page.
@@ -88,8 +92,8 @@ impl Outbox {
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
-        // Without a pump (a client that may come back) the ring's bound is the only one that counts.
-        if state.wake.is_none() {
+        // While nobody is there the ring's bound counts too.
+        if state.away {
             let count = self.limits.replay_frames.max(1);
             while queued_len(&state) > count {
                 drop_front(&mut state);
@@ -113,9 +117,13 @@ impl Outbox {
         wake(state);
     }
 
-    /// Takes what is queued, up to about `budget` bytes. `None` when there is nothing to do.
-    pub fn drain(&self, budget: usize) -> Option<Drained> {
+    /// Takes what is queued, up to about `budget` bytes. `None` when there is nothing to do, or another connection
+    /// has taken over since `turn`: what an old one took would be lost.
+    pub fn drain(&self, turn: u64, budget: usize) -> Option<Drained> {
         let mut state = self.state.lock();
+        if state.turn != turn {
+            return None;
+        }
         state.woken = false;
         let mut out = Drained { ping: std::mem::take(&mut state.ping), ..Drained::default() };
         let mut taken = 0;
@@ -141,29 +149,39 @@ impl Outbox {
         (out != Drained::default()).then_some(out)
     }
 
-    /// Attaches a pump; frames that wait are announced to it at once.
-    pub fn attach(&self, wake: Wake) {
+    /// Attaches the pump of a turn; frames that wait are announced to it at once. `false` for one that came too
+    /// late, because another connection has taken over.
+    #[must_use]
+    pub fn attach(&self, turn: u64, wake: Wake) -> bool {
         let mut state = self.state.lock();
+        if state.turn != turn {
+            return false;
+        }
         state.wake = Some(wake);
+        state.away = false;
         state.woken = false;
         state.overflowed = false;
         if queued_len(&state) > 0 || state.close.is_some() {
             self::wake(state);
         }
+        true
     }
 
     /// The connection is gone; frames are kept for a client that comes back.
     pub fn detach(&self) {
         let mut state = self.state.lock();
         state.wake = None;
+        state.away = true;
         state.woken = false;
     }
 
-    /// Sets the stream back to just after frame number `received` (counted from 1).
+    /// Sets the stream back to just after frame number `received` (counted from 1), for the connection that comes
+    /// next. From here on the one before gets nothing more, so that nothing falls between the two. Gives the turn of
+    /// the new one; the first connection of all has turn 0.
     ///
     /// # Errors
     /// See [`ResumeFault`]; nothing is changed then.
-    pub fn rewind(&self, received: u64) -> Result<(), ResumeFault> {
+    pub fn rewind(&self, received: u64) -> Result<u64, ResumeFault> {
         let mut state = self.state.lock();
         if received > state.base + state.frames.len() as u64 || received > state.sent {
             return Err(ResumeFault::Ahead);
@@ -176,12 +194,22 @@ impl Outbox {
         state.queued_bytes = state.frames.iter().skip(start).map(Bytes::len).sum();
         state.replay_bytes = state.frames.iter().take(start).map(Bytes::len).sum();
         state.overflowed = false;
-        Ok(())
+        state.wake = None;
+        state.away = false;
+        state.woken = false;
+        state.turn += 1;
+        Ok(state.turn)
     }
 
     /// Messages that wait for the pump.
     pub fn len(&self) -> usize {
         queued_len(&self.state.lock())
+    }
+
+    /// So much waits for the pump that it is wiser to take nothing more in from this peer.
+    pub fn is_half_full(&self) -> bool {
+        let state = self.state.lock();
+        queued_len(&state) * 2 >= self.limits.messages || state.queued_bytes * 2 >= self.limits.bytes
     }
 
     /// Nothing waits for the pump.
@@ -260,12 +288,12 @@ mod tests {
     fn wakes_once_until_drained() {
         let outbox = Outbox::new(LIMITS);
         let (wake, n) = counted();
-        outbox.attach(wake);
+        assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from_static(b"a")).unwrap();
         outbox.push(Bytes::from_static(b"b")).unwrap();
         assert_eq!(n.load(Ordering::Relaxed), 1);
-        assert_eq!(outbox.drain(1000).unwrap().frames.len(), 2);
-        assert!(outbox.drain(1000).is_none());
+        assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 2);
+        assert!(outbox.drain(0, 1000).is_none());
         outbox.push(Bytes::from_static(b"c")).unwrap();
         assert_eq!(n.load(Ordering::Relaxed), 2);
     }
@@ -274,14 +302,14 @@ mod tests {
     fn overflow_is_final_until_reattached() {
         let outbox = Outbox::new(LIMITS);
         let (wake, _) = counted();
-        outbox.attach(wake.clone());
+        assert!(outbox.attach(0, wake.clone()));
         for _ in 0..4 {
             outbox.push(Bytes::from_static(b"x")).unwrap();
         }
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
-        outbox.drain(1000);
+        outbox.drain(0, 1000);
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
-        outbox.attach(wake);
+        assert!(outbox.attach(0, wake));
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Ok(()));
     }
 
@@ -289,7 +317,7 @@ mod tests {
     fn one_message_over_the_byte_bound_still_passes_alone() {
         let outbox = Outbox::new(LIMITS);
         let (wake, _) = counted();
-        outbox.attach(wake);
+        assert!(outbox.attach(0, wake));
         assert_eq!(outbox.push(Bytes::from(vec![b'x'; 500])), Ok(()));
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
     }
@@ -298,39 +326,70 @@ mod tests {
     fn resumes_from_the_ring_or_says_too_late() {
         let outbox = Outbox::new(LIMITS);
         let (wake, _) = counted();
-        outbox.attach(wake.clone());
+        assert!(outbox.attach(0, wake.clone()));
         for frame in ["1", "2", "3", "4"] {
             outbox.push(Bytes::from(frame)).unwrap();
         }
-        assert_eq!(outbox.drain(1000).unwrap().frames.len(), 4);
+        assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 4);
         outbox.detach();
         assert_eq!(outbox.rewind(1), Err(ResumeFault::TooLate));
         assert_eq!(outbox.rewind(5), Err(ResumeFault::Ahead));
-        outbox.rewind(3).unwrap();
-        outbox.attach(wake);
-        assert_eq!(outbox.drain(1000).unwrap().frames, vec![Bytes::from("4")]);
+        let turn = outbox.rewind(3).unwrap();
+        assert!(outbox.attach(turn, wake));
+        assert_eq!(outbox.drain(turn, 1000).unwrap().frames, vec![Bytes::from("4")]);
     }
 
     #[test]
     fn unsent_frames_dropped_while_away_are_too_late() {
         let outbox = Outbox::new(LIMITS);
+        outbox.detach();
         for frame in ["1", "2", "3"] {
             outbox.push(Bytes::from(frame)).unwrap();
         }
         assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
-        outbox.rewind(1).unwrap();
-        assert_eq!(outbox.drain(1000).unwrap().frames, vec![Bytes::from("2"), Bytes::from("3")]);
+        let turn = outbox.rewind(1).unwrap();
+        assert_eq!(outbox.drain(turn, 1000).unwrap().frames, vec![Bytes::from("2"), Bytes::from("3")]);
+    }
+
+    #[test]
+    fn once_a_client_came_back_its_old_connection_takes_nothing_more() {
+        let outbox = Outbox::new(OutboxLimits { replay_frames: 10, ..LIMITS });
+        let (wake, _) = counted();
+        assert!(outbox.attach(0, wake.clone()));
+        outbox.push(Bytes::from_static(b"1")).unwrap();
+        outbox.drain(0, 1000).unwrap();
+        let turn = outbox.rewind(1).unwrap();
+        // Produced between the new connection's request and its first word.
+        outbox.push(Bytes::from_static(b"2")).unwrap();
+        assert_eq!(outbox.drain(0, 1000), None);
+        assert!(!outbox.attach(0, wake.clone()));
+        assert!(outbox.attach(turn, wake));
+        assert_eq!(outbox.drain(turn, 1000).unwrap().frames, vec![Bytes::from_static(b"2")]);
+    }
+
+    #[test]
+    fn what_waits_when_a_client_comes_back_is_not_cut_to_the_ring() {
+        let outbox = Outbox::new(LIMITS);
+        let (wake, _) = counted();
+        assert!(outbox.attach(0, wake.clone()));
+        for frame in ["1", "2", "3"] {
+            outbox.push(Bytes::from(frame)).unwrap();
+        }
+        let turn = outbox.rewind(0).unwrap();
+        outbox.push(Bytes::from_static(b"4")).unwrap();
+        assert!(outbox.attach(turn, wake));
+        assert_eq!(outbox.drain(turn, 1000).unwrap().frames.len(), 4);
     }
 
     #[test]
     fn closes_after_the_last_frame() {
         let outbox = Outbox::new(LIMITS);
         let (wake, _) = counted();
-        outbox.attach(wake);
+        assert!(outbox.attach(0, wake));
         outbox.push(Bytes::from(vec![b'x'; 50])).unwrap();
         outbox.push(Bytes::from(vec![b'y'; 50])).unwrap();
         outbox.close(1001, "bye");
-        assert_eq!(outbox.drain(60).unwrap().close, None);
-        assert_eq!(outbox.drain(60).unwrap().close, Some((1001, "bye")));
+        assert_eq!(outbox.drain(0, 60).unwrap().close, None);
+        assert_eq!(outbox.drain(0, 60).unwrap().close, Some((1001, "bye")));
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering},
     },
 };
 
@@ -60,8 +60,19 @@ pub struct SessionShared {
     initialized: AtomicBool,
     last_active: AtomicI64,
     log_level: AtomicU8,
-    in_flight: Mutex<HashMap<RequestId, CancellationToken>>,
+    in_flight: Mutex<HashMap<Key, CancellationToken>>,
+    numbered: AtomicU64,
     subscriptions: Mutex<HashSet<String>>,
+}
+
+/// What a request in flight is known by in its session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// By its client's id, which cancels it.
+    Id(RequestId),
+    /// By a number of ours: on one stateless connection there may be several clients (behind a proxy, or on HTTP/2
+    /// streams), each with ids of its own, and only the end of its stream cancels a request.
+    Number(u64),
 }
 
 /// The id is in use by a request that has not been answered, or there are too many of them.
@@ -87,6 +98,7 @@ impl SessionShared {
             last_active: AtomicI64::new(now.as_millisecond()),
             log_level: AtomicU8::new(LoggingLevel::Warning as u8),
             in_flight: Mutex::default(),
+            numbered: AtomicU64::new(0),
             subscriptions: Mutex::default(),
         }
     }
@@ -135,24 +147,28 @@ impl SessionShared {
     ///
     /// # Errors
     /// See [`AdmitFault`].
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<CancellationToken, AdmitFault> {
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(Key, CancellationToken), AdmitFault> {
+        let key = match self.channel {
+            Channel::None => Key::Number(self.numbered.fetch_add(1, Ordering::Relaxed)),
+            Channel::Outbox(_) | Channel::Streams(_) => Key::Id(id.clone()),
+        };
         let mut in_flight = self.in_flight.lock();
         if in_flight.len() >= max {
             return Err(AdmitFault::TooMany);
         }
         let token = self.ended.child_token();
-        match in_flight.entry(id.clone()) {
+        match in_flight.entry(key.clone()) {
             std::collections::hash_map::Entry::Occupied(_) => Err(AdmitFault::DuplicateId),
             std::collections::hash_map::Entry::Vacant(slot) => {
                 slot.insert(token.clone());
-                Ok(token)
+                Ok((key, token))
             }
         }
     }
 
-    pub fn release(&self, id: &RequestId) {
+    pub fn release(&self, key: &Key) {
         let mut in_flight = self.in_flight.lock();
-        in_flight.remove(id);
+        in_flight.remove(key);
         if in_flight.is_empty() && in_flight.capacity() > 16 {
             in_flight.shrink_to_fit();
         }
@@ -160,7 +176,7 @@ impl SessionShared {
 
     /// Cancels a request of this session; unknown ids are ignored (2025-11-25/basic/utilities/cancellation).
     pub fn cancel(&self, id: &RequestId) {
-        if let Some(token) = self.in_flight.lock().get(id) {
+        if let Some(token) = self.in_flight.lock().get(&Key::Id(id.clone())) {
             token.cancel();
         }
     }

@@ -51,6 +51,8 @@ struct Log {
     events: VecDeque<(u64, Bytes)>,
     next: u64,
     done: bool,
+    /// The last event that a reader was given.
+    seen: u64,
     reader: u64,
     changed: watch::Sender<()>,
 }
@@ -58,7 +60,12 @@ struct Log {
 impl Log {
     fn new() -> Self {
         // Event 0 is the priming event, which carries no data.
-        Self { events: VecDeque::new(), next: 1, done: false, reader: 0, changed: watch::Sender::new(()) }
+        Self { events: VecDeque::new(), next: 1, done: false, seen: 0, reader: 0, changed: watch::Sender::new(()) }
+    }
+
+    /// Nobody waits for what is still on it. An answer on its way to its client is not dropped for others' sake.
+    fn is_spent(&self) -> bool {
+        self.done && (self.seen + 1 >= self.next || self.changed.receiver_count() == 0)
     }
 }
 
@@ -125,6 +132,16 @@ impl Streams {
         }
     }
 
+    /// The number of a stream's newest event.
+    pub fn newest(&self, stream: u32) -> Option<u64> {
+        self.state.lock().logs.get(&stream).map(|log| log.next - 1)
+    }
+
+    /// Keeps what is on a stream from being dropped as finished until it was read.
+    pub fn hold(&self, stream: u32) -> Option<watch::Receiver<()>> {
+        self.state.lock().logs.get(&stream).map(|log| log.changed.subscribe())
+    }
+
     /// Starts reading a stream; whoever read it before is superseded. Gives the reader's number, a watch that
     /// changes with the stream, and the number of the newest event.
     pub fn attach(&self, stream: u32) -> Option<(u64, watch::Receiver<()>, u64)> {
@@ -139,11 +156,12 @@ impl Streams {
 
     /// What came after event `after`.
     pub fn read(&self, stream: u32, reader: u64, after: u64) -> Read {
-        let state = self.state.lock();
-        let Some(log) = state.logs.get(&stream) else { return Read::End };
+        let mut state = self.state.lock();
+        let Some(log) = state.logs.get_mut(&stream) else { return Read::End };
         if log.reader != reader {
             return Read::Superseded;
         }
+        log.seen = log.next - 1;
         let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
         match (events.is_empty(), log.done) {
             (false, _) => Read::Events(events),
@@ -178,13 +196,16 @@ impl Streams {
         }
     }
 
-    /// Drops the oldest finished streams first, then the oldest events of the busiest stream.
+    /// Drops the oldest finished streams first, then the oldest events of the busiest stream that goes on.
     fn trim(&self, state: &mut State, current: u32) {
         while state.events > self.max_events || (state.bytes > self.max_bytes && state.events > 1) {
-            let finished = state.logs.iter().find(|(n, log)| **n != current && log.done).map(|(n, _)| *n);
-            let victim = finished.unwrap_or_else(|| {
-                state.logs.iter().max_by_key(|(_, log)| log.events.len()).map_or(current, |(n, _)| *n)
-            });
+            let finished = state.logs.iter().find(|(n, log)| **n != current && log.is_spent()).map(|(n, _)| *n);
+            let busiest = || {
+                let open = state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.done || log.is_spent()));
+                open.max_by_key(|(_, log)| log.events.len()).map(|(n, _)| *n)
+            };
+            // Else there are only answers on their way, as many as there are requests in flight.
+            let Some(victim) = finished.or_else(busiest) else { return };
             let Some(log) = state.logs.get_mut(&victim) else { return };
             let dropped: Vec<_> = if finished.is_some() {
                 log.events.drain(..).collect()
@@ -199,7 +220,7 @@ impl Streams {
         }
         // Streams that finished without a single event left would pile up otherwise.
         while state.logs.len() > self.max_events.max(2) {
-            let Some(number) = state.logs.iter().find(|(_, log)| log.done).map(|(n, _)| *n) else { break };
+            let Some(number) = state.logs.iter().find(|(_, log)| log.is_spent()).map(|(n, _)| *n) else { break };
             if let Some(log) = state.logs.remove(&number) {
                 state.events -= log.events.len();
                 state.bytes -= log.events.iter().map(|(_, m)| m.len()).sum::<usize>();
@@ -259,6 +280,22 @@ mod tests {
         let (reader, _, newest) = streams.attach(GET_STREAM).unwrap();
         assert_eq!(newest, 5);
         assert_eq!(streams.read(GET_STREAM, reader, 0), Read::Events(vec![(3, b("x")), (4, b("x")), (5, b("x"))]));
+    }
+
+    #[test]
+    fn an_answer_on_its_way_is_not_dropped_for_anothers() {
+        let streams = Streams::new(10, 100);
+        let (first, second) = (streams.open(), streams.open());
+        let held = streams.hold(first).unwrap();
+        streams.push_last(first, Some(Bytes::from(vec![b'a'; 90])));
+        streams.push_last(second, Some(Bytes::from(vec![b'b'; 90])));
+        streams.push(GET_STREAM, b("x"));
+        let (reader, _watch, _) = streams.attach(first).unwrap();
+        drop(held);
+        assert!(matches!(streams.read(first, reader, 0), Read::Events(events) if events[0].1.len() == 90));
+        // Once it was read it may go.
+        streams.push(GET_STREAM, Bytes::from(vec![b'c'; 90]));
+        assert!(streams.attach(first).is_none());
     }
 
     #[test]

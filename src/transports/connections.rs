@@ -4,7 +4,7 @@
 
 use std::{
     any::Any,
-    cell::{Cell, OnceCell},
+    cell::{Cell, OnceCell, RefCell},
     net::SocketAddr,
     os::fd::AsFd,
     sync::{
@@ -38,6 +38,8 @@ pub struct Connections {
     max_http: usize,
     /// One permit for each WebSocket of any door.
     pub web_sockets: Arc<Semaphore>,
+    /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
+    pub waiting: Arc<Semaphore>,
     max_web_sockets: usize,
     users: Users,
 }
@@ -48,6 +50,7 @@ impl Connections {
         Self {
             http: AtomicUsize::new(0),
             web_sockets: Arc::new(Semaphore::new(config.websocket.max_connections)),
+            waiting: Arc::new(Semaphore::new(config.websocket.max_connections)),
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
             users,
@@ -67,9 +70,9 @@ pub struct Connection {
     pub peer: Option<SocketAddr>,
     /// Another handle of the socket, to cut a peer that does not read.
     socket: Option<Arc<Socket>>,
-    /// Counted over the limit when it was accepted.
-    pub refused: bool,
-    web_socket: OnceCell<OwnedSemaphorePermit>,
+    /// Counted over the limit when it was accepted, and ever since.
+    refused: Cell<bool>,
+    web_socket: RefCell<Option<OwnedSemaphorePermit>>,
     gauge: Cell<Option<ConnectionGuard>>,
     /// Whoever is connected keeps a detached gateway from ending by itself.
     _user: UserGuard,
@@ -95,8 +98,8 @@ impl Connection {
             counts: Arc::clone(counts),
             peer: stream.and_then(|s| s.peer_addr().ok()),
             socket,
-            refused: open > counts.max_http,
-            web_socket: OnceCell::new(),
+            refused: Cell::new(open > counts.max_http),
+            web_socket: RefCell::default(),
             _user: counts.users.enter(),
             gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
             session: OnceCell::new(),
@@ -107,11 +110,28 @@ impl Connection {
     #[must_use]
     pub fn upgrade(&self) -> bool {
         let Ok(permit) = Arc::clone(&self.counts.web_sockets).try_acquire_owned() else { return false };
-        if self.web_socket.set(permit).is_ok() {
+        if self.web_socket.replace(Some(permit)).is_none() {
             self.counts.http.fetch_sub(1, Ordering::Relaxed);
         }
         self.gauge.set(Some(ConnectionGuard::connection(Transport::WebSocket)));
         true
+    }
+
+    /// The connection stays what it was: the upgrade was refused after all.
+    pub fn not_upgraded(&self) {
+        if self.web_socket.take().is_some() {
+            self.counts.http.fetch_add(1, Ordering::Relaxed);
+            self.gauge.set(Some(ConnectionGuard::connection(Transport::Http)));
+        }
+    }
+
+    /// Whether it is one too many. One that was stays so only while there are too many.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        if self.refused.get() && self.counts.http.load(Ordering::Relaxed) <= self.counts.max_http {
+            self.refused.set(false);
+        }
+        self.refused.get()
     }
 
     /// Breaks the connection without a word; from any thread.
@@ -134,7 +154,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.web_socket.get().is_none() {
+        if self.web_socket.get_mut().is_none() {
             self.counts.http.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some((shared, addr)) = self.session.get() {

@@ -109,6 +109,17 @@ where
     R: AsyncRead + Unpin + 'static,
     W: AsyncWrite + Unpin + 'static,
 {
+    if let Err(error) = gateway.room_for_session(&identity.principal) {
+        let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
+        let mut writer = writer;
+        let told = async {
+            writer.write_all(&bytes).await?;
+            writer.write_all(b"\n").await?;
+            writer.shutdown().await
+        };
+        let _ = tokio::time::timeout(FLUSH, told).await;
+        return;
+    }
     let limits = OutboxLimits {
         messages: gateway.config.limits.outbox_messages,
         bytes: gateway.config.limits.outbox_bytes,
@@ -128,13 +139,14 @@ where
         let shared = Arc::clone(&shared);
         Arc::new(move || shared.ended.cancel())
     };
-    if session.send(Attach(Pump { id: pump, wake, cut })).await.is_err() {
+    if session.send(Attach(Pump { id: pump, turn: 0, wake, cut })).await.is_err() {
         return;
     }
-    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), writer));
+    let room = Arc::new(Notify::new());
+    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&room), writer));
     let max = gateway.config.transports.stdio.max_message_size;
     tokio::select! {
-        () = read(&session, &shared, reader, max) => {
+        () = read(&session, &shared, &room, reader, max) => {
             last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
@@ -158,6 +170,7 @@ async fn last_answers(shared: &SessionShared) {
 async fn read<R: AsyncRead + Unpin>(
     session: &actix::Addr<Session>,
     shared: &Arc<SessionShared>,
+    room: &Notify,
     mut reader: R,
     max: usize,
 ) {
@@ -174,6 +187,10 @@ async fn read<R: AsyncRead + Unpin>(
         };
         framer.push(chunk.get(..read).unwrap_or_default());
         while let Some(line) = framer.next_line() {
+            // Who sends much before reading any answer is not served faster than that; its pipe holds the rest.
+            while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
+                room.notified().await;
+            }
             if !take(session, shared, line, max).await {
                 return;
             }
@@ -197,14 +214,20 @@ async fn take(session: &actix::Addr<Session>, shared: &SessionShared, line: Line
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(shared: Arc<SessionShared>, notify: Arc<Notify>, mut writer: W) {
+async fn write<W: AsyncWrite + Unpin>(
+    shared: Arc<SessionShared>,
+    notify: Arc<Notify>,
+    room: Arc<Notify>,
+    mut writer: W,
+) {
     let Channel::Outbox(outbox) = &shared.channel else { return };
     let mut buffer = BytesMut::new();
     loop {
-        let Some(drained) = outbox.drain(CHUNK) else {
+        let Some(drained) = outbox.drain(0, CHUNK) else {
             notify.notified().await;
             continue;
         };
+        room.notify_one();
         for frame in &drained.frames {
             buffer.extend_from_slice(frame);
             buffer.extend_from_slice(b"\n");

@@ -69,6 +69,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         }
         () = cancel.cancelled() => {}
         () = deaf.cancelled() => {}
+        revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
 }

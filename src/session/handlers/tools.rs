@@ -171,8 +171,16 @@ async fn run(
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.
-        let _slot = exchange.gateway.long_lived(&exchange.identity.principal)?;
-        work.await?
+        let gateway = &exchange.gateway;
+        let _slot = gateway.long_lived(&exchange.identity.principal)?;
+        tokio::select! {
+            result = work => result?,
+            // It waits for a person, who will not hurry because the gateway ends.
+            () = gateway.shutdown.cancelled() => {
+                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+            }
+            revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
+        }
     } else {
         exchange.gateway.in_time(work).await?
     };

@@ -9,7 +9,10 @@ use actix_web::{
 };
 use bytes::Bytes;
 
-use crate::protocol::{ErrorKind, McpError, Revision, encode};
+use crate::{
+    protocol::{ErrorKind, McpError, Revision, encode},
+    session::Answer,
+};
 
 /// What a client can take, by its `Accept` header. Without one it can take anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +78,22 @@ pub fn with_status(status: u16, error: &McpError, revision: Revision) -> HttpRes
     if error.kind == ErrorKind::Unauthorized {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    if let Some(wait) = error.data.get("retryAfterMs").and_then(serde_json::Value::as_u64) {
+    retry_after(&mut response, error.data.get("retryAfterMs").and_then(serde_json::Value::as_u64));
+    response
+}
+
+/// The answer to one request as the whole body.
+#[must_use]
+pub fn answered(status: StatusCode, answer: Answer) -> HttpResponse {
+    let mut response = json(status, answer.bytes);
+    retry_after(&mut response, answer.retry_after);
+    response
+}
+
+fn retry_after(response: &mut HttpResponse, wait_ms: Option<u64>) {
+    if let Some(wait) = wait_ms {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000)));
     }
-    response
 }
 
 /// Headers of every SSE answer: nothing on the way may hold it back, compress it or keep it.

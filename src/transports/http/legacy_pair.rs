@@ -14,14 +14,15 @@ use futures_util::{Stream, task::AtomicWaker};
 use serde::Deserialize;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::{answer, identify, mcp, modern::event};
+use super::{answer, body::Body, identify, modern::event};
 use crate::{
-    gateway::{Gateway, LongLived},
+    gateway::Gateway,
     protocol::{ErrorKind, McpError, Revision},
     session::{
         Channel, Session, SessionShared, Transport,
         actor::{Attach, Disconnected, Inbound, Pump},
         outbox::{Outbox, OutboxLimits},
+        slots::StreamSlot,
     },
     transports::{connections::Connection, next_pump_id},
 };
@@ -38,7 +39,8 @@ pub async fn stream(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRe
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return answer::with_status(406, &error, REVISION);
     }
-    let slot = match gateway.long_lived(&identity.principal) {
+    let place = gateway.room_for_session(&identity.principal).and_then(|()| gateway.long_lived(&identity.principal));
+    let slot = match place {
         Ok(slot) => slot,
         Err(error) => return answer::refusal(&error, REVISION),
     };
@@ -59,7 +61,7 @@ pub async fn stream(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRe
         Arc::new(move || waker.wake())
     };
     let cut = request.conn_data::<Connection>().map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
-    if addr.send(Attach(Pump { id, wake, cut })).await.is_err() {
+    if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
         return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
     }
     let mut ticks = interval(gateway.config.transports.http.sse_keep_alive);
@@ -89,7 +91,7 @@ struct PairBody {
     ticks: Interval,
     first: Option<Bytes>,
     closed: bool,
-    _slot: LongLived,
+    _slot: StreamSlot,
 }
 
 /// Bytes handed to the connection at a time.
@@ -107,7 +109,7 @@ impl Stream for PairBody {
         }
         self.waker.register(cx.waker());
         let Channel::Outbox(outbox) = &self.shared.channel else { return Poll::Ready(None) };
-        if let Some(drained) = outbox.drain(BUDGET) {
+        if let Some(drained) = outbox.drain(0, BUDGET) {
             let mut out = Vec::new();
             drained.frames.iter().for_each(|message| out.extend_from_slice(&event(message)));
             self.closed = drained.close.is_some();
@@ -157,7 +159,7 @@ pub async fn message(
         return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
     };
     let http = &gateway.config.transports.http;
-    let body = match mcp::read(payload, http.max_body, http.request_timeout).await {
+    let body = match Body::new(payload).read(http.max_body, http.request_timeout).await {
         Ok(body) => body,
         Err(error) => return answer::refusal(&error, REVISION),
     };

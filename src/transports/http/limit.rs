@@ -53,7 +53,7 @@ where
     forward_ready!(inner);
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        if request.conn_data::<Connection>().is_some_and(|c| c.refused) {
+        if request.conn_data::<Connection>().is_some_and(Connection::is_refused) {
             return Either::Left(ready(Ok(request.into_response(refusal()).map_into_right_body())));
         }
         let map: fn(ServiceResponse<B>) -> Self::Response = ServiceResponse::map_into_left_body;

@@ -1,13 +1,11 @@
 //! The MCP endpoint: what every request has to pass, whichever era it turns out to be of.
 
-use std::time::Duration;
-
 use actix_web::{HttpRequest, HttpResponse, http::header, web};
-use bytes::Bytes;
 
 use super::{
     View,
     answer::{self, Accepts},
+    body::Body,
     identify, modern, session,
 };
 use crate::{
@@ -37,7 +35,8 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
         Err(refused) => return *refused,
     };
     let http = &gateway.config.transports.http;
-    let body = match read(payload, http.max_body, http.request_timeout).await {
+    let mut sender = Body::new(payload);
+    let body = match sender.read(http.max_body, http.request_timeout).await {
         Ok(body) => body,
         Err(error) => return refuse(&error, revision),
     };
@@ -59,7 +58,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
         Message::Response(_) => None,
     };
     match params::meta(params) {
-        Ok(meta) if is_modern(&post.request, &message, &meta) => modern::serve(post, &message, &meta).await,
+        Ok(meta) if is_modern(&post.request, &message, &meta) => modern::serve(post, sender, &message, &meta).await,
         Ok(_) => session::message(post, &message).await,
         Err(error) => {
             let id = if let Message::Request(request) = &message { Some(&request.id) } else { None };
@@ -96,19 +95,6 @@ fn admit(request: HttpRequest, gateway: &web::Data<Gateway>) -> Result<Post, Box
         return Err(refuse(406, error));
     }
     Ok(Post { gateway: gateway.clone(), request, identity, accepts })
-}
-
-/// Reads a body within its bounds of size and time.
-///
-/// # Errors
-/// `TOO_LARGE`, `TIMEOUT`, or `INVALID_REQUEST` for one that broke off.
-pub async fn read(payload: web::Payload, max: usize, limit: Duration) -> Result<Bytes, McpError> {
-    match tokio::time::timeout(limit, payload.to_bytes_limited(max)).await {
-        Ok(Ok(Ok(body))) => Ok(body),
-        Ok(Ok(Err(_))) => Err(McpError::new(ErrorKind::InvalidRequest, "the body broke off")),
-        Ok(Err(_)) => Err(McpError::new(ErrorKind::TooLarge, "the body is too large").with("limit", max as u64)),
-        Err(_) => Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")),
-    }
 }
 
 fn refuse(error: &McpError, revision: Revision) -> HttpResponse {

@@ -1,6 +1,7 @@
 //! Streamable HTTP at `/mcp` for both eras, the 2024-11-05 pair, and the plain HTTP endpoints.
 
 pub mod answer;
+pub mod body;
 pub mod compress;
 pub mod legacy_pair;
 pub mod limit;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::{
     View, answer,
+    body::Body,
     mcp::Post,
     sse::{self, QueueBody},
 };
@@ -30,11 +31,8 @@ use crate::{
 /// A request's work, which ends in its answer.
 pub type Work = Pin<Box<dyn Future<Output = Option<Answer>>>>;
 
-/// Messages of one response that may wait for its reader.
-const QUEUE: usize = 256;
-
 /// Takes one message through the ladder and, if it is a request, to its answer.
-pub async fn serve(post: Post, message: &Message<'_>, meta: &Meta<'_>) -> HttpResponse {
+pub async fn serve(post: Post, sender: Body, message: &Message<'_>, meta: &Meta<'_>) -> HttpResponse {
     let view = View(post.request.headers());
     let request = match message {
         Message::Request(request) => request,
@@ -52,13 +50,21 @@ pub async fn serve(post: Post, message: &Message<'_>, meta: &Meta<'_>) -> HttpRe
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
     }
-    let queue = Arc::new(ResponseQueue::new(QUEUE.max(post.gateway.config.limits.outbox_messages)));
+    let limits = &post.gateway.config.limits;
+    let queue = Arc::new(ResponseQueue::new(limits.outbox_messages, limits.outbox_bytes));
     let exchange = match exchange(&post, meta, &queue) {
         Ok(exchange) => exchange,
         Err(error) => return refuse(Some(&request.id), &error),
     };
     let owned = OwnedRequest::of(request);
-    let mut work: Work = Box::pin(async move { inbound::answer(&exchange, &owned.as_request()).await });
+    let mut work: Work = Box::pin(async move {
+        let request = owned.as_request();
+        tokio::select! {
+            biased;
+            answer = inbound::answer(&exchange, &request) => answer,
+            () = sender.taken_back() => None,
+        }
+    });
     let stream_only = !post.accepts.json;
     if !stream_only {
         // SSE only where there is something to stream before the answer.
@@ -73,7 +79,7 @@ pub async fn serve(post: Post, message: &Message<'_>, meta: &Meta<'_>) -> HttpRe
         if let Some(done) = first {
             let before = queue.take();
             return match done {
-                Some(answer) if before.is_empty() || !post.accepts.sse => answer::json(status(&answer), answer.bytes),
+                Some(answer) if before.is_empty() || !post.accepts.sse => answer::answered(status(&answer), answer),
                 Some(answer) => sse::finished(before, answer.bytes),
                 None => HttpResponse::Accepted().finish(),
             };
@@ -81,7 +87,7 @@ pub async fn serve(post: Post, message: &Message<'_>, meta: &Meta<'_>) -> HttpRe
         if !post.accepts.sse {
             // A client that takes JSON only gets its answer, and nothing before it.
             return match work.await {
-                Some(answer) => answer::json(status(&answer), answer.bytes),
+                Some(answer) => answer::answered(status(&answer), answer),
                 None => HttpResponse::Accepted().finish(),
             };
         }
@@ -149,6 +155,7 @@ fn status(answer: &Answer) -> StatusCode {
         Some(ErrorKind::MethodNotFound) => StatusCode::NOT_FOUND,
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
         Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,
+        Some(ErrorKind::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,
     }
 }

@@ -13,7 +13,7 @@ use actix_web::{
 };
 use serde_json::value::RawValue;
 
-use super::{answer, identify, mcp};
+use super::{answer, body::Body, identify};
 use crate::{
     auth::Identity,
     gateway::Gateway,
@@ -100,7 +100,8 @@ async fn try_call(
     }
     let identity = identify(gateway, request)?;
     let http = &gateway.config.transports.http;
-    let body = mcp::read(payload, http.max_body, http.request_timeout).await?;
+    let mut sender = Body::new(payload);
+    let body = sender.read(http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(request) {
         // A page of another origin can post anything but JSON without asking first.
         return Ok(Problem::unsupported_media_type().error_response());
@@ -122,8 +123,12 @@ async fn try_call(
     let exchange = exchange(gateway, identity);
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
     let call = Call { name, arguments, idempotency_key: key, progress_token: None };
-    let in_flight = InFlight::admit(&exchange.session, &RequestId::from(1), 1)?;
-    let outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel).await?;
+    let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
+    let outcome = tokio::select! {
+        biased;
+        outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel) => outcome?,
+        () = sender.taken_back() => return Err(McpError::new(ErrorKind::Cancelled, "taken back by its client")),
+    };
     in_flight.answered();
     Ok(match outcome {
         ToolOutcome::Done(result, None) => json(StatusCode::OK, &result),

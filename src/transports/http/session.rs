@@ -31,6 +31,7 @@ use crate::{
         actor::{EndSession, close},
         exchange::PostStream,
         inbound::{self, Door, OwnedRequest},
+        outbox::ResumeFault,
         registry::Entry,
         streams::{EventId, GET_STREAM, Streams},
     },
@@ -66,8 +67,9 @@ pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
     let opens = request.method == "initialize";
     let owned = OwnedRequest::of(request);
     let work = async move { door.message(Message::Request(owned.as_request())).await };
+    let known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
-    if opens && session.legacy_revision().is_some() {
+    if opens && !known && session.legacy_revision().is_some() {
         Session::open(&post.gateway.clone().into_inner(), Arc::clone(&session), None);
         if let Ok(id) = HeaderValue::from_str(&session.id) {
             response.headers_mut().insert(SESSION_ID, id);
@@ -143,10 +145,15 @@ async fn respond(
             Poll::Pending => work.await,
         };
         return match answer {
-            Some(answer) if post.accepts.json => answer::json(status(&answer), answer.bytes),
+            Some(answer) if post.accepts.json => answer::answered(status(&answer), answer),
             Some(answer) => sse::finished(Vec::new(), answer.bytes),
             None => HttpResponse::Accepted().finish(),
         };
+    };
+    // Until its reader is there, what comes on the stream is kept for it.
+    let held = match &session.channel {
+        Channel::Streams(streams) => streams.hold(number),
+        Channel::Outbox(_) | Channel::None => None,
     };
     let finish = {
         let session = Arc::clone(&session);
@@ -166,8 +173,13 @@ async fn respond(
     {
         return answer::json(StatusCode::OK, answer);
     }
-    sse::log(&post.gateway.clone().into_inner(), &session, number, Some(0), None)
-        .unwrap_or_else(|| HttpResponse::Accepted().finish())
+    if session.ended.is_cancelled() {
+        // Deleted while the request ran, which has ended with it.
+        return refuse(404, &unknown_session(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
+    }
+    let response = sse::log(&post.gateway.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
+    drop(held);
+    response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
 
 /// The answer of a stream if it is the only thing on it; `None` as soon as there is something to stream.
@@ -191,6 +203,7 @@ fn status(answer: &Answer) -> StatusCode {
         // 404 would mean that the session is gone (2025-11-25/basic/transports), so no other error has it.
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
         Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,
+        Some(ErrorKind::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
         Some(ErrorKind::NotInitialized) => StatusCode::BAD_REQUEST,
         _ => StatusCode::OK,
     }
@@ -251,10 +264,7 @@ fn lookup(gateway: &Gateway, id: &str, identity: &Identity) -> Option<Entry> {
 
 fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
     let gateway = &post.gateway;
-    let max = gateway.config.limits.max_sessions;
-    if gateway.registry.len() >= max && gateway.registry.count_of(&post.identity.principal.name) >= max {
-        return Err((503, McpError::new(ErrorKind::Overloaded, "too many sessions").with("limit", max as u64)));
-    }
+    gateway.room_for_session(&post.identity.principal).map_err(|error| (503, error))?;
     let websocket = &gateway.config.transports.websocket;
     let streams = Streams::new(websocket.replay_frames, websocket.replay_bytes);
     let channel = Channel::Streams(streams);
@@ -298,8 +308,15 @@ pub fn stream(request: &HttpRequest, gateway: &web::Data<Gateway>, identity: &Id
         }
     };
     let gateway = gateway.clone().into_inner();
-    sse::log(&gateway, &entry.shared, number, after, Some(slot)).unwrap_or_else(|| {
-        let error = McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held");
+    sse::log(&gateway, &entry.shared, identity, (number, after), Some(slot)).unwrap_or_else(|fault| {
+        let error = match fault {
+            ResumeFault::TooLate => {
+                McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")
+            }
+            ResumeFault::Ahead => {
+                McpError::new(ErrorKind::InvalidRequest, "Last-Event-ID is none that this session has sent yet")
+            }
+        };
         refuse(error.kind.status(), &error, revision)
     })
 }

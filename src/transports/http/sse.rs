@@ -22,10 +22,14 @@ use super::{
     modern::{Work, event},
 };
 use crate::{
+    auth::Identity,
     gateway::Gateway,
+    protocol::ErrorKind,
     session::{
         Channel, SessionShared,
         exchange::ResponseQueue,
+        outbox::ResumeFault,
+        slots::StreamSlot,
         streams::{EventId, GET_STREAM, Read},
     },
 };
@@ -102,21 +106,28 @@ struct LogReader {
     after: u64,
     prime: bool,
     ticks: Interval,
+    /// Who reads; their key may be another than the one the session was opened with.
+    identity: Identity,
     /// Kept for the GET stream's place among the principal's long-lived requests.
-    _slot: Option<crate::gateway::LongLived>,
+    _slot: Option<StreamSlot>,
 }
 
-/// The stream `number` from after event `after` on; with `None`, from now on. `None` if it is not held any more.
-#[must_use]
+/// A stream from after an event on; with `None`, from now on.
+///
+/// # Errors
+/// `TooLate` if it is not held any more, `Ahead` for an event that it has not come to yet.
 pub fn log(
     gateway: &Arc<Gateway>,
     session: &Arc<SessionShared>,
-    number: u32,
-    after: Option<u64>,
-    slot: Option<crate::gateway::LongLived>,
-) -> Option<HttpResponse> {
-    let Channel::Streams(streams) = &session.channel else { return None };
-    let (reader, changed, newest) = streams.attach(number)?;
+    identity: &Identity,
+    (number, after): (u32, Option<u64>),
+    slot: Option<StreamSlot>,
+) -> Result<HttpResponse, ResumeFault> {
+    let Channel::Streams(streams) = &session.channel else { return Err(ResumeFault::TooLate) };
+    if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
+        return Err(ResumeFault::Ahead);
+    }
+    let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
     let primes = session.legacy_revision().is_some_and(|r| r.rules().sse_priming);
     let state = LogReader {
         gateway: Arc::clone(gateway),
@@ -127,11 +138,12 @@ pub fn log(
         after: after.unwrap_or(newest),
         prime: primes,
         ticks: ticker(gateway.config.transports.http.sse_keep_alive),
+        identity: identity.clone(),
         _slot: slot,
     };
     let mut response = HttpResponse::Ok();
     answer::sse_headers(&mut response);
-    Some(response.streaming(stream::unfold(state, |mut state| async move {
+    Ok(response.streaming(stream::unfold(state, |mut state| async move {
         let chunk = state.next().await?;
         Some((Ok::<_, std::convert::Infallible>(chunk), state))
     })))
@@ -146,6 +158,9 @@ impl LogReader {
         let session = Arc::clone(&self.session);
         let Channel::Streams(streams) = &session.channel else { return None };
         loop {
+            if self.gateway.holds(&self.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+                return None;
+            }
             match streams.read(self.number, self.reader, self.after) {
                 Read::Events(events) => {
                     let mut out = Vec::new();

@@ -3,6 +3,7 @@
 //! WebSocket is a transport of no MCP revision; this follows the custom of the SDKs. A handshake-era client that
 //! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
 
+pub mod bound;
 mod pump;
 
 use std::sync::Arc;
@@ -71,24 +72,36 @@ fn try_upgrade(
     // Proved before a place is taken: a plain GET of /ws is only a mistake.
     actix_web_actors::ws::handshake(request)
         .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("no WebSocket handshake: {e}")))?;
-    let entry = match (&query.session, query.received) {
-        (Some(id), Some(received)) => resume(gateway, &identity, id, received)?,
-        (None, None) => open(gateway, identity),
+    let resumed = match (&query.session, query.received) {
+        (Some(id), Some(received)) => Some((find(gateway, &identity, id)?, received)),
+        (None, None) => {
+            gateway.room_for_session(&identity.principal)?;
+            None
+        }
         _ => {
             return Err(McpError::new(ErrorKind::InvalidRequest, "`session` and `received` go together"));
         }
     };
     let connection = request.conn_data::<Connection>();
     if connection.is_some_and(|c| !c.upgrade()) {
-        if query.session.is_none() {
-            entry.shared.ended.cancel();
-        }
         return Err(McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
             .with("limit", gateway.config.transports.websocket.max_connections as u64));
     }
+    // Last of all: from here on the connection that served the session before gets nothing more.
+    let (entry, turn) = match resumed {
+        Some((entry, received)) => {
+            let turn = rewind(&entry, received).inspect_err(|_| {
+                if let Some(connection) = connection {
+                    connection.not_upgraded();
+                }
+            })?;
+            (entry, turn)
+        }
+        None => (open(gateway, identity), 0),
+    };
     let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
     let max = gateway.config.transports.websocket.max_message_size;
-    let mut response = pump::start(request, payload, &entry, cut, max).map_err(|e| {
+    let mut response = pump::start(request, payload, &entry, turn, cut, max).map_err(|e| {
         entry.shared.ended.cancel();
         McpError::new(ErrorKind::InvalidRequest, e.to_string())
     })?;
@@ -113,8 +126,8 @@ fn open(gateway: &Arc<Gateway>, identity: Identity) -> Entry {
 }
 
 /// A session is found by its own principal only, so a stranger cannot tell a wrong id from somebody else's.
-fn resume(gateway: &Gateway, identity: &Identity, id: &str, received: u64) -> Result<Entry, McpError> {
-    let entry = gateway
+fn find(gateway: &Gateway, identity: &Identity, id: &str) -> Result<Entry, McpError> {
+    gateway
         .registry
         .get(id)
         .filter(|entry| {
@@ -123,17 +136,17 @@ fn resume(gateway: &Gateway, identity: &Identity, id: &str, received: u64) -> Re
                 && !entry.shared.ended.is_cancelled()
                 && entry.shared.principal().name == identity.principal.name
         })
-        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect anew and initialize"))?;
-    if let Channel::Outbox(outbox) = &entry.shared.channel {
-        outbox.rewind(received).map_err(|fault| match fault {
-            ResumeFault::TooLate => McpError::new(
-                ErrorKind::ResumeTooLate,
-                "too late: the frames since then are no longer held; connect anew and initialize",
-            ),
-            ResumeFault::Ahead => {
-                McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet")
-            }
-        })?;
-    }
-    Ok(entry)
+        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect anew and initialize"))
+}
+
+/// Goes back to where the client is; gives the turn of its new connection.
+fn rewind(entry: &Entry, received: u64) -> Result<u64, McpError> {
+    let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
+    outbox.rewind(received).map_err(|fault| match fault {
+        ResumeFault::TooLate => McpError::new(
+            ErrorKind::ResumeTooLate,
+            "too late: the frames since then are no longer held; connect anew and initialize",
+        ),
+        ResumeFault::Ahead => McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet"),
+    })
 }

@@ -11,7 +11,10 @@ use actix_web::{Error, HttpRequest, HttpResponse, web};
 use actix_web_actors::ws::{self, CloseCode, CloseReason, ProtocolError, WebsocketContext};
 use bytes::{Bytes, BytesMut};
 
-use super::SUBPROTOCOL;
+use super::{
+    SUBPROTOCOL,
+    bound::{FrameBound, Verdict},
+};
 use crate::{
     session::{
         Channel, Session, SessionShared,
@@ -28,10 +31,14 @@ struct WsPump {
     session: Addr<Session>,
     shared: Arc<SessionShared>,
     id: u64,
+    /// Of the session's outbox: which of its connections this is.
+    turn: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
     /// A text message that comes in several frames.
     partial: Option<BytesMut>,
     max: usize,
+    /// Whether the input was ended by a frame that may not be.
+    verdict: Verdict,
     /// A close frame came in.
     farewell: bool,
 }
@@ -41,16 +48,20 @@ pub fn start(
     request: &HttpRequest,
     payload: web::Payload,
     entry: &Entry,
+    turn: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
     max: usize,
 ) -> Result<HttpResponse, Error> {
+    let (payload, verdict) = FrameBound::new(payload, max);
     let pump = WsPump {
         session: entry.addr.clone(),
         shared: Arc::clone(&entry.shared),
         id: next_pump_id(),
+        turn,
         cut,
         partial: None,
         max,
+        verdict,
         farewell: false,
     };
     ws::WsResponseBuilder::new(pump, request, payload).protocols(&[SUBPROTOCOL]).frame_size(max).start()
@@ -62,7 +73,7 @@ impl Actor for WsPump {
     fn started(&mut self, ctx: &mut Self::Context) {
         let addr = ctx.address();
         let wake = Arc::new(move || addr.do_send(Wake));
-        self.session.do_send(Attach(Pump { id: self.id, wake, cut: Arc::clone(&self.cut) }));
+        self.session.do_send(Attach(Pump { id: self.id, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
@@ -80,7 +91,7 @@ impl Handler<Wake> for WsPump {
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
         let Channel::Outbox(outbox) = &self.shared.channel else { return };
-        let Some(drained) = outbox.drain(BUDGET) else { return };
+        let Some(drained) = outbox.drain(self.turn, BUDGET) else { return };
         if drained.ping {
             ctx.ping(b"");
         }
@@ -124,6 +135,10 @@ impl WsPump {
         }
         partial.extend_from_slice(&chunk);
         if last && let Some(whole) = self.partial.take() {
+            // Only the whole is text: a character may stand in two frames.
+            if std::str::from_utf8(&whole).is_err() {
+                return self.close(ctx, CloseCode::Invalid, "not UTF-8 text");
+            }
             self.message(whole.freeze());
         }
     }
@@ -155,6 +170,13 @@ impl StreamHandler<Result<ws::Message, ProtocolError>> for WsPump {
                 tracing::debug!(%error, "websocket protocol error");
                 self.close(ctx, CloseCode::Protocol, "protocol error");
             }
+        }
+    }
+
+    fn finished(&mut self, ctx: &mut Self::Context) {
+        match self.verdict.close() {
+            Some((code, reason)) => self.close(ctx, code, reason),
+            None => ctx.stop(),
         }
     }
 }
