@@ -138,7 +138,7 @@ impl Heads {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::{StreamExt, executor::block_on, stream};
+    use futures_util::{FutureExt, StreamExt, stream};
 
     use super::*;
 
@@ -164,7 +164,7 @@ mod tests {
     fn through(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
         let (bound, verdict) = FrameBound::new(stream::iter(pieces), max);
-        let passed: Vec<u8> = block_on(bound.map(Result::unwrap).collect::<Vec<_>>()).concat();
+        let passed: Vec<u8> = bound.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
         (passed, verdict.close().map(|(code, _)| code))
     }
 
