@@ -174,6 +174,29 @@ test('a viewer sees everything and decides nothing', async () => {
   await page.context().close();
 });
 
+test('an unknown outcome is settled with a reason', async () => {
+  const id = await gateway.proposeIssue('Nobody knows');
+  const page = await dashboard(browser, gateway);
+  // A gateway that died in mid-flight leaves such a change; here only what it answers is of that kind.
+  const unknown = { ...(await gateway.change(id)), state: 'outcome_unknown', version: 4, fault: { code: 'INTERNAL_ERROR', message: 'Stopped while it ran' } };
+  let sent = null;
+  await page.route(`**/api/changes/${id}`, (route) => route.fulfill({ json: unknown }));
+  await page.route(`**/api/changes/${id}/settle`, (route) => {
+    sent = route.request().postDataJSON();
+    return route.fulfill({ json: { ...unknown, state: 'applied', version: 5 } });
+  });
+  await page.goto(`${gateway.url}/#/history/${id}`);
+  await page.locator('.outcome', { hasText: 'Stopped while it ran' }).waitFor();
+  const applied = button(page, 'It was applied');
+  assert.equal(await applied.isDisabled(), true, 'not without a reason');
+  await page.getByLabel('How do you know?').fill('I found the issue in the tracker');
+  await applied.click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assert.deepEqual(sent, { outcome: 'applied', comment: 'I found the issue in the tracker', version: 4 });
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a change that is not there says so', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
   await page.getByText('Not found', { exact: true }).waitFor();
