@@ -28,17 +28,19 @@ impl Limiter {
         let Some(limiter) = &self.0 else { return Ok(()) };
         limiter.check_key(principal).map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
-            u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1)
+            wait.as_secs().saturating_add(1)
         })
     }
 }
 
 /// # Errors
-/// `RATE_LIMITED` with `retryAfterMs`.
+/// `RATE_LIMITED` with `retryAfter` (seconds).
 pub fn check(exchange: &Exchange) -> Result<(), McpError> {
-    exchange.gateway.limiter.admits(&exchange.identity.principal.name).map_err(|wait| {
-        McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfterMs", wait)
-    })
+    exchange
+        .gateway
+        .limiter
+        .admits(&exchange.identity.principal.name)
+        .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }
 
 #[cfg(test)]

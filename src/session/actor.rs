@@ -129,7 +129,8 @@ impl Session {
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
         let idle = Timestamp::now().duration_since(self.shared.last_active());
         let limit = self.gateway.config.limits.session_idle;
-        if self.shared.in_flight() == 0 && idle.unsigned_abs() >= limit {
+        let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
+        if self.shared.in_flight() == 0 && !read && idle.unsigned_abs() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
         }
     }

@@ -262,7 +262,7 @@ pub struct Answer {
     pub bytes: Bytes,
     /// What went wrong, if it was not a result: some doors speak of it in their status.
     pub error: Option<ErrorKind>,
-    /// Milliseconds after which it may be tried again.
+    /// Seconds after which it may be tried again.
     pub retry_after: Option<u64>,
 }
 
@@ -272,7 +272,7 @@ impl Answer {
         Self {
             bytes: encode::error(id, error, revision),
             error: Some(error.kind),
-            retry_after: error.data.get("retryAfterMs").and_then(Value::as_u64),
+            retry_after: error.data.get("retryAfter").and_then(Value::as_u64),
         }
     }
 

@@ -154,15 +154,13 @@ impl Door {
             Some(Method::Initialized) => self.session.mark_initialized(),
             Some(Method::Cancelled) => {
                 if let Ok(cancelled) = params::parse::<params::Cancelled<'_>>(notification.params) {
-                    tracing::debug!(
-                        session = %self.session.short_id(), id = %cancelled.request_id, reason = ?cancelled.reason,
-                        "cancelled by its client"
-                    );
+                    // Neither id nor reason: both are the client's own text, of any length.
+                    tracing::debug!(session = %self.session.short_id(), "a request is cancelled by its client");
                     self.session.cancel(&cancelled.request_id);
                 }
             }
             // Nothing else that a client may tell concerns the gateway itself, and nothing is answered.
-            _ => tracing::trace!(method = %notification.method, "notification ignored"),
+            _ => tracing::trace!(session = %self.session.short_id(), "notification ignored"),
         }
     }
 

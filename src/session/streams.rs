@@ -132,6 +132,11 @@ impl Streams {
         }
     }
 
+    /// Somebody reads one of them at the moment.
+    pub fn is_read(&self) -> bool {
+        self.state.lock().logs.values().any(|log| log.changed.receiver_count() > 0)
+    }
+
     /// The number of a stream's newest event.
     pub fn newest(&self, stream: u32) -> Option<u64> {
         self.state.lock().logs.get(&stream).map(|log| log.next - 1)

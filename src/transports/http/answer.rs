@@ -78,7 +78,7 @@ pub fn with_status(status: u16, error: &McpError, revision: Revision) -> HttpRes
     if error.kind == ErrorKind::Unauthorized {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    retry_after(&mut response, error.data.get("retryAfterMs").and_then(serde_json::Value::as_u64));
+    retry_after(&mut response, error.data.get("retryAfter").and_then(serde_json::Value::as_u64));
     response
 }
 
@@ -90,9 +90,9 @@ pub fn answered(status: StatusCode, answer: Answer) -> HttpResponse {
     response
 }
 
-fn retry_after(response: &mut HttpResponse, wait_ms: Option<u64>) {
-    if let Some(wait) = wait_ms {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.div_ceil(1000)));
+fn retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
+    if let Some(seconds) = seconds {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
 }
 

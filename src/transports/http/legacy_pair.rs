@@ -16,7 +16,9 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{answer, body::Body, identify, modern::event};
 use crate::{
+    auth::Identity,
     gateway::Gateway,
+    middleware::authorize,
     protocol::{ErrorKind, McpError, Revision},
     session::{
         Channel, Session, SessionShared, Transport,
@@ -29,9 +31,14 @@ use crate::{
 
 const REVISION: Revision = Revision::V2024_11_05;
 
+fn caller(gateway: &Gateway, request: &HttpRequest) -> Result<Identity, McpError> {
+    let identity = identify(gateway, request)?;
+    authorize::role(&identity).map(|()| identity)
+}
+
 /// `GET /sse`.
 pub async fn stream(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpResponse {
-    let identity = match identify(&gateway, &request) {
+    let identity = match caller(&gateway, &request) {
         Ok(identity) => identity,
         Err(error) => return answer::refusal(&error, REVISION),
     };
@@ -144,7 +151,7 @@ pub async fn message(
     payload: web::Payload,
     gateway: web::Data<Gateway>,
 ) -> HttpResponse {
-    let identity = match identify(&gateway, &request) {
+    let identity = match caller(&gateway, &request) {
         Ok(identity) => identity,
         Err(error) => return answer::refusal(&error, REVISION),
     };

@@ -2,7 +2,7 @@
 //!
 //! The codec behind it holds a frame back until all of it has arrived and only then compares it with its limit, so a
 //! peer that announces a terabyte could fill the memory. Here such a frame ends the input: what came before it is
-//! still served, and [`Verdict`] says with which code to close.
+//! still taken in, and [`Verdict`] says with which code to close.
 
 use std::{
     cell::Cell,
@@ -164,7 +164,7 @@ mod tests {
     fn through(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
         let (bound, verdict) = FrameBound::new(stream::iter(pieces), max);
-        let passed: Vec<u8> = bound.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
+        let passed = bound.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
         (passed, verdict.close().map(|(code, _)| code))
     }
 

@@ -1,0 +1,399 @@
+//! What a hostile or unlucky peer does to the doors, and what it must not achieve.
+
+mod common;
+
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{
+    Gateway, Options, command, eventually, free_port,
+    http::Conn,
+    mcp::{self, borrowed, modern_headers, with_meta},
+    ws::{CLOSE, TEXT, Ws},
+};
+use serde_json::{Value, json};
+
+const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
+
+fn in_flight(gateway: &Gateway) -> u64 {
+    let (_, listed) = gateway.api("GET", "/api/sessions", None);
+    listed["sessions"].as_array().unwrap().iter().map(|s| s["inFlight"].as_u64().unwrap_or_default()).sum()
+}
+
+/// The close code of a socket, whatever comes before it.
+fn closed(ws: &mut Ws) -> Option<u16> {
+    loop {
+        let frame = ws.any_frame()?;
+        if frame.opcode == CLOSE {
+            return frame.close_code();
+        }
+    }
+}
+
+#[test]
+fn a_frame_is_refused_by_the_length_it_announces() {
+    let gateway = Gateway::start();
+    let mut ws = Ws::open(&gateway);
+    // A terabyte, of which nothing ever comes.
+    let mut head = vec![0x81, 0xff];
+    head.extend_from_slice(&(1_u64 << 40).to_be_bytes());
+    ws.conn.send(&head);
+    assert_eq!(closed(&mut ws), Some(1009));
+    let key = format!("Bearer {}", gateway.reviewer());
+    let mut feed = Ws::try_open(&gateway, "/events", &[("Authorization", &key)]);
+    assert_eq!(feed.head.status, 101);
+    feed.conn.send(&head);
+    assert_eq!(closed(&mut feed), Some(1009));
+}
+
+#[test]
+fn fragments_that_are_no_text_together_close_with_1007_and_reserved_bits_with_1002() {
+    let gateway = Gateway::start();
+    let mut ws = Ws::open(&gateway);
+    ws.send_frame(false, TEXT, b"\"\xff");
+    ws.send_frame(true, 0, b"\xfe\"");
+    assert_eq!(closed(&mut ws), Some(1007));
+    let mut ws = Ws::open(&gateway);
+    ws.conn.send(&[0xc1, 0x80, 0, 0, 0, 0]);
+    assert_eq!(closed(&mut ws), Some(1002));
+}
+
+#[test]
+fn a_client_that_comes_back_while_frames_are_made_loses_and_doubles_nothing() {
+    let gateway = Gateway::start();
+    let mut old = Ws::open(&gateway);
+    old.initialize("2025-11-25");
+    let session = old.session().unwrap().to_owned();
+    let mut seen = Vec::new();
+    let mut received = old.received;
+    let mut next = 1_i64;
+    for round in 0..20 {
+        // Half of the answers are read, and the rest is on its way when the next connection comes.
+        for _ in 0..20 {
+            old.send_json(&mcp::request(next, "ping", json!({})));
+            next += 1;
+        }
+        for _ in 0..10 {
+            seen.push(old.message()["id"].as_i64().unwrap());
+            received += 1;
+        }
+        let path = format!("/ws?session={session}&received={received}");
+        let mut new = Ws::try_open(&gateway, &path, &[MCP]);
+        assert_eq!(new.head.status, 101, "round {round}");
+        // What the old one had asked last may have been cut with it; an answer to this shows the end of the rest.
+        new.send_json(&mcp::request(1_000_000 + round, "ping", json!({})));
+        loop {
+            let id = new.message()["id"].as_i64().unwrap();
+            received += 1;
+            if id == 1_000_000 + round {
+                break;
+            }
+            seen.push(id);
+        }
+        old = new;
+    }
+    let mut once = seen.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), seen.len(), "nothing came twice");
+    assert!(seen.windows(2).all(|two| two[0] < two[1]), "in order: {seen:?}");
+    for round in 0..20 {
+        let of_round: Vec<_> = seen.iter().filter(|id| (**id - 1) / 20 == round).map(|id| (*id - 1) % 20).collect();
+        let whole: Vec<i64> = (0..i64::try_from(of_round.len()).unwrap()).collect();
+        assert_eq!(of_round, whole, "no gap in round {round}");
+    }
+}
+
+#[test]
+fn sessions_are_bounded_at_every_door() {
+    let gateway =
+        Gateway::with(&Options { env: vec![("COUNTERSIGN_LIMITS__MAX_SESSIONS", "3")], ..Options::default() });
+    let _held: Vec<_> = (0..3).map(|_| gateway.session("2025-11-25")).collect();
+    let refused = gateway.post(&[], &mcp::request(0, "initialize", mcp::initialize_params("2025-11-25")).to_string());
+    assert_eq!((refused.status, &refused.json()["error"]["data"]["code"]), (503, &json!("OVERLOADED")));
+    assert_eq!(Ws::try_open(&gateway, "/ws", &[MCP]).head.status, 503);
+    assert_eq!(gateway.request("GET", "/sse", &[("Accept", "text/event-stream")], b"").status, 503);
+    assert_eq!(gateway.modern(1, "tools/list", json!({})).status, 200, "who needs no session is served");
+}
+
+#[test]
+fn event_ids_that_were_never_sent_are_refused() {
+    let gateway = Gateway::start();
+    let session = gateway.session("2025-11-25");
+    for (last, status) in [("0-7", 400), ("7-0", 410), ("x", 400), ("0-0", 200)] {
+        let headers = [
+            ("Accept", "text/event-stream"),
+            ("Mcp-Session-Id", session.id.as_str()),
+            ("MCP-Protocol-Version", "2025-11-25"),
+            ("Last-Event-ID", last),
+        ];
+        let mut conn = gateway.connect();
+        conn.request("GET", "/mcp", &headers, b"");
+        assert_eq!(conn.head().status, status, "{last}");
+    }
+}
+
+#[test]
+fn a_session_that_is_deleted_takes_its_requests_with_it() {
+    let gateway = Gateway::start();
+    let change = gateway.propose("Waited for");
+    let session = gateway.session("2025-11-25");
+    let headers =
+        [mcp::JSON, mcp::ACCEPT, ("Mcp-Session-Id", session.id.as_str()), ("MCP-Protocol-Version", "2025-11-25")];
+    let wait = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
+    let mut conn = gateway.connect();
+    conn.request("POST", "/mcp", &headers, mcp::request(1, "tools/call", wait).to_string().as_bytes());
+    eventually("it waits", || (in_flight(&gateway) == 1).then_some(()));
+    assert_eq!(gateway.request("DELETE", "/mcp", &headers[2..], b"").status, 204);
+    assert_eq!(conn.response().status, 404);
+    assert_eq!(in_flight(&gateway), 0);
+}
+
+#[test]
+fn the_end_does_not_wait_for_people() {
+    let gateway = Gateway::start();
+    let change = gateway.propose("Waited for");
+    let params = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
+    let mut conn = gateway.modern_conn(1, "tools/call", params);
+    let body = json!({"changeId": change}).to_string();
+    let mut plain = gateway.connect();
+    plain.request("POST", "/tools/wait_for_change", &[mcp::JSON], body.as_bytes());
+    eventually("it waits", || (in_flight(&gateway) == 1).then_some(()));
+    gateway.process.terminate();
+    assert_eq!(conn.response().json()["error"]["data"]["code"], "SHUTTING_DOWN");
+    // It may also have come too late to be taken at all.
+    assert_eq!(plain.response().status, 503);
+    let (status, _) = gateway.stop();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn who_is_over_the_rate_is_told_when_to_come_back() {
+    let gateway = Gateway::with(&Options {
+        env: vec![("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "1"), ("COUNTERSIGN_LIMITS__RATE_BURST", "1")],
+        ..Options::default()
+    });
+    let refused = eventually("the limit", || {
+        let answer = gateway.modern(1, "tools/list", json!({}));
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!((refused.status, &refused.json()["error"]["data"]["code"]), (429, &json!("RATE_LIMITED")));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let refused = eventually("the limit", || {
+        let answer = gateway.request("POST", "/tools/list_projects", &[mcp::JSON], b"{}");
+        (answer.status != 200).then_some(answer)
+    });
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+}
+
+#[test]
+fn a_revoked_key_ends_what_it_opened() {
+    let gateway = Gateway::with(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
+    let key = gateway.create_key("agent", "bot");
+    let bearer = format!("Bearer {key}");
+    let authorized = ("Authorization", bearer.as_str());
+    let mut ws = Ws::try_open(&gateway, "/ws", &[MCP, authorized]);
+    ws.initialize("2025-11-25");
+    let mut pair = gateway.connect();
+    pair.request("GET", "/sse", &[("Accept", "text/event-stream"), authorized], b"");
+    assert_eq!(pair.head().status, 200);
+    pair.event().unwrap();
+    let params = with_meta(json!({"notifications": {"resourcesListChanged": true}}));
+    let mut headers = modern_headers("subscriptions/listen", &params);
+    headers.push(("Authorization".into(), bearer.clone()));
+    let mut listen = gateway.connect();
+    let body = mcp::request(1, "subscriptions/listen", params).to_string();
+    listen.request("POST", "/mcp", &borrowed(&headers), body.as_bytes());
+    assert_eq!(listen.head().status, 200);
+    listen.event().unwrap();
+    let list = command(&[]).args(["keys", "list", "--data"]).arg(gateway.data()).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let id = list.lines().find(|l| l.contains("bot")).unwrap().split_whitespace().next().unwrap().to_owned();
+    let revoked = command(&[]).args(["keys", "revoke", &id, "--data"]).arg(gateway.data()).output().unwrap();
+    assert!(revoked.status.success());
+    assert_eq!(closed(&mut ws), Some(1008));
+    assert!(pair.event().is_none());
+    assert_eq!(listen.event().unwrap().json()["error"]["data"]["code"], "UNAUTHORIZED");
+}
+
+#[test]
+fn a_key_that_only_watches_opens_no_door_of_mcp() {
+    let gateway = Gateway::with(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
+    let bearer = format!("Bearer {}", gateway.create_key("viewer", "eve"));
+    let authorized = ("Authorization", bearer.as_str());
+    assert_eq!(Ws::try_open(&gateway, "/ws", &[MCP, authorized]).head.status, 403);
+    for (method, path) in [("GET", "/sse"), ("POST", "/messages?sessionId=x"), ("POST", "/tools/list_projects")] {
+        let headers = [authorized, mcp::JSON, ("Accept", "text/event-stream")];
+        assert_eq!(gateway.request(method, path, &headers, b"{}").status, 403, "{path}");
+    }
+}
+
+#[test]
+fn the_log_has_nothing_of_what_clients_say() {
+    let gateway = Gateway::with(&Options { env: vec![("COUNTERSIGN_LOG__FILTER", "trace")], ..Options::default() });
+    let mut ws = Ws::open(&gateway);
+    ws.initialize("2025-11-25");
+    let find = json!({"name": "search_issues", "arguments": {"query": "SECRET-ARGUMENT"}});
+    ws.call(1, "tools/call", find.clone());
+    ws.send_json(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+        "params": {"requestId": 7, "reason": "SECRET-ARGUMENT"}}));
+    ws.send_json(&json!({"jsonrpc": "2.0", "method": "notifications/\u{1b}[31mSECRET\n"}));
+    ws.call(2, "ping", json!({}));
+    gateway.modern(3, "tools/call", find);
+    let key = gateway.reviewer().to_owned();
+    gateway.api("GET", "/api/changes", None);
+    let log = eventually("the calls are logged", || {
+        Some(gateway.log()).filter(|log| log.matches("method=tools/call").count() >= 2)
+    });
+    for secret in ["SECRET-ARGUMENT", key.as_str(), "\u{1b}[31mSECRET"] {
+        assert!(!log.contains(secret), "{secret}");
+    }
+}
+
+/// A line-speaking client that writes all of its requests before it reads any answer.
+#[test]
+fn who_writes_everything_before_reading_anything_is_served_over_stdio() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = command(&[]);
+    command.args(["stdio", "--standalone", "--listen", &format!("127.0.0.1:{}", free_port()), "--data"]);
+    command.arg(home.path().join("data"));
+    let mut child =
+        common::Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut input = child.0.stdin.take().unwrap();
+    let output = child.0.stdout.take().unwrap();
+    const MANY: i64 = 5_000;
+    let writing = std::thread::spawn(move || {
+        use std::io::Write as _;
+        for id in 0..MANY {
+            let line = mcp::request(id, "tools/list", with_meta(json!({})));
+            input.write_all(format!("{line}\n").as_bytes()).unwrap();
+        }
+        input
+    });
+    // Long enough for a gateway that does not mind its peer to run over.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) && !writing.is_finished() {
+        std::thread::yield_now();
+    }
+    use std::io::BufRead as _;
+    let mut ids: Vec<i64> = Vec::new();
+    for line in std::io::BufReader::new(output).lines().take(usize::try_from(MANY).unwrap()) {
+        let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert!(message.get("error").is_none(), "{message}");
+        ids.push(message["id"].as_i64().unwrap());
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..MANY).collect::<Vec<_>>());
+    drop(writing.join().unwrap());
+    assert_eq!(child.ended().code(), Some(0));
+}
+
+#[test]
+fn over_http_2_ids_do_not_collide_and_a_reset_stream_cancels() {
+    for tool in ["openssl", "curl"] {
+        assert!(Command::new(tool).arg("--version").output().is_ok(), "this test needs {tool}");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (cert, key) = (home.path().join("cert.pem"), home.path().join("key.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let config = format!("tls:\n  cert: {}\n  key: {}\n", cert.display(), key.display());
+    let port = free_port();
+    let mut process = Gateway::spawn(home.path(), port, &Options { config: Some(&config), ..Options::default() });
+    let base = format!("https://localhost:{port}");
+    let curl = |args: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--http2", "--cacert"]).arg(&cert).args(args);
+        command
+    };
+    eventually("it answers", || curl(&[&format!("{base}/health")]).output().unwrap().status.success().then_some(()));
+    let call = |id: i64, name: &str, arguments: Value| -> Vec<String> {
+        let params = with_meta(json!({"name": name, "arguments": arguments}));
+        let mut args: Vec<String> = Vec::new();
+        for (name, value) in modern_headers("tools/call", &params) {
+            args.extend(["-H".into(), format!("{name}: {value}")]);
+        }
+        args.extend(["-d".into(), mcp::request(id, "tools/call", params).to_string(), format!("{base}/mcp")]);
+        args
+    };
+    let run = |args: &[String]| -> Value {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        serde_json::from_slice(&curl(&args).output().unwrap().stdout).unwrap()
+    };
+    let projects = run(&call(1, "list_projects", json!({})));
+    let project = projects["result"]["structuredContent"]["projects"][0]["id"].clone();
+    let issue = json!({"projectId": project, "title": "Waited for", "type": "Epic"});
+    let change = run(&call(1, "create_issue", issue))["result"]["structuredContent"]["changeId"].clone();
+    // Two requests on one connection, under one id, at the same time.
+    let wait = call(1, "wait_for_change", json!({"changeId": change, "timeoutSeconds": 1}));
+    let mut both: Vec<&str> = vec!["--parallel", "--parallel-immediate"];
+    both.extend(wait.iter().map(String::as_str));
+    both.push("--next");
+    both.extend(["-sS", "--http2", "--cacert", cert.to_str().unwrap()]);
+    both.extend(wait.iter().map(String::as_str));
+    let out = String::from_utf8(curl(&both).output().unwrap().stdout).unwrap();
+    assert_eq!(out.matches("\"result\"").count(), 2, "{out}");
+    // A client that goes away takes its request with it.
+    let reviewer = format!("Authorization: Bearer {}", common::create_key(&home.path().join("data"), "reviewer", "r"));
+    let flying = || -> u64 {
+        let out = curl(&["-H", &reviewer, &format!("{base}/api/sessions")]).output().unwrap();
+        let listed: Value = serde_json::from_slice(&out.stdout).unwrap();
+        listed["sessions"].as_array().unwrap().iter().map(|s| s["inFlight"].as_u64().unwrap_or_default()).sum()
+    };
+    let wait = call(2, "wait_for_change", json!({"changeId": change, "timeoutSeconds": 60}));
+    let args: Vec<&str> = wait.iter().map(String::as_str).collect();
+    let mut waiting = common::Process(curl(&args).stdout(Stdio::null()).spawn().unwrap());
+    eventually("the call is in flight", || (flying() == 1).then_some(()));
+    waiting.0.kill().unwrap();
+    eventually("the call is cancelled", || (flying() == 0).then_some(()));
+    process.terminate();
+    assert_eq!(process.ended().code(), Some(0));
+}
+
+#[test]
+fn a_certificate_that_is_none_is_said_before_anything_is_opened() {
+    let home = tempfile::tempdir().unwrap();
+    let pem = home.path().join("bad.pem");
+    std::fs::write(&pem, "nonsense").unwrap();
+    let config = home.path().join("c.yaml");
+    std::fs::write(&config, format!("tls: {{cert: {0}, key: {0}}}\n", pem.display())).unwrap();
+    let data = home.path().join("data");
+    let output = command(&[])
+        .args(["serve", "--listen", &format!("127.0.0.1:{}", free_port()), "--config"])
+        .arg(&config)
+        .arg("--data")
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bad.pem"));
+    assert!(!data.exists());
+}
+
+#[test]
+fn waits_that_are_abandoned_leave_nothing_behind() {
+    let gateway = Gateway::start();
+    let change = gateway.propose("Waited for");
+    let params = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
+    // Many times as many as may be open at a time.
+    for id in 0..300 {
+        let conn: Conn = gateway.modern_conn(id, "tools/call", params.clone());
+        drop(conn);
+    }
+    eventually("none is in flight", || (in_flight(&gateway) == 0).then_some(()));
+    let mut held: Vec<Conn> = (0..64).map(|id| gateway.modern_conn(id, "tools/call", params.clone())).collect();
+    eventually("all places are free again", || (in_flight(&gateway) == 64).then_some(()));
+    gateway.decide(&change, "reject");
+    for conn in &mut held {
+        assert!(conn.response().json().get("result").is_some());
+    }
+}
