@@ -19,7 +19,7 @@ const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 
 fn in_flight(gateway: &Gateway) -> u64 {
     let (_, listed) = gateway.api("GET", "/api/sessions", None);
-    listed["sessions"].as_array().unwrap().iter().map(|s| s["inFlight"].as_u64().unwrap_or_default()).sum()
+    listed["sessions"].as_array().into_iter().flatten().map(|s| s["inFlight"].as_u64().unwrap_or_default()).sum()
 }
 
 /// The close code of a socket, whatever comes before it.
