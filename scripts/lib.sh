@@ -98,5 +98,6 @@ venv() {
 # The debug build, unless somebody named a program to test.
 debug_build() {
     [ -x "$COUNTERSIGN_BIN" ] && [ -n "${1:-}" ] && return 0
+    need cc build-essential
     cargo build --locked --quiet
 }
