@@ -25,8 +25,9 @@ use crate::{
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
     session::{
-        Channel, Registry, SessionShared,
+        Channel, Registry, SessionShared, Transport,
         handlers::lifecycle,
+        outbox::{Outbox, OutboxLimits},
         slots::{StreamSlot, StreamSlots},
     },
     telemetry::Metrics,
@@ -135,6 +136,18 @@ impl Gateway {
             return Ok(());
         }
         Err(McpError::new(ErrorKind::Overloaded, "too many sessions (limits.max_sessions)").with("limit", max as u64))
+    }
+
+    /// A session of a connection with an outbox; `replay` frames and bytes are kept for a client that comes back.
+    #[must_use]
+    pub fn outbox_session(&self, transport: Transport, identity: Identity, replay: (usize, usize)) -> SessionShared {
+        let limits = OutboxLimits {
+            messages: self.config.limits.outbox_messages,
+            bytes: self.config.limits.outbox_bytes,
+            replay_frames: replay.0,
+            replay_bytes: replay.1,
+        };
+        SessionShared::new(transport, identity, Channel::Outbox(Outbox::new(limits)), &self.ended)
     }
 
     /// Whether what a client was authenticated by still holds.

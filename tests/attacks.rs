@@ -1,9 +1,11 @@
 //! What a hostile or unlucky peer does to the doors, and what it must not achieve.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
 mod common;
 
 use std::{
-    process::{Command, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -11,6 +13,7 @@ use common::{
     Gateway, Options, command, eventually, free_port,
     http::Conn,
     mcp::{self, borrowed, modern_headers, with_meta},
+    tls::Tls,
     ws::{CLOSE, TEXT, Ws},
 };
 use serde_json::{Value, json};
@@ -18,8 +21,13 @@ use serde_json::{Value, json};
 const MCP: (&str, &str) = ("Sec-WebSocket-Protocol", "mcp");
 
 fn in_flight(gateway: &Gateway) -> u64 {
-    let (_, listed) = gateway.api("GET", "/api/sessions", None);
-    listed["sessions"].as_array().into_iter().flatten().map(|s| s["inFlight"].as_u64().unwrap_or_default()).sum()
+    sum(&gateway.api("GET", "/api/sessions", None).1)
+}
+
+/// Requests in flight over all sessions listed.
+fn sum(listed: &Value) -> u64 {
+    let sessions = listed["sessions"].as_array().into_iter().flatten();
+    sessions.map(|session| session["inFlight"].as_u64().unwrap_or_default()).sum()
 }
 
 /// The close code of a socket, whatever comes before it.
@@ -292,42 +300,19 @@ fn who_writes_everything_before_reading_anything_is_served_over_stdio() {
 
 #[test]
 fn over_http_2_ids_do_not_collide_and_a_reset_stream_cancels() {
-    for tool in ["openssl", "curl"] {
-        assert!(Command::new(tool).arg("--version").output().is_ok(), "this test needs {tool}");
-    }
-    let home = tempfile::tempdir().unwrap();
-    let (cert, key) = (home.path().join("cert.pem"), home.path().join("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&cert)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let config = format!("tls:\n  cert: {}\n  key: {}\n", cert.display(), key.display());
-    let port = free_port();
-    let mut process = Gateway::spawn(home.path(), port, &Options { config: Some(&config), ..Options::default() });
-    let base = format!("https://localhost:{port}");
-    let curl = |args: &[&str]| {
-        let mut command = Command::new("curl");
-        command.args(["-sS", "--http2", "--cacert"]).arg(&cert).args(args);
-        command
-    };
-    eventually("it answers", || curl(&[&format!("{base}/health")]).output().unwrap().status.success().then_some(()));
+    let tls = Tls::start();
     let call = |id: i64, name: &str, arguments: Value| -> Vec<String> {
         let params = with_meta(json!({"name": name, "arguments": arguments}));
-        let mut args: Vec<String> = Vec::new();
+        let mut args = vec!["--http2".to_owned()];
         for (name, value) in modern_headers("tools/call", &params) {
             args.extend(["-H".into(), format!("{name}: {value}")]);
         }
-        args.extend(["-d".into(), mcp::request(id, "tools/call", params).to_string(), format!("{base}/mcp")]);
+        args.extend(["-d".into(), mcp::request(id, "tools/call", params).to_string(), "/mcp".into()]);
         args
     };
     let run = |args: &[String]| -> Value {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        serde_json::from_slice(&curl(&args).output().unwrap().stdout).unwrap()
+        serde_json::from_slice(&tls.run(&args).stdout).unwrap()
     };
     let projects = run(&call(1, "list_projects", json!({})));
     let project = projects["result"]["structuredContent"]["projects"][0]["id"].clone();
@@ -336,27 +321,24 @@ fn over_http_2_ids_do_not_collide_and_a_reset_stream_cancels() {
     // Two requests on one connection, under one id, at the same time.
     let wait = call(1, "wait_for_change", json!({"changeId": change, "timeoutSeconds": 1}));
     let mut both: Vec<&str> = vec!["--parallel", "--parallel-immediate"];
+    let url = format!("{}/mcp", tls.base);
     both.extend(wait.iter().map(String::as_str));
-    both.push("--next");
-    both.extend(["-sS", "--http2", "--cacert", cert.to_str().unwrap()]);
+    *both.last_mut().unwrap() = &url;
+    both.extend(["--next", "-sS", "--cacert", tls.cert.to_str().unwrap()]);
     both.extend(wait.iter().map(String::as_str));
-    let out = String::from_utf8(curl(&both).output().unwrap().stdout).unwrap();
+    let out = String::from_utf8(tls.run(&both).stdout).unwrap();
     assert_eq!(out.matches("\"result\"").count(), 2, "{out}");
     // A client that goes away takes its request with it.
-    let reviewer = format!("Authorization: Bearer {}", common::create_key(&home.path().join("data"), "reviewer", "r"));
-    let flying = || -> u64 {
-        let out = curl(&["-H", &reviewer, &format!("{base}/api/sessions")]).output().unwrap();
-        let listed: Value = serde_json::from_slice(&out.stdout).unwrap();
-        listed["sessions"].as_array().unwrap().iter().map(|s| s["inFlight"].as_u64().unwrap_or_default()).sum()
-    };
+    let key = common::create_key(&tls.home.path().join("data"), "reviewer", "r");
+    let reviewer = format!("Authorization: Bearer {key}");
+    let flying = || sum(&serde_json::from_slice(&tls.run(&["-H", &reviewer, "/api/sessions"]).stdout).unwrap());
     let wait = call(2, "wait_for_change", json!({"changeId": change, "timeoutSeconds": 60}));
     let args: Vec<&str> = wait.iter().map(String::as_str).collect();
-    let mut waiting = common::Process(curl(&args).stdout(Stdio::null()).spawn().unwrap());
+    let mut waiting = common::Process(tls.curl(&args).stdout(Stdio::null()).spawn().unwrap());
     eventually("the call is in flight", || (flying() == 1).then_some(()));
     waiting.0.kill().unwrap();
     eventually("the call is cancelled", || (flying() == 0).then_some(()));
-    process.terminate();
-    assert_eq!(process.ended().code(), Some(0));
+    tls.stop();
 }
 
 #[test]

@@ -4,9 +4,9 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use common::{Gateway, Options, Process, command, create_key, eventually, free_port, run};
+use common::{Gateway, Process, command, create_key, free_port, run, tls::Tls};
 use serde_json::Value;
 
 #[test]
@@ -112,42 +112,10 @@ fn a_person_decides_in_the_terminal() {
 
 #[test]
 fn tls_serves_http_1_and_2() {
-    // Both come with Debian; without them there is nothing to speak TLS with here.
-    for tool in ["openssl", "curl"] {
-        assert!(Command::new(tool).arg("--version").output().is_ok(), "this test needs {tool}");
-    }
-    let home = tempfile::tempdir().unwrap();
-    let (cert, key) = (home.path().join("cert.pem"), home.path().join("key.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&cert)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let config = format!("tls:\n  cert: {}\n  key: {}\n", cert.display(), key.display());
-    let port = free_port();
-    let mut process = Gateway::spawn(home.path(), port, &Options { config: Some(&config), ..Options::default() });
+    let tls = Tls::start();
     for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
-        let url = format!("https://localhost:{port}/health");
-        let out = eventually("it answers over TLS", || {
-            assert!(
-                process.0.try_wait().unwrap().is_none(),
-                "{}",
-                std::fs::read_to_string(home.path().join("log")).unwrap()
-            );
-            let output = Command::new("curl")
-                .args(["-sS", flag, "--cacert"])
-                .arg(&cert)
-                .args(["-o", "/dev/null", "-w", "%{http_code} %{http_version}", &url])
-                .output()
-                .unwrap();
-            output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
-        });
-        assert_eq!(out, format!("200 {version}"));
+        let out = tls.run(&[flag, "-o", "/dev/null", "-w", "%{http_code} %{http_version}", "/health"]);
+        assert_eq!(String::from_utf8_lossy(&out.stdout), format!("200 {version}"));
     }
-    process.terminate();
-    assert_eq!(process.ended().code(), Some(0));
+    tls.stop();
 }

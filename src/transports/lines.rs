@@ -17,7 +17,6 @@ use crate::{
     session::{
         Channel, Session, SessionShared, Transport,
         actor::{Attach, Disconnected, Inbound, Pump},
-        outbox::{Outbox, OutboxLimits},
     },
 };
 
@@ -120,14 +119,7 @@ where
         let _ = tokio::time::timeout(FLUSH, told).await;
         return;
     }
-    let limits = OutboxLimits {
-        messages: gateway.config.limits.outbox_messages,
-        bytes: gateway.config.limits.outbox_bytes,
-        replay_frames: 0,
-        replay_bytes: 0,
-    };
-    let channel = Channel::Outbox(Outbox::new(limits));
-    let shared = Arc::new(SessionShared::new(Transport::Stdio, identity, channel, &gateway.ended));
+    let shared = Arc::new(gateway.outbox_session(Transport::Stdio, identity, (0, 0)));
     let session = Session::open(&gateway, Arc::clone(&shared), None);
     let notify = Arc::new(Notify::new());
     let pump = next_pump_id();

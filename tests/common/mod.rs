@@ -14,6 +14,7 @@
 pub mod http;
 pub mod mcp;
 pub mod stdio;
+pub mod tls;
 pub mod ws;
 
 use std::{

@@ -23,7 +23,6 @@ use crate::{
     session::{
         Channel, Session, SessionShared, Transport,
         actor::{Attach, Disconnected, Inbound, Pump},
-        outbox::{Outbox, OutboxLimits},
         slots::StreamSlot,
     },
     transports::{connections::Connection, next_pump_id},
@@ -52,14 +51,7 @@ pub async fn stream(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRe
         Err(error) => return answer::refusal(&error, REVISION),
     };
     let gateway = gateway.into_inner();
-    let limits = OutboxLimits {
-        messages: gateway.config.limits.outbox_messages,
-        bytes: gateway.config.limits.outbox_bytes,
-        replay_frames: 0,
-        replay_bytes: 0,
-    };
-    let channel = Channel::Outbox(Outbox::new(limits));
-    let shared = Arc::new(SessionShared::new(Transport::Sse, identity, channel, &gateway.ended));
+    let shared = Arc::new(gateway.outbox_session(Transport::Sse, identity, (0, 0)));
     let addr = Session::open(&gateway, Arc::clone(&shared), None);
     let waker = Arc::new(AtomicWaker::new());
     let id = next_pump_id();

@@ -19,11 +19,7 @@ use crate::{
     auth::Identity,
     gateway::Gateway,
     protocol::{ErrorKind, McpError, Revision},
-    session::{
-        Channel, Session, SessionShared, Transport,
-        outbox::{Outbox, OutboxLimits, ResumeFault},
-        registry::Entry,
-    },
+    session::{Channel, Session, Transport, outbox::ResumeFault, registry::Entry},
     transports::{
         connections::Connection,
         http::{answer, identify},
@@ -113,14 +109,11 @@ fn try_upgrade(
 
 fn open(gateway: &Arc<Gateway>, identity: Identity) -> Entry {
     let websocket = &gateway.config.transports.websocket;
-    let limits = OutboxLimits {
-        messages: gateway.config.limits.outbox_messages,
-        bytes: gateway.config.limits.outbox_bytes,
-        replay_frames: websocket.replay_frames,
-        replay_bytes: websocket.replay_bytes,
-    };
-    let channel = Channel::Outbox(Outbox::new(limits));
-    let shared = Arc::new(SessionShared::new(Transport::WebSocket, identity, channel, &gateway.ended));
+    let shared = Arc::new(gateway.outbox_session(
+        Transport::WebSocket,
+        identity,
+        (websocket.replay_frames, websocket.replay_bytes),
+    ));
     let addr = Session::open(gateway, Arc::clone(&shared), Some(websocket.ping_interval));
     Entry { shared, addr }
 }
