@@ -41,6 +41,9 @@ pub struct Connections {
     /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
     pub waiting: Arc<Semaphore>,
     max_web_sockets: usize,
+    /// Second descriptors of sockets that are open, and may be.
+    handles: AtomicUsize,
+    max_handles: usize,
     users: Users,
 }
 
@@ -53,8 +56,23 @@ impl Connections {
             waiting: Arc::new(Semaphore::new(config.websocket.max_connections)),
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
+            handles: AtomicUsize::new(0),
+            max_handles: raise_open_files() / 3,
             users,
         }
+    }
+
+    /// A second descriptor of a socket, while there are plenty: without one a peer that does not read is cut by
+    /// `TCP_USER_TIMEOUT` instead of at once.
+    fn handle(self: &Arc<Self>, stream: &TcpStream) -> Option<Arc<Handle>> {
+        let taken = self.handles.fetch_add(1, Ordering::Relaxed);
+        // From here on the count is given back when the handle is dropped, or by this guard's end.
+        let counted = Counted(Arc::clone(self));
+        if taken >= self.max_handles {
+            return None;
+        }
+        let descriptor = stream.as_fd().try_clone_to_owned().ok()?;
+        Some(Arc::new(Handle { socket: Socket::from(descriptor), _counted: counted }))
     }
 
     /// Both limits together, with room for those that are only told that they are too many.
@@ -64,12 +82,40 @@ impl Connections {
     }
 }
 
+/// One of the second descriptors, as long as it is open.
+struct Counted(Arc<Connections>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.handles.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Another descriptor of a connection's socket.
+struct Handle {
+    socket: Socket,
+    _counted: Counted,
+}
+
+/// Lets the process have as many open files as it may (many systems start it with 1024, which the default limits of
+/// connections exceed), and gives that number.
+fn raise_open_files() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
+}
+
 /// One TCP connection; lives in its connection data.
 pub struct Connection {
     counts: Arc<Connections>,
     pub peer: Option<SocketAddr>,
     /// Another handle of the socket, to cut a peer that does not read.
-    socket: Option<Arc<Socket>>,
+    socket: Option<Arc<Handle>>,
     /// Counted over the limit when it was accepted, and ever since.
     refused: Cell<bool>,
     web_socket: RefCell<Option<OwnedSemaphorePermit>>,
@@ -91,7 +137,7 @@ impl Connection {
             if let Err(error) = socket.set_tcp_user_timeout(Some(USER_TIMEOUT)) {
                 tracing::debug!(%error, "no TCP_USER_TIMEOUT");
             }
-            stream.as_fd().try_clone_to_owned().ok().map(|fd| Arc::new(Socket::from(fd)))
+            counts.handle(stream)
         });
         let open = counts.http.fetch_add(1, Ordering::Relaxed) + 1;
         data.insert(Self {
@@ -139,9 +185,9 @@ impl Connection {
     pub fn cutter(&self) -> Arc<dyn Fn() + Send + Sync> {
         let socket = self.socket.clone();
         Arc::new(move || {
-            if let Some(socket) = &socket {
+            if let Some(handle) = &socket {
                 // It may be gone already, which is what was wanted.
-                let _ = socket.shutdown(std::net::Shutdown::Both);
+                let _ = handle.socket.shutdown(std::net::Shutdown::Both);
             }
         })
     }
