@@ -97,7 +97,7 @@ pub fn peer(request: &HttpRequest, config: &Config) -> Option<IpAddr> {
     last.and_then(|text| text.trim().parse().ok()).or(socket)
 }
 
-/// The state that the lead gave to the application.
+/// The state that the application was given.
 ///
 /// # Errors
 /// `INTERNAL_ERROR` where it did not.
