@@ -33,6 +33,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         strict_versions: r.truth("strict_versions"),
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
         modules: ModulesConfig { tracker: tracker(r) },
+        upstreams: Vec::new(),
         routes: routes(r),
         policy: PolicyConfig { default: policy_default(r) },
         changes: changes(r),
