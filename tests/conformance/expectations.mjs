@@ -111,3 +111,6 @@ export const UPSTREAM_SIDE = {
         'json-schema-ref-no-deref'
     ]
 };
+
+/** Scenarios that only ever warn, so that they pass against a dead port too: a run shows their warnings beside them. */
+export const warnOnly = ['input-required-result-missing-input-response', 'input-required-result-ignore-extra-params'];
