@@ -48,7 +48,7 @@ export const inFrontOf = (server, more = {}) => ({
 
 /** The server entry of a fixture: over HTTP (with its base URL) or as a local command. */
 export const overHttp = url => ({ url: `${url}/mcp` });
-export const overStdio = kind => ({ command, args: fixtureArguments(kind) });
+export const overStdio = kind => ({ command, args: [...fixtureArguments(kind), '--stdio'] });
 
 /** Starts a gateway with that configuration and waits until its required servers are there. */
 export async function startGatewayWith(config, options = {}) {

@@ -1,7 +1,9 @@
 // What the conformance suite starts as "the client under test": a gateway with the suite's mock server as its one
 // upstream, and an SDK client in front of it that does what the scenario asks. FRONT says of which era that client is.
 //
-//   MCP_CONFORMANCE_SCENARIO=… FRONT=legacy|modern node suite-client.mjs URL
+//   MCP_CONFORMANCE_SCENARIO=… FRONT=legacy|modern [DIRECT=1] node suite-client.mjs URL
+//
+// DIRECT leaves the gateway out: that proves this script.
 import { Client as Modern, StreamableHTTPClientTransport as ModernTransport } from '@modelcontextprotocol/client';
 import { Client as Legacy } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport as LegacyTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
@@ -14,6 +16,9 @@ const scenario = process.env.MCP_CONFORMANCE_SCENARIO;
 const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
 const url = process.argv.at(-1);
 const modern = process.env.FRONT === 'modern';
+const direct = process.env.DIRECT === '1';
+/** What the gateway puts before the names of its upstream `up`, and before its URIs. */
+const [PREFIX, SCHEME] = direct ? ['', ''] : ['up__', 'up+'];
 const PATIENCE = { timeout: 20_000 };
 
 /** Accepts every form: with its defaults where it has them, else with `confirmed`. */
@@ -22,12 +27,12 @@ const accept = ({ params }) => {
     return { action: 'accept', content: Object.fromEntries(properties.map(([name, schema]) => [name, schema.default ?? true])) };
 };
 
-async function connect(gateway) {
+async function connect(endpoint) {
     const who = { name: 'suite-client', version: '1.0.0' };
     const capabilities = { elicitation: { form: { applyDefaults: true } } };
     const client = modern ? new Modern(who, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } }) : new Legacy(who, { capabilities });
     client.setRequestHandler(modern ? 'elicitation/create' : ElicitRequestSchema, accept);
-    await client.connect(modern ? new ModernTransport(gateway.mcp) : new LegacyTransport(gateway.mcp));
+    await client.connect(modern ? new ModernTransport(endpoint) : new LegacyTransport(endpoint));
     return client;
 }
 
@@ -35,7 +40,7 @@ async function connect(gateway) {
 async function tools(client) {
     return eventually('the tools of the upstream', async () => {
         const { tools } = await client.listTools(undefined, modern ? { cacheMode: 'refresh' } : undefined);
-        const theirs = tools.filter(tool => tool.name.startsWith('up__'));
+        const theirs = tools.filter(tool => tool.name.startsWith(PREFIX));
         return theirs.length > 0 && theirs;
     });
 }
@@ -66,13 +71,13 @@ const scenarios = {
     'json-schema-ref-no-deref': tools,
     'http-custom-headers': async client => {
         await tools(client);
-        for (const { name, arguments: args } of context.toolCalls) console.log(name, JSON.stringify(await call(client, `up__${name}`, args)));
+        for (const { name, arguments: args } of context.toolCalls) console.log(name, JSON.stringify(await call(client, `${PREFIX}${name}`, args)));
     },
     'http-standard-headers': async client => {
         await callAll(client);
-        const resources = (await client.listResources()).resources.filter(({ uri }) => uri.startsWith('up+'));
+        const resources = (await client.listResources()).resources.filter(({ uri }) => uri.startsWith(SCHEME));
         for (const { uri } of resources) console.log(uri, JSON.stringify(await client.readResource({ uri })));
-        const prompts = (await client.listPrompts()).prompts.filter(({ name }) => name.startsWith('up__'));
+        const prompts = (await client.listPrompts()).prompts.filter(({ name }) => name.startsWith(PREFIX));
         for (const { name } of prompts) console.log(name, JSON.stringify(await client.getPrompt({ name })));
         if (resources.length < 2 || prompts.length < 1) throw new Error(`too little is listed: ${resources.length} resources, ${prompts.length} prompts`);
     }
@@ -80,19 +85,21 @@ const scenarios = {
 
 const steps = scenarios[scenario];
 if (!steps) throw new Error(`nothing is written for the scenario ${scenario}`);
-const gateway = await startGatewayWith({
-    policy: { default: 'allow' },
-    modules: { tracker: { enabled: false } },
-    mcpServers: { up: { url, required: true } }
-});
+const gateway = direct
+    ? undefined
+    : await startGatewayWith({
+          policy: { default: 'allow' },
+          modules: { tracker: { enabled: false } },
+          mcpServers: { up: { url, required: true } }
+      });
 try {
-    const client = await connect(gateway);
+    const client = await connect(gateway?.mcp ?? new URL(url));
     await steps(client);
     await client.close();
 } catch (error) {
     console.error(error);
-    console.error(`--- stderr of the gateway ---\n${gateway.log()}`);
+    if (gateway) console.error(`--- stderr of the gateway ---\n${gateway.log()}`);
     process.exitCode = 1;
 } finally {
-    await gateway.stop();
+    await gateway?.stop();
 }

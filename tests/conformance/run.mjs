@@ -7,6 +7,7 @@
 //   tasks    the scenarios of the tasks extension, through the gateway to a fixture that has tasks
 //   client   the suite's client scenarios, run through the gateway's upstream side by a client of each era
 //   direct   the fixtures without a gateway: proves them (not part of a normal run)
+//   script   the client scenarios without a gateway: proves their script (not part of a normal run)
 //
 //   node run.mjs [GROUP...] [--verbose] [--kind both|legacy|modern] [--revision R] [--scenario S] [--front legacy|modern]
 import path from 'node:path';
@@ -182,16 +183,16 @@ async function tasksAgainst(where, url) {
 
 const clientScript = path.join(path.dirname(fileURLToPath(import.meta.url)), '../clients/suite-client.mjs');
 
-async function client() {
+async function client(env = {}, fits = () => true) {
     for (const front of ['legacy', 'modern'].filter(era => era === (options.front ?? era))) {
-        for (const revision of REVISIONS) {
+        for (const revision of REVISIONS.filter(revision => fits(front, revision))) {
             const where = `client scenarios of ${revision}, a ${front} client in front`;
             console.log(`\n${where}:`);
             for (const scenario of UPSTREAM_SIDE[revision].filter(name => name === (options.scenario ?? name))) {
                 const command = `${process.execPath} ${clientScript}`;
                 const { results, output } = await runSuite(
                     ['client', '--command', command, '--scenario', scenario, '--spec-version', revision, '--timeout', '60000', '--verbose'],
-                    { env: { FRONT: front } }
+                    { env: { FRONT: front, ...env } }
                 );
                 if (!count(where, scenario, results.get(scenario)) || options.verbose) console.log(indent(output.slice(-4000)));
             }
@@ -230,8 +231,9 @@ const groups = {
     stdio: () => matrix('stdio', KINDS, kind => behindGateway(overStdio(kind))),
     shim: () => matrix('HTTP', ['shim'], overHttpUpstream),
     tasks,
-    client,
-    direct
+    client: () => client(),
+    direct,
+    script: () => client({ DIRECT: '1' }, (front, revision) => (front === 'modern') === (revision === '2026-07-28'))
 };
 const chosen = positionals.length ? positionals : ['self', 'http', 'stdio', 'tasks', 'client'];
 for (const name of chosen) {
