@@ -7,10 +7,13 @@
 //!
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
 
+pub mod backoff;
 pub mod caller;
+pub mod child;
 pub mod link;
 pub mod server;
 
+pub use backoff::Backoff;
 pub use caller::{Caller, ClientCapabilities};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Replier, Response, RpcError,
