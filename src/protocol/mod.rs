@@ -19,6 +19,7 @@ pub mod method;
 pub mod negotiate;
 pub mod param_headers;
 pub mod params;
+pub mod raw;
 pub mod revision;
 mod scan;
 pub mod splice;
