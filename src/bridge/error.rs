@@ -40,10 +40,14 @@ pub fn for_client(
             let data = edit(data.filter(|data| data.starts_with('{')).unwrap_or("{}"), &[("uri", Op::Default(&uri))]);
             McpError::foreign(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
         }
-        // Must not be sent in this era, and meant something else than a missing resource.
-        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND | URL_ELICITATION_REQUIRED) => {
-            foreign(ErrorKind::UpstreamError, INTERNAL)
+        // Nobody can be sent there who did not say that they can be.
+        (Era::Legacy, Era::Modern, URL_ELICITATION_REQUIRED) => {
+            let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
+            let message = error.message.clone();
+            McpError::foreign(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
         }
+        // Must not be sent in this era, and meant something else than a missing resource.
+        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => foreign(ErrorKind::UpstreamError, INTERNAL),
         (Era::Modern, Era::Legacy, INVALID_PARAMS) if missing => {
             foreign(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
         }
