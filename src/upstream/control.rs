@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LinkError, LinkKind, Listener,
-    calls::jittered,
+    Backoff, LinkError, LinkKind, Listener,
     catalog::{self, AskError, What},
     detect, handshake,
     held::{Held, Traffic},
@@ -23,9 +22,6 @@ use crate::{
     providers::ProviderEvent,
 };
 
-/// Between tries to connect: the first, and the longest.
-const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
 /// A connection that lived so long was a good one: the next try comes at once.
 const GOOD: Duration = Duration::from_secs(10);
 /// A call may hurry the next try, but not more often than this.
@@ -45,6 +41,7 @@ const CONNECT: Duration = Duration::from_secs(120);
 
 /// Runs until [`Upstream::close`].
 pub(super) async fn run(upstream: Arc<Upstream>) {
+    let mut backoff = Backoff::default();
     let mut failures = 0_u32;
     let mut era: Option<Era> = None;
     while !upstream.stop.is_cancelled() {
@@ -54,6 +51,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
             connected = connect(&upstream, &mut era) => connected,
             () = upstream.stop.cancelled() => break,
         };
+        let lost = connected.is_ok();
         let error = match connected {
             Ok(held) => {
                 let up = Instant::now();
@@ -65,6 +63,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
                 tracing::warn!(upstream = %upstream.config.name, %error, "the connection to it has ended");
                 if up.elapsed() >= GOOD {
                     failures = 0;
+                    backoff.reset();
                     continue;
                 }
                 error
@@ -83,10 +82,14 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
                 error
             }
         };
-        upstream.set_phase(Phase::Down(error));
-        let wait = jittered(FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST));
+        // Calls wait for the try that comes at once after a loss, and are told of the later ones that they would wait long.
+        if failures > 0 || !lost {
+            upstream.set_phase(Phase::Down(error));
+        } else {
+            upstream.set_phase(Phase::Connecting);
+        }
         failures = failures.saturating_add(1);
-        pause(&upstream, began, wait).await;
+        pause(&upstream, began, backoff.pause(Duration::ZERO)).await;
     }
     upstream.close();
 }

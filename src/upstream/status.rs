@@ -196,6 +196,13 @@ impl Upstream {
         }
     }
 
+    /// Sets the gauges that are read rather than counted.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; calls and links are far below 2^52")]
+    pub(super) fn measure(&self) {
+        self.meters.in_flight.set(self.places.taken() as f64);
+        self.meters.links.set(self.endpoints.iter().map(|endpoint| endpoint.pool.len()).sum::<usize>() as f64);
+    }
+
     /// The breaker of its only endpoint; of replicas, the best.
     #[must_use]
     pub fn breaker_state(&self) -> Breaker {
