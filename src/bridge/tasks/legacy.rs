@@ -81,7 +81,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     let result = match &about.task.mode {
         Mode::Done(Ok(result), _) => about.dressed(result.get())?,
         Mode::Done(Err(error), _) => return Err(about.error(error)),
-        Mode::Extension(cancelled) => extension_result(&about, cancelled).await?,
+        Mode::Extension(cancelled) => extension_result(&about, Some(cancelled)).await?,
         Mode::Same | Mode::Augmented(_) => {
             let outgoing = about.outgoing("tasks/result", params);
             let (relay, requests) = Relay::asking(about.hearer(about.task.caller.log_level), true);
@@ -98,10 +98,16 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 }
 
 /// Follows a task of the extension to its end, and asks the client what the upstream wants to know.
-async fn extension_result(about: &About<'_>, cancelled: &parking_lot::Mutex<bool>) -> Result<String, McpError> {
+///
+/// # Errors
+/// As the task fails.
+pub async fn extension_result(
+    about: &About<'_>,
+    cancelled: Option<&parking_lot::Mutex<bool>>,
+) -> Result<String, McpError> {
     let mut answered: HashSet<String> = HashSet::new();
     loop {
-        if *cancelled.lock() {
+        if cancelled.is_some_and(|cancelled| *cancelled.lock()) {
             return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled"));
         }
         let task = about.ask_or_fail("tasks/get", "{}").await?;
@@ -120,6 +126,35 @@ async fn extension_result(about: &About<'_>, cancelled: &parking_lot::Mutex<bool
             Status::Working => {}
         }
         tokio::time::sleep(shape::pause(text)).await;
+    }
+}
+
+/// Cancels a task that nobody waits for any more, unless it is over.
+pub struct Abandon<'a> {
+    about: Option<&'a About<'a>>,
+}
+
+impl<'a> Abandon<'a> {
+    pub fn new(about: &'a About<'a>) -> Self {
+        Self { about: Some(about) }
+    }
+
+    pub fn over(&mut self) {
+        self.about = None;
+    }
+}
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        let Some(about) = self.about else { return };
+        let (upstream, task) = (Arc::clone(&about.upstream), Arc::clone(&about.task));
+        let outgoing = about.outgoing("tasks/cancel", "{}");
+        let relay: Arc<dyn crate::upstream::Listener> = Relay::new(about.hearer(None), false);
+        actix::spawn(async move {
+            if let Err(error) = upstream.call(&task.caller, outgoing, relay).await {
+                tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
+            }
+        });
     }
 }
 

@@ -117,6 +117,11 @@ impl Tasks {
         })
     }
 
+    /// Nobody will ask for it.
+    pub fn forget(&self, alias: &str) {
+        self.by_alias.remove(alias);
+    }
+
     /// What a principal has, oldest first.
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<Arc<Task>> {
