@@ -7,9 +7,18 @@
 //!
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
 
+mod asked;
+pub mod attribution;
 pub mod caller;
+pub mod detect;
+pub mod events;
+pub mod handshake;
+pub mod http;
 pub mod link;
+pub mod received;
 pub mod server;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use caller::{Caller, ClientCapabilities};
 pub use link::{
