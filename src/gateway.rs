@@ -33,6 +33,7 @@ use crate::{
     },
     telemetry::Metrics,
     transports::connections::Connections,
+    upstream::Upstreams,
 };
 
 /// How often it is asked whether the key behind something that stays open still holds.
@@ -50,6 +51,7 @@ pub struct Gateway {
     pub limiter: Limiter,
     pub connections: Arc<Connections>,
     pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
     pub started: Instant,
     /// Draining has begun: nothing new is taken, streams say their last word.
     pub shutdown: CancellationToken,
@@ -75,6 +77,7 @@ pub struct Parts {
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
     pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
     pub shutdown: CancellationToken,
     pub users: Users,
 }
@@ -82,7 +85,19 @@ pub struct Parts {
 impl Gateway {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, routes, router, registry, changes, feed, authenticator, metrics, shutdown, users } = parts;
+        let Parts {
+            config,
+            routes,
+            router,
+            registry,
+            changes,
+            feed,
+            authenticator,
+            metrics,
+            upstreams,
+            shutdown,
+            users,
+        } = parts;
         Self {
             limiter: Limiter::new(&config.limits),
             connections: Arc::new(Connections::new(&config.transports, users)),
@@ -100,6 +115,7 @@ impl Gateway {
             feed,
             authenticator,
             metrics,
+            upstreams,
             shutdown,
         }
     }
@@ -197,6 +213,7 @@ impl Gateway {
         });
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
+        self.upstreams.measure();
         self.metrics.render()
     }
 
@@ -255,10 +272,16 @@ impl Gateway {
         let mut infos = Vec::new();
         for provider in table.providers() {
             let resources = self.in_time(provider.resources(&context)).await;
+            let upstream = provider.upstream().map(|upstream| upstream.status());
             infos.push(ProviderInfo {
                 name: provider.name().to_owned(),
-                kind: "module",
-                status: if resources.is_ok() { "up" } else { "down" },
+                kind: if upstream.is_some() { "upstream" } else { "module" },
+                status: match &upstream {
+                    Some(upstream) => upstream.status,
+                    None if resources.is_ok() => "up",
+                    None => "down",
+                },
+                upstream,
                 tools: count(provider),
                 resources: resources.map_or(0, |r| r.len()),
                 prompts: provider.prompts().len(),

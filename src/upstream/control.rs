@@ -9,8 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LinkError, LinkKind, Listener,
-    calls::jittered,
+    Backoff, LinkError, LinkKind, Listener,
     catalog::{self, AskError, What},
     detect, handshake,
     held::{Held, Traffic},
@@ -18,14 +17,8 @@ use super::{
     server::{Phase, Upstream},
     subscriptions,
 };
-use crate::{
-    protocol::Era,
-    providers::ProviderEvent,
-};
+use crate::{protocol::Era, providers::ProviderEvent};
 
-/// Between tries to connect: the first, and the longest.
-const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
 /// A connection that lived so long was a good one: the next try comes at once.
 const GOOD: Duration = Duration::from_secs(10);
 /// A call may hurry the next try, but not more often than this.
@@ -45,6 +38,7 @@ const CONNECT: Duration = Duration::from_secs(120);
 
 /// Runs until [`Upstream::close`].
 pub(super) async fn run(upstream: Arc<Upstream>) {
+    let mut backoff = Backoff::default();
     let mut failures = 0_u32;
     let mut era: Option<Era> = None;
     while !upstream.stop.is_cancelled() {
@@ -54,6 +48,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
             connected = connect(&upstream, &mut era) => connected,
             () = upstream.stop.cancelled() => break,
         };
+        let lost = connected.is_ok();
         let error = match connected {
             Ok(held) => {
                 let up = Instant::now();
@@ -65,6 +60,7 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
                 tracing::warn!(upstream = %upstream.config.name, %error, "the connection to it has ended");
                 if up.elapsed() >= GOOD {
                     failures = 0;
+                    backoff.reset();
                     continue;
                 }
                 error
@@ -83,10 +79,14 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
                 error
             }
         };
-        upstream.set_phase(Phase::Down(error));
-        let wait = jittered(FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST));
+        // Calls wait for the try that comes at once after a loss, and are told of the later ones that they would wait long.
+        if failures > 0 || !lost {
+            upstream.set_phase(Phase::Down(error));
+        } else {
+            upstream.set_phase(Phase::Connecting);
+        }
         failures = failures.saturating_add(1);
-        pause(&upstream, began, wait).await;
+        pause(&upstream, began, backoff.pause(Duration::ZERO)).await;
     }
     upstream.close();
 }
@@ -244,12 +244,12 @@ async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), Lin
     let prompts = !catalog::same(&old.prompts, &new.prompts);
     let resources = !catalog::same(&old.resources, &new.resources) || !catalog::same(&old.templates, &new.templates);
     if tools || prompts || resources {
-        let (offered, left_out) = Offered::build(&upstream.config, &upstream.names, &new);
-        for fault in &left_out {
+        let offered = Offered::build(&upstream.config, &upstream.names, &new);
+        for fault in &offered.left_out {
             tracing::warn!(upstream = %upstream.config.name, "{fault}");
         }
         upstream.catalog.store(Arc::new(new));
-        upstream.offered.store(Arc::new(Offered { left_out, ..offered }));
+        upstream.offered.store(Arc::new(offered));
     }
     faults.extend(upstream.offered.load().left_out.iter().take(100).cloned());
     upstream.meters.faults(faults);

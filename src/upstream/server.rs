@@ -233,6 +233,15 @@ impl Upstream {
         }
     }
 
+    /// Begins with what another one knew of the same server.
+    pub(super) fn inherit(&self, before: &Self) {
+        self.negotiated.store(before.negotiated());
+        let catalog = before.catalog();
+        let offered = Offered::build(&self.config, &self.names, &catalog);
+        self.offered.store(Arc::new(offered));
+        self.catalog.store(catalog);
+    }
+
     /// No more calls: connections are closed.
     pub(super) fn close(&self) {
         self.stop.cancel();
@@ -248,10 +257,6 @@ pub(super) fn stamped(params: &str) -> String {
     let version = format!("\"{}\"", crate::protocol::Revision::MODERN.as_str());
     merge_meta(
         params,
-        &[
-            (keys::PROTOCOL_VERSION, &version),
-            (keys::CLIENT_INFO, client_info()),
-            (keys::CLIENT_CAPABILITIES, "{}"),
-        ],
+        &[(keys::PROTOCOL_VERSION, &version), (keys::CLIENT_INFO, client_info()), (keys::CLIENT_CAPABILITIES, "{}")],
     )
 }
