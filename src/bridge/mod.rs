@@ -198,7 +198,8 @@ impl<'a> Ready<'a> {
                     return Ok(reply);
                 }
                 let eras = (client, self.negotiated.revision);
-                let error = error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
+                let error =
+                    error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
                 // No code of its era says so; a result at least reaches the model.
                 if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
                     return Ok(failed(&error));

@@ -540,7 +540,8 @@ mod tests {
     #[actix::test]
     async fn questions_asked_at_once_come_together_under_their_own_names() {
         let (mut course, questions, _end) = course();
-        let (first, mut told, _) = question("\"user_name\"", "elicitation/create", Some(r#"{"message":"?","task":{}}"#));
+        let (first, mut told, _) =
+            question("\"user_name\"", "elicitation/create", Some(r#"{"message":"?","task":{}}"#));
         let (second, _t, _) = question("7", "sampling/createMessage", Some("{}"));
         let (third, _t3, _) = question("\"7\"", "elicitation/create", None);
         // Undeclared: told so at once, and never shown.

@@ -216,7 +216,8 @@ mod tests {
         let (relay, queue) = relay(None, None, Revision::V2026_07_28);
         tell(&relay, "notifications/progress", r#"{"progressToken":1,"progress":1}"#);
         tell(&relay, "notifications/message", r#"{"level":"emergency","data":1}"#);
-        for method in ["notifications/elicitation/complete", "notifications/cancelled", "notifications/tools/list_changed"]
+        for method in
+            ["notifications/elicitation/complete", "notifications/cancelled", "notifications/tools/list_changed"]
         {
             tell(&relay, method, "{}");
         }

@@ -85,10 +85,7 @@ pub struct Dress<'a> {
 
 impl<'a> Dress<'a> {
     fn tailor(&self) -> Tailor<'a> {
-        Tailor {
-            scheme: self.scheme,
-            older: (self.client < self.upstream.revision).then_some(self.client),
-        }
+        Tailor { scheme: self.scheme, older: (self.client < self.upstream.revision).then_some(self.client) }
     }
 
     /// The reply that a result becomes.
