@@ -73,3 +73,4 @@ pub mod session;
 pub mod store;
 pub mod telemetry;
 pub mod transports;
+pub mod upstream;

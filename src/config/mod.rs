@@ -9,17 +9,21 @@ pub mod error;
 pub mod load;
 mod read;
 pub mod reader;
+mod servers;
 pub mod show;
 #[cfg(test)]
 mod tests;
 pub mod tree;
 pub mod units;
+pub mod upstreams;
+pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
+pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub struct Config {
     pub strict_versions: bool,
     pub transports: TransportsConfig,
     pub modules: ModulesConfig,
+    /// `mcpServers`, in the order of the file.
+    pub upstreams: Vec<UpstreamConfig>,
     pub routes: RoutesConfig,
     pub policy: PolicyConfig,
     pub changes: ChangesConfig,

@@ -74,6 +74,7 @@ mod tests {
             annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
             self_service,
             long_running: false,
+            raw: None,
         }
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use crate::{auth::Principal, changes::Preview, protocol::McpError};
+use crate::{auth::Principal, changes::Preview, protocol::McpError, upstream::Upstream};
 
 /// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -40,6 +40,8 @@ pub struct ToolDef {
     pub self_service: bool,
     /// Sends progress or waits: its answer may have to be streamed.
     pub long_running: bool,
+    /// The whole definition as an upstream wrote it, under the name that clients use; `None` for a module.
+    pub raw: Option<Arc<RawValue>>,
 }
 
 /// A concrete resource (`resources/list`).
@@ -51,6 +53,9 @@ pub struct ResourceDef {
     pub title: String,
     pub description: String,
     pub mime_type: String,
+    /// As an upstream wrote it, under the URI that clients use; `None` for a module.
+    #[serde(skip)]
+    pub raw: Option<Arc<RawValue>>,
 }
 
 /// A parameterized resource (`resources/templates/list`).
@@ -62,6 +67,9 @@ pub struct ResourceTemplateDef {
     pub title: String,
     pub description: String,
     pub mime_type: String,
+    /// As an upstream wrote it, under the URI that clients use; `None` for a module.
+    #[serde(skip)]
+    pub raw: Option<Arc<RawValue>>,
 }
 
 /// One argument of a prompt.
@@ -80,6 +88,9 @@ pub struct PromptDef {
     pub title: String,
     pub description: String,
     pub arguments: Vec<PromptArgumentDef>,
+    /// As an upstream wrote it, under the name that clients use; `None` for a module.
+    #[serde(skip)]
+    pub raw: Option<Arc<RawValue>>,
 }
 
 /// What a tool call gave back. Encoded for the client's revision by the session layer.
@@ -194,8 +205,12 @@ pub struct Completion {
 pub enum ProviderEvent {
     /// Resources with exactly these URIs have new contents.
     ResourcesUpdated(Vec<String>),
-    /// `resources/list` answers differently now.
+    /// `resources/list` (or the templates) answers differently now.
     ResourceListChanged,
+    /// The tools or their definitions are others now: the router asks for them again.
+    ToolListChanged,
+    /// The prompts are others now: the router asks for them again.
+    PromptListChanged,
 }
 
 /// A tool provider. All futures are `Send`: the Executor runs them away from the session's thread.
@@ -259,6 +274,12 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Events from now on (bounded; a slow receiver sees `Lagged` and re-reads).
     fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent>;
+
+    /// The upstream behind this provider: calls for clients go to it as the bytes that they came in, by way of
+    /// [`crate::bridge`], and not through the methods above.
+    fn upstream(&self) -> Option<&Arc<Upstream>> {
+        None
+    }
 }
 
 /// Finds providers and tool definitions by name; implemented by the route table.

@@ -110,6 +110,7 @@ impl Handler<ProviderMoved> for Router {
         match event {
             ProviderEvent::ResourcesUpdated(uris) => uris.iter().for_each(|uri| self.subscribers.updated(uri)),
             ProviderEvent::ResourceListChanged => self.resource_list_changed(),
+            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
         }
     }
 }

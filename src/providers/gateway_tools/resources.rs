@@ -32,6 +32,7 @@ pub(super) fn list() -> Vec<ResourceDef> {
         title: title.to_owned(),
         description: description.to_owned(),
         mime_type: JSON.to_owned(),
+        raw: None,
     };
     vec![
         def(
@@ -58,6 +59,7 @@ pub(super) fn templates() -> Vec<ResourceTemplateDef> {
             "A change that you proposed: its status, diff and decisions. Subscribe to it to hear of the decision."
                 .to_owned(),
         mime_type: JSON.to_owned(),
+        raw: None,
     }]
 }
 

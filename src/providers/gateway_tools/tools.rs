@@ -60,6 +60,7 @@ fn def(
         annotations,
         self_service: true,
         long_running: name == "wait_for_change",
+        raw: None,
     }
 }
 

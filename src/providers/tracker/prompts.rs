@@ -48,6 +48,7 @@ pub(super) fn list() -> Vec<PromptDef> {
             description: "Go through a project's untriaged issues: priority, type, estimate, assignee, duplicates."
                 .into(),
             arguments: vec![project()],
+            raw: None,
         },
         PromptDef {
             name: "sprint_plan".into(),
@@ -58,6 +59,7 @@ pub(super) fn list() -> Vec<PromptDef> {
                 argument("capacity_hours", "Capacity", "How many hours of work the sprint has.", true),
                 argument("goal", "Goal", "What the sprint should achieve, in a sentence.", false),
             ],
+            raw: None,
         },
         PromptDef {
             name: "status_report".into(),
@@ -72,6 +74,7 @@ pub(super) fn list() -> Vec<PromptDef> {
                     false,
                 ),
             ],
+            raw: None,
         },
     ]
 }

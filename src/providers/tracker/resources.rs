@@ -46,6 +46,7 @@ pub(super) fn list(conn: &Connection) -> Result<Vec<ResourceDef>, McpError> {
         title,
         description: description.to_owned(),
         mime_type: JSON.to_owned(),
+        raw: None,
     };
     let mut list = vec![
         def("projects", "Projects".into(), "All projects of the tracker, with their numbers of issues."),
@@ -94,6 +95,7 @@ pub(super) fn templates() -> Vec<ResourceTemplateDef> {
         title: title.to_owned(),
         description: description.to_owned(),
         mime_type: JSON.to_owned(),
+        raw: None,
     })
     .collect()
 }

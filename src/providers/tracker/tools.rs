@@ -32,6 +32,7 @@ fn def(
         annotations,
         self_service: false,
         long_running: false,
+        raw: None,
     }
 }
 

@@ -164,6 +164,7 @@ pub(super) fn updated(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEv
         match event {
             ProviderEvent::ResourcesUpdated(more) => uris.extend(more),
             ProviderEvent::ResourceListChanged => list = true,
+            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
         }
     }
     (uris, list)

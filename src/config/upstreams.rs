@@ -1,0 +1,167 @@
+//! What the configuration says of one upstream server (`mcpServers`).
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use url::Url;
+
+/// A value that never shows in a log, an error or `config show`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// One entry of `mcpServers`, with its variables expanded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamConfig {
+    /// The provider's name.
+    pub name: String,
+    pub target: UpstreamTarget,
+    /// What the names of its tools and prompts begin with; empty for none, which leaves its URIs alone too.
+    pub prefix: String,
+    /// `None`: shared for stdio, WebSocket and stateless servers, by session for handshake-era HTTP.
+    pub isolation: Option<Isolation>,
+    /// How long one call may take, not counting the time that a person or a client takes to answer a question.
+    pub timeout: Duration,
+    /// Other times by the tool's own name (a glob), first match.
+    pub tool_timeouts: Vec<(String, Duration)>,
+    /// Calls at a time, and calls that wait for a place.
+    pub max_in_flight: usize,
+    pub max_queue: usize,
+    /// The gateway is not ready while it is away.
+    pub required: bool,
+    /// By the tool's own name (globs): none of `deny`, and, if `allow` has any, one of `allow`.
+    pub tools_allow: Vec<String>,
+    pub tools_deny: Vec<String>,
+    /// Its `readOnlyHint`s are believed.
+    pub trust_annotations: bool,
+    /// What it may ask of clients that can answer.
+    pub sampling: bool,
+    pub elicitation: bool,
+    pub allow_own_files: bool,
+    pub breaker: BreakerConfig,
+    /// Names of headers of a client's HTTP request that are passed on, in lower case.
+    pub forward_headers: Vec<String>,
+    /// The provider that answers calls while the circuit is open.
+    pub fallback: Option<String>,
+    /// The text that answers a tool call while the circuit is open and there is no other fallback.
+    pub fallback_text: Option<String>,
+    /// Keep answers of reads as long as the server allows.
+    pub cache: bool,
+}
+
+/// Its `Debug` and `Display` tell nothing that may have come out of a variable.
+#[derive(Clone, PartialEq, Eq)]
+pub enum UpstreamTarget {
+    Command {
+        command: String,
+        args: Vec<String>,
+        env: BTreeMap<String, Secret>,
+        /// `None`: the data folder's `servers/<name>`.
+        cwd: Option<PathBuf>,
+    },
+    Url {
+        /// `url`, then `replicas`.
+        urls: Vec<Url>,
+        headers: Vec<(String, Secret)>,
+        transport: UrlTransport,
+    },
+}
+
+/// For logs and for people: the program's file name, or the addresses' hosts.
+impl fmt::Display for UpstreamTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command { command, .. } => {
+                let name = Path::new(command).file_name().unwrap_or_default();
+                write!(f, "command {}", name.to_string_lossy())
+            }
+            Self::Url { urls, .. } => {
+                for (index, url) in urls.iter().enumerate() {
+                    let between = if index == 0 { "" } else { ", " };
+                    write!(f, "{between}{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
+                    url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for UpstreamTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UrlTransport {
+    /// By scheme: `ws` and `wss` are WebSocket; `http` and `https` are Streamable HTTP or, where a server does not
+    /// know that, the 2024-11-05 pair.
+    Auto,
+    StreamableHttp,
+    Sse,
+    WebSocket,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Clients that can be asked nothing share a connection.
+    Shared,
+    /// Each handshake-era session of a client has a connection of its own.
+    Session,
+}
+
+/// When calls to an upstream that fails are not even tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// Failures within `window` that open it; 0 never does.
+    pub threshold: u32,
+    pub window: Duration,
+    /// How long it stays open before one call is tried.
+    pub cooldown: Duration,
+}
+
+impl UpstreamConfig {
+    /// What the URIs of its resources begin with, before a `+`, where it has a prefix.
+    #[must_use]
+    pub fn uri_slug(&self) -> String {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
+        self.name.to_lowercase().chars().map(|c| if fits(c) { c } else { '-' }).collect()
+    }
+
+    /// With everything that the file does not say.
+    #[must_use]
+    pub fn new(name: &str, target: UpstreamTarget) -> Self {
+        Self {
+            name: name.to_owned(),
+            target,
+            prefix: format!("{name}__"),
+            isolation: None,
+            timeout: Duration::from_secs(60),
+            tool_timeouts: Vec::new(),
+            max_in_flight: 256,
+            max_queue: 1024,
+            required: false,
+            tools_allow: Vec::new(),
+            tools_deny: Vec::new(),
+            trust_annotations: false,
+            sampling: true,
+            elicitation: true,
+            allow_own_files: false,
+            breaker: BreakerConfig { threshold: 5, window: Duration::from_secs(30), cooldown: Duration::from_secs(10) },
+            forward_headers: Vec::new(),
+            fallback: None,
+            fallback_text: None,
+            cache: false,
+        }
+    }
+}
