@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::Users,
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
+    bridge::park::Lot,
     config::Config,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
@@ -62,6 +63,8 @@ pub struct Gateway {
     pub streams: Arc<StreamSlots>,
     /// Requests that are being answered, at every door.
     pub requests: AtomicUsize,
+    /// Calls that wait for what their stateless clients answer.
+    pub parked: Arc<Lot>,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -103,6 +106,7 @@ impl Gateway {
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
+            parked: Lot::new(),
             config,
             routes,
             router,

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
-    bridge::{self, request::Subject, uris},
+    bridge::{self, request::Subject},
     changes::Change,
     middleware::{policy::Gate, validate},
     pending::Proposal,
@@ -78,7 +78,7 @@ pub async fn call_request(
                     exchange,
                     upstream,
                     verb: bridge::Verb::Tool,
-                    subject: Subject::Name(uris::own_name(&upstream.config, &route.def.name)),
+                    subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
                     uri: None,
                     params: request.params,
                     headers: &route.param_headers,
