@@ -1,0 +1,61 @@
+//! Who puts a new configuration into force.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use futures_util::future::BoxFuture;
+
+use crate::{
+    config::{PolicyConfig, RoutesConfig, UpstreamConfig},
+    policy::Policy,
+    providers::Provider,
+    router::{
+        Router,
+        actor::{PublishProviders, Reconfigure},
+        table::Aliases,
+    },
+    telemetry::logs,
+};
+
+/// The parts of a gateway that can be configured anew while it runs. A failure has changed nothing.
+pub trait Applies: Send + Sync + 'static {
+    /// Policy and further names, from one call to the next.
+    fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>>;
+    /// Exactly these servers; those that did not change keep their connections.
+    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>>;
+    fn log_filter(&self, filter: &str) -> Result<(), String>;
+}
+
+/// A gateway that serves.
+pub struct Live {
+    pub router: Addr<Router>,
+    /// Providers that are compiled in: they come before the servers.
+    pub built_in: Vec<Arc<dyn Provider>>,
+}
+
+impl Live {
+    const GONE: &'static str = "the router has ended";
+}
+
+impl Applies for Live {
+    fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
+            let message = Reconfigure { policy: Policy::new(policy), aliases };
+            let done = self.router.send(message).await.map_err(|_| Self::GONE.to_owned())?;
+            done.map_err(|error| error.to_string())
+        })
+    }
+
+    fn servers<'a>(&'a self, _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let providers = self.built_in.clone();
+            let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
+            done.map_err(|error| error.to_string())
+        })
+    }
+
+    fn log_filter(&self, filter: &str) -> Result<(), String> {
+        logs::set_filter(filter).map_err(|error| error.to_string())
+    }
+}
