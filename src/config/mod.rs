@@ -9,6 +9,7 @@ pub mod error;
 pub mod load;
 mod read;
 pub mod reader;
+mod rules;
 pub mod show;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
+use crate::policy::Rule;
 pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
@@ -142,6 +144,15 @@ pub enum PolicyDefault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
     pub default: PolicyDefault,
+    /// Compiled; the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+impl From<PolicyDefault> for PolicyConfig {
+    /// Without rules.
+    fn from(default: PolicyDefault) -> Self {
+        Self { default, rules: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
