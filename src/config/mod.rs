@@ -10,12 +10,14 @@ pub mod load;
 mod read;
 pub mod reader;
 mod rules;
+mod servers;
 pub mod show;
 #[cfg(test)]
 mod tests;
 pub mod tree;
 pub mod units;
 pub mod upstreams;
+pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 

@@ -18,6 +18,7 @@ pub mod method;
 pub mod negotiate;
 pub mod param_headers;
 pub mod params;
+pub mod raw;
 pub mod revision;
 mod scan;
 pub mod splice;

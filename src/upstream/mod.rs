@@ -8,7 +8,9 @@
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
 
 pub mod caller;
+pub mod defs;
 pub mod link;
+pub mod names;
 pub mod server;
 
 pub use caller::{Caller, ClientCapabilities};
@@ -16,4 +18,5 @@ pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Replier, Response, RpcError,
     UpstreamNotification, UpstreamRequest,
 };
+pub use names::Names;
 pub use server::{Catalog, Upstream};
