@@ -10,6 +10,7 @@ pub mod load;
 mod own_files;
 mod read;
 pub mod reader;
+mod rules;
 mod servers;
 pub mod show;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
+use crate::policy::Rule;
 pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
@@ -145,6 +147,15 @@ pub enum PolicyDefault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
     pub default: PolicyDefault,
+    /// Compiled; the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+impl From<PolicyDefault> for PolicyConfig {
+    /// Without rules.
+    fn from(default: PolicyDefault) -> Self {
+        Self { default, rules: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -187,7 +187,8 @@ fn proposal(n: usize) -> Proposal {
             diff,
             fingerprint: fingerprint(&[("project", "CORE"), ("issues", "41")]),
         },
-        idempotency_key: None,
+        review: None,
+            idempotency_key: None,
         expire_after: Duration::from_secs(86_400),
     }
 }

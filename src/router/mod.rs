@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod listing;
+pub mod ruling;
 pub mod passed;
 pub mod subscribers;
 pub mod table;

@@ -303,6 +303,7 @@ impl Doors {
                 RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
             ),
             preview: self.provider.preview_now(),
+            review: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

@@ -13,6 +13,7 @@ use crate::{
     changes::Change,
     middleware::{policy::Gate, validate},
     pending::Proposal,
+    policy::Decision,
     protocol::{
         ErrorKind, McpError, Revision, arguments,
         envelope::Request,
@@ -28,9 +29,13 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
     let revision = exchange.revision();
-    let tools = table.tools().iter().map(|route| route.listed(revision));
-    let json = page("tools", tools, params.cursor.as_deref(), table.generation)?;
-    Ok(Reply::new(json).cached(CacheHint::STATIC))
+    let principal = &exchange.identity.principal;
+    let listed = table.tools().iter().filter(|route| route.ruling.lists_to(principal));
+    let tools: Vec<&str> = listed.map(|route| route.listed(revision)).collect();
+    let json = page("tools", tools.into_iter(), params.cursor.as_deref(), table.generation)?;
+    // The same for everybody only as long as no rule asks who lists.
+    let public = table.tools().iter().all(|route| route.ruling.fixed().is_some());
+    Ok(Reply::new(json).cached(CacheHint { public, ..CacheHint::STATIC }))
 }
 
 /// A call as every door makes it.
@@ -126,13 +131,13 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
         }
     };
     validate::check(&route, raw)?;
-    let gate = match crate::middleware::policy::check(&route) {
+    let gate = match crate::middleware::policy::check(exchange, &route, raw).await {
         Ok(gate) => gate,
         Err(error) => return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))),
     };
     let outcome = match gate {
         Gate::Open => run(exchange, &route, raw, call, cancel).await,
-        Gate::Review => propose(exchange, &route, raw, call, cancel).await,
+        Gate::Review(decision) => propose(exchange, &route, raw, call, decision, cancel).await,
     };
     match outcome {
         Err(error) if is_the_tools_own(error.kind) => {
@@ -193,6 +198,7 @@ async fn propose(
     route: &ToolRoute,
     raw: &RawValue,
     call: &Call<'_>,
+    decision: Decision,
     cancel: &CancellationToken,
 ) -> Result<ToolOutcome, McpError> {
     let gateway = &exchange.gateway;
@@ -208,6 +214,7 @@ async fn propose(
         tool_hash: route.hash.clone(),
         arguments: raw.to_owned().into(),
         preview,
+        review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),
         expire_after: gateway.config.changes.expire_after,
     };
