@@ -22,6 +22,7 @@ use crate::{
     pending::{Changes, Feed},
     protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
     providers::{CallContext, NoProgress, Provider},
+    reload::Reloads,
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
     session::{
@@ -48,6 +49,8 @@ pub struct Gateway {
     pub authenticator: Arc<Authenticator>,
     pub limiter: Limiter,
     pub connections: Arc<Connections>,
+    /// The configuration that is in force; `config` is that of the start.
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub started: Instant,
     /// Draining has begun: nothing new is taken, streams say their last word.
@@ -71,6 +74,7 @@ pub struct Parts {
     pub changes: Changes,
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub shutdown: CancellationToken,
     pub users: Users,
@@ -79,7 +83,8 @@ pub struct Parts {
 impl Gateway {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, routes, router, registry, changes, feed, authenticator, metrics, shutdown, users } = parts;
+        let Parts { config, routes, router, registry, changes, feed, authenticator, reloads, metrics, shutdown, users } =
+            parts;
         Self {
             limiter: Limiter::new(&config.limits),
             connections: Arc::new(Connections::new(&config.transports, users)),
@@ -95,6 +100,7 @@ impl Gateway {
             changes,
             feed,
             authenticator,
+            reloads,
             metrics,
             shutdown,
         }

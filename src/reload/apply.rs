@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use actix::Addr;
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 
 use crate::{
     config::{PolicyConfig, RoutesConfig, UpstreamConfig},
@@ -14,6 +15,7 @@ use crate::{
         actor::{PublishProviders, Reconfigure},
         table::Aliases,
     },
+    store::{Record, Store},
     telemetry::logs,
 };
 
@@ -24,6 +26,8 @@ pub trait Applies: Send + Sync + 'static {
     /// Exactly these servers; those that did not change keep their connections.
     fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>>;
     fn log_filter(&self, filter: &str) -> Result<(), String>;
+    /// An entry of the audit trail about somebody's decision; `details` is a JSON object.
+    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
 }
 
 /// A gateway that serves.
@@ -31,6 +35,7 @@ pub struct Live {
     pub router: Addr<Router>,
     /// Providers that are compiled in: they come before the servers.
     pub built_in: Vec<Arc<dyn Provider>>,
+    pub store: Arc<dyn Store>,
 }
 
 impl Live {
@@ -57,5 +62,23 @@ impl Applies for Live {
 
     fn log_filter(&self, filter: &str) -> Result<(), String> {
         logs::set_filter(filter).map_err(|error| error.to_string())
+    }
+
+    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
+        let (done, written) = tokio::sync::oneshot::channel();
+        let record = Record {
+            server: String::new(),
+            pins: Vec::new(),
+            event,
+            at: Timestamp::now(),
+            actor: by.to_owned(),
+            details,
+        };
+        // Nobody waits any more where the receiver is gone.
+        self.store.submit_record(record, Box::new(move |result, _| drop(done.send(result))));
+        Box::pin(async move {
+            let written = written.await.map_err(|_| "the store is closed".to_owned())?;
+            written.map(drop).map_err(|error| error.to_string())
+        })
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     config::{Config, PolicyConfig, PolicyDefault, UpstreamConfig, reader::Setting},
-    policy::Verdict,
+    policy::{Rule, Verdict},
 };
 
 /// One way in which a new configuration lets through what the old one does not.
@@ -44,8 +44,7 @@ impl Diff {
     /// Nothing that can change while the gateway runs did.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { needs_restart: _, ..rest } = self;
-        *rest == Self { needs_restart: self.needs_restart.clone(), ..Self::default() }
+        *self == Self { needs_restart: self.needs_restart.clone(), ..Self::default() }
     }
 }
 
@@ -112,12 +111,22 @@ fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     before.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
-/// The rules of a policy.
-fn views(_policy: &PolicyConfig) -> Vec<RuleView> {
-    Vec::new()
+fn views(policy: &PolicyConfig) -> Vec<RuleView> {
+    let view = |rule: &Rule| {
+        // Everything but what it says and what people are told: a field that is added later counts by itself.
+        let asks = Rule { label: "".into(), then: Verdict::Deny, reason: None, ..rule.clone() };
+        RuleView { label: rule.label.to_string(), asks: format!("{asks:?}"), then: rule.then }
+    };
+    policy.rules.iter().map(view).collect()
 }
 
-fn pick(_picks: &[Pick], _old: &PolicyConfig, _new: &PolicyConfig, _at_once: &mut PolicyConfig) {}
+fn pick(picks: &[Pick], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {
+    let rule = |pick: &Pick| match pick {
+        Pick::Old(index) => old.rules.get(*index).cloned(),
+        Pick::New(index) => new.rules.get(*index).cloned(),
+    };
+    at_once.rules = picks.iter().filter_map(rule).collect();
+}
 
 /// As in the file.
 #[must_use]
@@ -145,14 +154,15 @@ pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
         key == "mcpServers" || key == "log.filter" || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
-    let differs = |setting: &&Setting| {
-        !started.iter().any(|before| before.key == setting.key && before.value == setting.value)
-    };
+    let differs =
+        |setting: &&Setting| !started.iter().any(|before| before.key == setting.key && before.value == setting.value);
     now.iter().filter(|setting| !live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::{Environment, Flags, LogFormat, UpstreamTarget, load};
 
@@ -160,6 +170,49 @@ mod tests {
         let mut config = Config::default();
         change(&mut config);
         config
+    }
+
+    fn rules(yaml: &str) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, format!("policy: {{ rules: [{yaml}] }}")).unwrap();
+        let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
+        load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+    }
+
+    #[test]
+    fn rules_that_loosen_wait_and_rules_that_tighten_do_not() {
+        let old = rules("{name: no-db, tools: 'db_*', then: deny}, {tools: x, roles: [agent], then: allow}");
+        // A name and a reason change nothing; another condition is another rule.
+        let named =
+            rules("{name: db, tools: 'db_*', reason: why, then: deny}, {tools: x, roles: [agent], then: allow}");
+        let (diff, at_once) = compare(&old, &named);
+        assert_eq!((diff.policy_loosened.len(), diff.policy_tightened.len()), (0, 0));
+        assert_eq!(at_once.policy, named.policy);
+        let other =
+            rules("{name: no-db, tools: 'db_*', when: 'arguments.a == 1', then: deny}, {tools: y, then: review}");
+        let (diff, at_once) = compare(&old, &other);
+        let told = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
+        // `y` may have been denied by nothing that comes after it, so that a review is stricter.
+        assert_eq!(diff.policy_loosened, [told]);
+        let labels = |config: &Config| {
+            config.policy.rules.iter().map(|r| (r.then.as_str(), r.when.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(&at_once), [("deny", true), ("deny", false), ("review", false)]);
+        assert_eq!(diff.policy_tightened.len(), 3, "{:?}", diff.policy_tightened);
+        let (diff, at_once) = compare(&old, &rules(""));
+        assert_eq!((diff.policy_loosened.len(), at_once.policy.rules.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_prefix_that_takes_tools_from_under_a_rule_waits() {
+        let mut old = rules("{tools: 'a__*', then: deny}");
+        old.upstreams = vec![server("a")];
+        let mut new = old.clone();
+        new.upstreams[0].prefix = "b__".into();
+        let (diff, at_once) = compare(&old, &new);
+        assert_eq!(diff.policy_loosened[0].key, "mcpServers.a.prefix");
+        assert_eq!(at_once, old);
     }
 
     fn server(name: &str) -> UpstreamConfig {

@@ -33,7 +33,7 @@ use self::{diff::compare, status::Problem};
 use crate::config::{Config, ConfigError, Environment, Flags, Loaded, load, reader::Setting};
 
 /// Where the configuration came from, to read it again.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Source {
     pub flags: Flags,
     pub env: Environment,
@@ -57,8 +57,10 @@ pub enum DecideError {
     Nothing,
     #[error("the configuration has changed since it was shown; look at it again")]
     Other,
+    #[error("the decision could not be recorded: {0}")]
+    NotRecorded(String),
     #[error("it cannot be put into force: {0}")]
-    Failed(String),
+    NotInForce(String),
 }
 
 /// Shared by who watches, who decides and who shows.
@@ -155,16 +157,19 @@ impl Reloads {
         }
         let keys: Vec<&str> = waiting.loosens.iter().map(|loosening| loosening.key.as_str()).collect();
         let keys = keys.join(", ");
+        let event = if accept { "configuration_accepted" } else { "configuration_refused" };
+        let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
+        // On record before anything of it is in force.
+        self.applies.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
+        tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         let by = Some(by.to_owned());
         if !accept {
-            tracing::warn!(target: "countersign::audit", by, digest, keys, "a looser configuration was refused");
             self.lock().waiting = None;
             self.ended(Outcome { by, ..outcome(Why::Consent, status::Result::Refused) }, Some(digest));
             return Ok(());
         }
         let before = self.config();
-        self.put_in_force(&before, &config).await.map_err(DecideError::Failed)?;
-        tracing::warn!(target: "countersign::audit", by, digest, keys, "a looser configuration was accepted");
+        self.put_in_force(&before, &config).await.map_err(DecideError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
         {
             let mut state = self.lock();
@@ -229,8 +234,11 @@ impl Reloads {
             (waits_anew || restart_anew || !changes.is_empty(), waiting)
         };
         if !news {
-            tracing::info!(?why, "the configuration is unchanged");
-            self.lock().last = Some(outcome(why, status::Result::Unchanged));
+            // A file that was only touched, or looked at for the first time, is nobody's news.
+            if why == Why::Signal {
+                tracing::info!("the configuration is unchanged");
+                self.lock().last = Some(outcome(why, status::Result::Unchanged));
+            }
             return;
         }
         for warning in &loaded.warnings {
@@ -251,9 +259,16 @@ impl Reloads {
     }
 
     fn refused(&self, why: Why, problems: Vec<Problem>) {
-        tracing::error!(?why, problems = problems.len(), "the new configuration is refused as a whole, the old one stays");
+        tracing::error!(
+            ?why,
+            problems = problems.len(),
+            "the new configuration is refused as a whole, the old one stays"
+        );
         for Problem { place, key, message, remedy } in &problems {
-            tracing::error!("{place}: {}{message}. {remedy}", key.as_ref().map_or(String::new(), |key| format!("{key}: ")));
+            tracing::error!(
+                "{place}: {}{message}. {remedy}",
+                key.as_ref().map_or(String::new(), |key| format!("{key}: "))
+            );
         }
         self.ended(Outcome { problems, ..outcome(why, status::Result::Refused) }, None);
     }
@@ -310,8 +325,14 @@ fn outcome(why: Why, result: status::Result) -> Outcome {
 fn say(why: Why, changes: &Diff, needs_restart: &[String]) {
     let Diff { upstreams_added, upstreams_removed, upstreams_changed, .. } = changes;
     tracing::info!(
-        ?why, ?upstreams_added, ?upstreams_removed, ?upstreams_changed, policy = changes.policy_changed,
-        routes = changes.routes_changed, log = changes.log_changed, "the new configuration is in force"
+        ?why,
+        ?upstreams_added,
+        ?upstreams_removed,
+        ?upstreams_changed,
+        policy = changes.policy_changed,
+        routes = changes.routes_changed,
+        log = changes.log_changed,
+        "the new configuration is in force"
     );
     for tightened in &changes.policy_tightened {
         tracing::info!("policy is stricter: {tightened}");

@@ -142,12 +142,8 @@ mod tests {
         });
         assert_eq!(held(Some(&trusted), &other, false), (vec![], 0, other));
         // Another program has no trust yet, and runs at once without it.
-        let target = UpstreamTarget::Command {
-            command: "y".to_owned(),
-            args: Vec::new(),
-            env: Default::default(),
-            cwd: None,
-        };
+        let target =
+            UpstreamTarget::Command { command: "y".to_owned(), args: Vec::new(), env: Default::default(), cwd: None };
         let moved = server(|s| (s.trust_annotations, s.target) = (true, target.clone()));
         let expected = server(|s| s.target = target.clone());
         assert_eq!(held(Some(&trusted), &moved, false), (vec!["mcpServers.a.trust_annotations".into()], 0, expected));
@@ -177,7 +173,11 @@ mod tests {
         ];
         for (old, new, loosens, at_once) in cases {
             let (keys, tightened, held) = held(Some(&allow(old)), &allow(new), false);
-            assert_eq!(keys, if *loosens { vec!["mcpServers.a.tools.allow".to_owned()] } else { vec![] }, "{old:?} {new:?}");
+            assert_eq!(
+                keys,
+                if *loosens { vec!["mcpServers.a.tools.allow".to_owned()] } else { vec![] },
+                "{old:?} {new:?}"
+            );
             assert_eq!(held, allow(at_once), "{old:?} {new:?}");
             assert_eq!(tightened, usize::from(!loosens && old != new));
         }
@@ -199,7 +199,11 @@ mod tests {
         ];
         for (old, new, loosens, at_once) in cases {
             let (keys, _, held) = held(Some(&deny(old)), &deny(new), false);
-            assert_eq!(keys, if *loosens { vec!["mcpServers.a.tools.deny".to_owned()] } else { vec![] }, "{old:?} {new:?}");
+            assert_eq!(
+                keys,
+                if *loosens { vec!["mcpServers.a.tools.deny".to_owned()] } else { vec![] },
+                "{old:?} {new:?}"
+            );
             assert_eq!(held, deny(at_once), "{old:?} {new:?}");
         }
     }

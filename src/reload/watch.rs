@@ -3,13 +3,7 @@
 //! The file is looked at, not listened to: that sees replacements by rename, swapped links and network file systems
 //! alike, at the price of one `stat` in half a second.
 
-use std::{
-    io::IsTerminal,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::IsTerminal, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -27,15 +21,7 @@ type Stamp = (u64, u64, u64, i64, i64, i64, i64);
 
 async fn stamp(path: &Path) -> Option<Stamp> {
     let meta = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?;
-    Some((
-        meta.dev(),
-        meta.ino(),
-        meta.size(),
-        meta.mtime(),
-        meta.mtime_nsec(),
-        meta.ctime(),
-        meta.ctime_nsec(),
-    ))
+    Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()))
 }
 
 /// Tells when something that is looked at again and again has changed and has come to rest.
