@@ -87,6 +87,28 @@ impl Handler<PublishProviders> for Router {
     }
 }
 
+/// Sent when the configuration changed while the gateway runs: the table of the same providers under another policy and
+/// other further names. Fails without any effect when the table cannot be built.
+#[derive(Message)]
+#[rtype(result = "Result<(), RouteError>")]
+pub struct Reconfigure {
+    pub policy: Policy,
+    pub aliases: Aliases,
+}
+
+impl Handler<Reconfigure> for Router {
+    type Result = Result<(), RouteError>;
+
+    fn handle(&mut self, Reconfigure { policy, aliases }: Reconfigure, _: &mut Self::Context) -> Self::Result {
+        let before = self.published.load();
+        let providers = before.providers();
+        let table = RouteTable::build(before.generation + 1, providers, &policy, &aliases, &self.pending_schema)?;
+        self.published.store(Arc::new(table));
+        (self.policy, self.aliases) = (policy, aliases);
+        Ok(())
+    }
+}
+
 /// Forwards a provider's events one at a time, so that a burst waits in the provider's own bounded channel.
 fn follow(provider: &Arc<dyn Provider>, router: Addr<Router>) {
     let mut events = provider.events();

@@ -4,6 +4,7 @@
 pub mod actor;
 pub mod listing;
 pub mod passed;
+pub mod ruling;
 pub mod subscribers;
 pub mod table;
 

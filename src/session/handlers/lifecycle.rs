@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::{CacheHint, Reply};
 use crate::{
-    config::PolicyDefault,
     gateway::Gateway,
     protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params},
+    reload::diff::default_name,
     session::{ClientFacts, exchange::Exchange},
 };
 
@@ -128,18 +128,9 @@ pub fn info_of(gateway: &Gateway) -> Value {
         "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
-        "policy": policy_name(gateway.config.policy.default),
+        "policy": default_name(gateway.reloads.config().policy.default),
         "uptimeSeconds": gateway.started.elapsed().as_secs(),
     })
-}
-
-const fn policy_name(default: PolicyDefault) -> &'static str {
-    match default {
-        PolicyDefault::Allow => "allow",
-        PolicyDefault::ReviewWrites => "review_writes",
-        PolicyDefault::ReviewAll => "review_all",
-        PolicyDefault::Deny => "deny",
-    }
 }
 
 /// Our own `info/server`.

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use crate::{
     gateway::Gateway,
-    policy::Verdict,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, method::Method, params, splice},
 };
 
@@ -158,7 +157,7 @@ pub fn is_shareable_read(gateway: &Gateway, request: &Request<'_>) -> bool {
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
             gateway.routes.load().tool(&call.name).is_some_and(|route| {
-                route.verdict == Verdict::Allow && route.def.annotations.read_only_hint && !route.def.long_running
+                route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })
         }),
         _ => false,
