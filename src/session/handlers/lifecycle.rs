@@ -9,7 +9,7 @@ use super::{CacheHint, Reply};
 use crate::{
     config::PolicyDefault,
     gateway::Gateway,
-    protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, negotiate, params},
+    protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params},
     session::{ClientFacts, exchange::Exchange},
 };
 
@@ -56,6 +56,7 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
     session.set_facts(Arc::new(ClientFacts {
         revision,
         client: Some(params.client_info),
+        client_info: request.params.and_then(|params| edit::member(params.get(), "clientInfo")).map(Into::into),
         capabilities: params.capabilities.get().into(),
     }));
     let result = json!({

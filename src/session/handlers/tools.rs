@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
+    bridge::{self, request::Subject, uris},
     changes::Change,
     middleware::{policy::Gate, validate},
     pending::Proposal,
@@ -69,6 +70,28 @@ pub async fn call_request(
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
     let params: params::CallTool<'_> = params::parse(request.params)?;
+    let route = find(exchange, &params.name)?;
+    if let Some(upstream) = route.provider.upstream() {
+        match crate::middleware::policy::check(&route) {
+            Ok(Gate::Open) => {
+                let call = bridge::Call {
+                    exchange,
+                    upstream,
+                    verb: bridge::Verb::Tool,
+                    subject: Subject::Name(uris::own_name(&upstream.config, &route.def.name)),
+                    uri: None,
+                    params: request.params,
+                    headers: &route.param_headers,
+                };
+                return match bridge::call(call).await {
+                    Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(bridge::failed(&error)),
+                    outcome => outcome,
+                };
+            }
+            Ok(Gate::Review) => {}
+            Err(error) => return Ok(bridge::failed(&error)),
+        }
+    }
     let meta = params::meta(request.params)?;
     let call = Call {
         name: &params.name,
@@ -87,6 +110,13 @@ pub async fn call_request(
         ToolOutcome::Pending(change) => encode(&pending_result(&change), exchange.revision(), true),
     };
     Ok(Reply { failure, pending, ..Reply::new(json) })
+}
+
+fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+    exchange.gateway.routes.load().tool(name).ok_or_else(|| {
+        let name: String = name.chars().take(128).collect();
+        McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}")).with("tool", name)
+    })
 }
 
 /// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
@@ -112,11 +142,7 @@ async fn call_or_explain(
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
 pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationToken) -> Result<ToolOutcome, McpError> {
-    let gateway = &exchange.gateway;
-    let route = gateway.routes.load().tool(call.name).ok_or_else(|| {
-        let name: String = call.name.chars().take(128).collect();
-        McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}")).with("tool", name)
-    })?;
+    let route = find(exchange, call.name)?;
     let empty;
     let raw = match call.arguments {
         Some(raw) => raw,
