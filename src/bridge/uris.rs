@@ -16,14 +16,7 @@ pub fn scheme(config: &UpstreamConfig) -> Option<String> {
     if config.prefix.is_empty() {
         return None;
     }
-    let mut scheme: String = config
-        .name
-        .chars()
-        .map(|c| c.to_ascii_lowercase())
-        .map(|c| if matches!(c, 'a'..='z' | '0'..='9' | '.' | '-') { c } else { '-' })
-        .collect();
-    scheme.push('+');
-    Some(scheme)
+    Some(crate::upstream::names::slug(&config.name) + "+")
 }
 
 /// The upstream's own form of a URI that a client sent.

@@ -65,7 +65,10 @@ pub(super) fn provider(text: &str) -> Result<(), Wrong> {
     if !text.trim().is_empty() && text.chars().count() <= 100 && !text.chars().any(is_hidden) {
         return Ok(());
     }
-    Err((format!("{} is not the name of a provider", quoted(text)), "Write a name of mcpServers, or tracker.".to_owned()))
+    Err((
+        format!("{} is not the name of a provider", quoted(text)),
+        "Write a name of mcpServers, or tracker.".to_owned(),
+    ))
 }
 
 /// A Host header value: a name or address, with a port or without.

@@ -177,8 +177,7 @@ impl Resources {
     }
 
     fn owner(&self, uri: &str) -> Option<&Arc<dyn Provider>> {
-        let begins =
-            |with: &str| uri.get(..with.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(with));
+        let begins = |with: &str| uri.get(..with.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(with));
         self.owned.iter().find(|(scheme, _)| begins(scheme)).map(|(_, provider)| provider)
     }
 
@@ -197,7 +196,8 @@ impl Resources {
 /// In lower case, as schemes are compared (RFC 3986 section 3.1).
 fn scheme(uri: &str) -> Option<String> {
     let (scheme, _) = uri.split_once(':')?;
-    let fits = !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-'));
+    let fits =
+        !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'.' | b'-'));
     fits.then(|| scheme.to_ascii_lowercase())
 }
 

@@ -90,8 +90,7 @@ fn compile(def: &ToolDef) -> Result<jsonschema::Validator, String> {
     let options = jsonschema::options().should_validate_formats(true);
     // An upstream may write in another dialect and say so; 2020-12 is what is meant where nothing is said
     // (2025-11-25/basic/index#json-schema-usage).
-    let options =
-        if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
+    let options = if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
     options.build(&def.input_schema).map_err(|e| e.to_string().chars().take(500).collect())
 }
 
@@ -378,6 +377,17 @@ impl RouteTable {
         self.warnings.of(provider)
     }
 
+    #[must_use]
+    pub fn has_upstreams(&self) -> bool {
+        self.providers.iter().any(|provider| provider.upstream().is_some())
+    }
+
+    /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
+    #[must_use]
+    pub fn varies_by_principal(&self) -> bool {
+        false
+    }
+
     /// Every upstream was reached: nothing is missing in the lists only because it is early.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -397,11 +407,8 @@ fn tool_route(
     pending: &Arc<Value>,
     warnings: &mut Warnings,
 ) -> Result<Option<Arc<ToolRoute>>, RouteError> {
-    let fault = |reason: String| RouteError::Schema {
-        provider: provider.name().to_owned(),
-        tool: def.name.clone(),
-        reason,
-    };
+    let fault =
+        |reason: String| RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason };
     let upstream = provider.upstream();
     let param_headers = match (x_mcp_headers(&def.input_schema), upstream) {
         (Ok(headers), _) => headers,

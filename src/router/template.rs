@@ -60,7 +60,9 @@ fn values(expression: &str) -> Option<&'static str> {
     let operator = expression.chars().next()?;
     let names = expression.trim_start_matches(['+', '#', '.', '/', ';', '?', '&']);
     let well_formed = !names.is_empty()
-        && names.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b',' | b'%' | b'*' | b':' | b'-'));
+        && names
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b',' | b'%' | b'*' | b':' | b'-'));
     if !well_formed {
         return None;
     }
@@ -87,7 +89,11 @@ mod tests {
         for (template, yes, no) in [
             ("file:///{path}", &["file:///a", "file:///a%20b,c", "file:///"][..], &["file:///a/b", "gile:///a"][..]),
             ("file:///{+path}", &["file:///a/b?c#d", "file:///"], &["file://a"]),
-            ("test://template/{id}/data", &["test://template/123/data"], &["test://template/1/2/data", "test://template/1"]),
+            (
+                "test://template/{id}/data",
+                &["test://template/123/data"],
+                &["test://template/1/2/data", "test://template/1"],
+            ),
             ("a:{x,y}", &["a:1024,768"], &["a:1/2"]),
             ("a:b{.ext}", &["a:b", "a:b.txt"], &["a:btxt"]),
             ("a:b{/x,y}", &["a:b", "a:b/1/2"], &["a:b1"]),
