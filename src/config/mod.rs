@@ -9,12 +9,14 @@ pub mod error;
 pub mod load;
 mod read;
 pub mod reader;
+mod servers;
 pub mod show;
 #[cfg(test)]
 mod tests;
 pub mod tree;
 pub mod units;
 pub mod upstreams;
+pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 

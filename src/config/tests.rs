@@ -126,6 +126,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "public_url" => "https://a.example",
             "transports.http.cors_origins" => "https://a.example",
             "modules.tracker.workflow" => "{Todo: [InProgress]}",
+            "mcpServers" => "{a: {command: x}}",
             "routes.prefixes" => "{pm_: tracker}",
             "routes.patterns" => "{'jira_(.*)': '$1'}",
             "policy.default" => "deny",

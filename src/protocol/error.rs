@@ -77,6 +77,8 @@ error_table! {
     UpstreamError = -31026, "UPSTREAM_ERROR", 502;
     /// What an upstream asks for or answers has no counterpart in the client's revision.
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
+    /// An approved change needs an answer that nobody is there to give.
+    InputRequired = -31028, "INPUT_REQUIRED", 409;
 }
 
 /// An error as a client sees it. What the log should know beyond it is logged where it happens.

@@ -7,12 +7,34 @@
 //!
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
 
+mod actor;
+pub mod backoff;
+mod breaker;
 pub mod caller;
+mod calls;
+pub mod catalog;
+pub mod child;
+mod clock;
+mod control;
 pub mod defs;
+mod endpoint;
+mod execute;
+mod held;
 pub mod link;
 pub mod names;
+mod offered;
+mod places;
+mod pool;
+mod preview;
+mod provider;
+mod registry;
 pub mod server;
+pub mod status;
+mod subscriptions;
+mod timeouts;
+mod watched;
 
+pub use backoff::Backoff;
 pub use caller::{Caller, ClientCapabilities};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Replier, Response, RpcError,
@@ -20,3 +42,5 @@ pub use link::{
 };
 pub use names::Names;
 pub use server::{Catalog, Upstream};
+pub use registry::Upstreams;
+pub use status::UpstreamStatus;
