@@ -32,6 +32,7 @@ use crate::{
     },
     telemetry::Metrics,
     transports::connections::Connections,
+    upstream::Upstreams,
 };
 
 /// How often it is asked whether the key behind something that stays open still holds.
@@ -49,6 +50,7 @@ pub struct Gateway {
     pub limiter: Limiter,
     pub connections: Arc<Connections>,
     pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
     pub started: Instant,
     /// Draining has begun: nothing new is taken, streams say their last word.
     pub shutdown: CancellationToken,
@@ -72,6 +74,7 @@ pub struct Parts {
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
     pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
     pub shutdown: CancellationToken,
     pub users: Users,
 }
@@ -79,7 +82,19 @@ pub struct Parts {
 impl Gateway {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, routes, router, registry, changes, feed, authenticator, metrics, shutdown, users } = parts;
+        let Parts {
+            config,
+            routes,
+            router,
+            registry,
+            changes,
+            feed,
+            authenticator,
+            metrics,
+            upstreams,
+            shutdown,
+            users,
+        } = parts;
         Self {
             limiter: Limiter::new(&config.limits),
             connections: Arc::new(Connections::new(&config.transports, users)),
@@ -96,6 +111,7 @@ impl Gateway {
             feed,
             authenticator,
             metrics,
+            upstreams,
             shutdown,
         }
     }
@@ -193,6 +209,7 @@ impl Gateway {
         });
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
+        self.upstreams.measure();
         self.metrics.render()
     }
 
@@ -251,10 +268,16 @@ impl Gateway {
         let mut infos = Vec::new();
         for provider in table.providers() {
             let resources = self.in_time(provider.resources(&context)).await;
+            let upstream = provider.upstream().map(|upstream| upstream.status());
             infos.push(ProviderInfo {
                 name: provider.name().to_owned(),
-                kind: "module",
-                status: if resources.is_ok() { "up" } else { "down" },
+                kind: if upstream.is_some() { "upstream" } else { "module" },
+                status: match &upstream {
+                    Some(upstream) => upstream.status,
+                    None if resources.is_ok() => "up",
+                    None => "down",
+                },
+                upstream,
                 tools: count(provider),
                 resources: resources.map_or(0, |r| r.len()),
                 prompts: provider.prompts().len(),

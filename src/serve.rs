@@ -41,6 +41,7 @@ use crate::{
     store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
+    upstream::Upstreams,
 };
 
 /// How long calls may still run where stdin is served.
@@ -125,7 +126,9 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
     let changes = Changes::start(store, directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
     let router = start_router(&router_thread, &config, &routes, &registry)?;
-    let providers = providers(&config, &changes, &routes)?;
+    let mut providers = providers(&config, &changes, &routes)?;
+    let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    providers.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
@@ -138,6 +141,7 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         changes,
         authenticator,
         metrics,
+        upstreams,
         shutdown,
         users: users.clone(),
     }));
@@ -378,6 +382,7 @@ impl Running {
             tracing::warn!(requests = gateway.in_flight(), "requests were still running at the deadline");
         }
         gateway.changes.shutdown(drain).await;
+        gateway.upstreams.stop().await;
         gateway.ended.cancel();
         // Sessions close their connections; whoever does not let go is cut with the process.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;

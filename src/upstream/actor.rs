@@ -7,9 +7,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ClientCapabilities, LinkError, control,
-    execute,
-    handshake,
+    ClientCapabilities, LinkError, control, execute, handshake,
     held::{Held, Traffic},
     pool::{Key, Opened},
     server::Upstream,
@@ -105,8 +103,7 @@ impl Handler<OpenLink> for UpstreamActor {
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Held>, LinkError> {
     let endpoint =
         upstream.endpoints.get(open.endpoint).ok_or_else(|| LinkError::Unreachable("it has no address".into()))?;
-    let known =
-        upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
+    let known = upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
     let traffic = Traffic::new(upstream.me.clone(), matches!(open.key, Key::Session(_)));
     let plain = ClientCapabilities::default();
     let capabilities = if open.key == Key::Plain { &plain } else { &open.capabilities };

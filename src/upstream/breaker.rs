@@ -166,11 +166,7 @@ mod tests {
     use super::*;
 
     fn breaker() -> Breaker {
-        Breaker::new(BreakerConfig {
-            threshold: 3,
-            window: Duration::from_secs(30),
-            cooldown: Duration::from_secs(10),
-        })
+        Breaker::new(BreakerConfig { threshold: 3, window: Duration::from_secs(30), cooldown: Duration::from_secs(10) })
     }
 
     fn fail(breaker: &Breaker, times: u32) {

@@ -208,12 +208,7 @@ impl Upstream {
     }
 
     /// A link for this caller.
-    async fn lease<'a>(
-        &'a self,
-        at: usize,
-        endpoint: &'a Endpoint,
-        caller: &Caller,
-    ) -> Result<Lease<'a>, Failed> {
+    async fn lease<'a>(&'a self, at: usize, endpoint: &'a Endpoint, caller: &Caller) -> Result<Lease<'a>, Failed> {
         if self.stop.is_cancelled() {
             return Err(Failed::Link(LinkError::Unreachable("it was removed from the configuration".into())));
         }

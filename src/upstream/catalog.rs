@@ -179,11 +179,7 @@ pub async fn read(upstream: &Upstream, held: &Held, what: What, old: &Catalog) -
     Ok(fresh)
 }
 
-async fn read_list(
-    upstream: &Upstream,
-    held: &Held,
-    list: &List,
-) -> Result<(Vec<Arc<RawValue>>, Duration), AskError> {
+async fn read_list(upstream: &Upstream, held: &Held, list: &List) -> Result<(Vec<Arc<RawValue>>, Duration), AskError> {
     let (mut entries, mut ttl, mut bytes) = (Vec::new(), Duration::MAX, 0);
     let mut cursor: Option<String> = None;
     for page in 0.. {

@@ -17,10 +17,7 @@ use super::{
     server::{Phase, Upstream},
     subscriptions,
 };
-use crate::{
-    protocol::Era,
-    providers::ProviderEvent,
-};
+use crate::{protocol::Era, providers::ProviderEvent};
 
 /// A connection that lived so long was a good one: the next try comes at once.
 const GOOD: Duration = Duration::from_secs(10);
@@ -247,12 +244,12 @@ async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), Lin
     let prompts = !catalog::same(&old.prompts, &new.prompts);
     let resources = !catalog::same(&old.resources, &new.resources) || !catalog::same(&old.templates, &new.templates);
     if tools || prompts || resources {
-        let (offered, left_out) = Offered::build(&upstream.config, &upstream.names, &new);
-        for fault in &left_out {
+        let offered = Offered::build(&upstream.config, &upstream.names, &new);
+        for fault in &offered.left_out {
             tracing::warn!(upstream = %upstream.config.name, "{fault}");
         }
         upstream.catalog.store(Arc::new(new));
-        upstream.offered.store(Arc::new(Offered { left_out, ..offered }));
+        upstream.offered.store(Arc::new(offered));
     }
     faults.extend(upstream.offered.load().left_out.iter().take(100).cloned());
     upstream.meters.faults(faults);

@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(done.structured_content.unwrap().get(), r#"{"n":1.0}"#);
         assert_eq!(of("{}", false).unwrap().content.get(), "[]");
         assert!(of(r#"{"content":[],"isError":true}"#, false).unwrap().is_error);
-        for (text, asked) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"resultType":"input_required"}"#, false)] {
+        for (text, asked) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"resultType":"input_required"}"#, false)]
+        {
             assert_eq!(of(text, asked).unwrap_err().kind, ErrorKind::InputRequired, "{text}");
         }
         for garbage in ["7", r#"{"resultType":"task"}"#, r#"{"isError":"yes"}"#] {

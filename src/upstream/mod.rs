@@ -8,6 +8,8 @@
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
 
 mod actor;
+mod asked;
+pub mod attribution;
 pub mod backoff;
 mod breaker;
 pub mod caller;
@@ -17,9 +19,13 @@ pub mod child;
 mod clock;
 mod control;
 pub mod defs;
+pub mod detect;
 mod endpoint;
+pub mod events;
 mod execute;
+pub mod handshake;
 mod held;
+pub mod http;
 pub mod link;
 pub mod names;
 mod offered;
@@ -27,10 +33,13 @@ mod places;
 mod pool;
 mod preview;
 mod provider;
+pub mod received;
 mod registry;
 pub mod server;
 pub mod status;
 mod subscriptions;
+#[cfg(test)]
+pub(crate) mod testing;
 mod timeouts;
 mod watched;
 
@@ -41,6 +50,6 @@ pub use link::{
     UpstreamNotification, UpstreamRequest,
 };
 pub use names::Names;
-pub use server::{Catalog, Upstream};
 pub use registry::Upstreams;
+pub use server::{Catalog, Upstream};
 pub use status::UpstreamStatus;

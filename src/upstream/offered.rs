@@ -39,12 +39,10 @@ impl Offered {
             usable(&def).map_err(fault)?;
             Ok(Some((def.name.clone(), def)))
         });
-        let prompts = sound(&catalog.prompts, &mut left_out, |raw| {
-            names.prompt(raw).map(|def| Some((def.name.clone(), def)))
-        });
-        let resources = sound(&catalog.resources, &mut left_out, |raw| {
-            names.resource(raw).map(|def| Some((def.uri.clone(), def)))
-        });
+        let prompts =
+            sound(&catalog.prompts, &mut left_out, |raw| names.prompt(raw).map(|def| Some((def.name.clone(), def))));
+        let resources =
+            sound(&catalog.resources, &mut left_out, |raw| names.resource(raw).map(|def| Some((def.uri.clone(), def))));
         let templates = sound(&catalog.templates, &mut left_out, |raw| {
             names.template(raw).map(|def| Some((def.uri_template.clone(), def)))
         });
@@ -86,7 +84,9 @@ fn usable(def: &ToolDef) -> Result<(), String> {
         .should_validate_formats(true)
         .build(&def.input_schema)
         .map(drop)
-        .map_err(|error| format!("its inputSchema cannot be used: {}", error.to_string().chars().take(200).collect::<String>()))
+        .map_err(|error| {
+            format!("its inputSchema cannot be used: {}", error.to_string().chars().take(200).collect::<String>())
+        })
 }
 
 /// `tools.allow` and `tools.deny`.
@@ -100,7 +100,7 @@ impl Filter {
     fn new(config: &UpstreamConfig) -> Self {
         let set = |globs: &[String]| {
             let mut set = GlobSetBuilder::new();
-            globs.iter().filter_map(|glob| Glob::new(glob).ok()).for_each(|glob| drop(set.add(glob)));
+            globs.iter().filter_map(|glob| Glob::new(glob).ok()).for_each(|glob| _ = set.add(glob));
             set.build().unwrap_or_else(|_| GlobSet::empty())
         };
         Self {
@@ -133,8 +133,7 @@ mod tests {
     }
 
     fn config() -> UpstreamConfig {
-        let target =
-            UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+        let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
         UpstreamConfig::new("fs", target)
     }
 

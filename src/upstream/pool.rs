@@ -111,7 +111,11 @@ pub enum Take<'a> {
     /// It is being opened; look again then.
     Wait(Opening),
     /// The caller has to have it opened, then looks again.
-    Open { id: u64, opened: Opened, opening: Opening },
+    Open {
+        id: u64,
+        opened: Opened,
+        opening: Opening,
+    },
     /// No more may be opened, and all are busy; look again when something changes.
     Full(Notified<'a>),
 }
@@ -213,13 +217,8 @@ impl Pool {
 
     /// Links open or being opened.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.inner.lock().total
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Whether there is a link of that client session.
@@ -249,9 +248,8 @@ impl Pool {
 /// The link for this caller among those that are alike: rather one that its own session used last.
 fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool) -> Option<&'a mut Entry> {
     let same = |entry: &Entry| entry.session.is_some() && entry.session == caller.session;
-    let fits = |entry: &Entry| {
-        entry.held.is_some() && (!alone || (entry.users == 0 && (!entry.tainted || same(entry))))
-    };
+    let fits =
+        |entry: &Entry| entry.held.is_some() && (!alone || (entry.users == 0 && (!entry.tainted || same(entry))));
     let at = entries.iter().position(|entry| fits(entry) && same(entry)).or_else(|| entries.iter().position(fits))?;
     entries.get_mut(at)
 }

@@ -14,7 +14,7 @@ use crate::{
 /// None: a call that cannot run shows when it runs.
 pub fn of(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
     let mut diff = DiffBuilder::new();
-    for (key, value) in edit::members(arguments.get()) {
+    for edit::Member { key, value, .. } in edit::members(arguments.get()) {
         // As it stands in the text: what is approved is these bytes.
         let shown = edit::string(value).map_or_else(|| readable(value), |text| text.into_owned());
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
@@ -51,7 +51,11 @@ fn readable(value: &str) -> String {
     let Ok(parsed) = serde_json::from_str::<Value>(value) else { return value.to_owned() };
     let compact = serde_json::to_string(&parsed).unwrap_or_default();
     // The same text but for white space between tokens: nothing was lost on the way.
-    if strip(&compact) == strip(value) { serde_json::to_string_pretty(&parsed).unwrap_or(compact) } else { value.to_owned() }
+    if strip(&compact) == strip(value) {
+        serde_json::to_string_pretty(&parsed).unwrap_or(compact)
+    } else {
+        value.to_owned()
+    }
 }
 
 fn strip(text: &str) -> String {

@@ -86,8 +86,7 @@ impl Provider for UpstreamProvider {
             let actor = self.0.actor.get().ok_or_else(gone)?;
             let dropped = CancellationToken::new();
             let _dropped = dropped.clone().drop_guard();
-            let execute =
-                Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
+            let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
             // A mailbox that is closed has not taken it; one that closes later leaves the outcome open.
             match actor.send(execute).await {
                 Ok(result) => result,

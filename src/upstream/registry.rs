@@ -70,9 +70,9 @@ impl Upstreams {
             let connectors = (self.connectors)(&config);
             let upstream = Upstream::new(config, connectors);
             // The same server with other settings offers what it did, until it says otherwise.
-            let before = old.iter().find(|old| {
-                old.config.name == upstream.config.name && old.config.target == upstream.config.target
-            });
+            let before = old
+                .iter()
+                .find(|old| old.config.name == upstream.config.name && old.config.target == upstream.config.target);
             if let Some(before) = before {
                 upstream.inherit(before);
             }

@@ -257,10 +257,6 @@ pub(super) fn stamped(params: &str) -> String {
     let version = format!("\"{}\"", crate::protocol::Revision::MODERN.as_str());
     merge_meta(
         params,
-        &[
-            (keys::PROTOCOL_VERSION, &version),
-            (keys::CLIENT_INFO, client_info()),
-            (keys::CLIENT_CAPABILITIES, "{}"),
-        ],
+        &[(keys::PROTOCOL_VERSION, &version), (keys::CLIENT_INFO, client_info()), (keys::CLIENT_CAPABILITIES, "{}")],
     )
 }

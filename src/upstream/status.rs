@@ -116,7 +116,8 @@ fn shown(error: &LinkError) -> String {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
-    /// `up`, `connecting` or `down`.
+    /// `up`, `connecting` or `down`. This and the numbers of what it offers stand beside these members already.
+    #[serde(skip)]
     pub status: &'static str,
     /// `stdio`, `streamable-http`, `sse` or `websocket`: as configured, until it was reached.
     pub transport: &'static str,
@@ -132,8 +133,11 @@ pub struct UpstreamStatus {
     pub waiting: usize,
     /// Connections beside the one that all share.
     pub links: usize,
+    #[serde(skip)]
     pub tools: usize,
+    #[serde(skip)]
     pub prompts: usize,
+    #[serde(skip)]
     pub resources: usize,
     pub last_error: Option<String>,
     /// What it offers and the gateway leaves out, and lists that it did not answer.
@@ -185,7 +189,7 @@ impl Upstream {
             },
             in_flight: self.places.taken(),
             waiting: self.places.waiting(),
-            links: self.endpoints.iter().map(|endpoint| endpoint.pool.len()).sum(),
+            links: self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum(),
             tools: offered.tools.len(),
             prompts: offered.prompts.len(),
             resources: offered.resources.len(),
@@ -200,7 +204,7 @@ impl Upstream {
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; calls and links are far below 2^52")]
     pub(super) fn measure(&self) {
         self.meters.in_flight.set(self.places.taken() as f64);
-        self.meters.links.set(self.endpoints.iter().map(|endpoint| endpoint.pool.len()).sum::<usize>() as f64);
+        self.meters.links.set(self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum::<usize>() as f64);
     }
 
     /// The breaker of its only endpoint; of replicas, the best.

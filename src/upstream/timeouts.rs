@@ -40,11 +40,8 @@ mod tests {
 
     #[test]
     fn the_first_glob_that_fits_decides_and_only_for_tools() {
-        let target = UpstreamTarget::Url {
-            urls: vec![],
-            headers: vec![],
-            transport: crate::config::UrlTransport::Auto,
-        };
+        let target =
+            UpstreamTarget::Url { urls: vec![], headers: vec![], transport: crate::config::UrlTransport::Auto };
         let mut config = UpstreamConfig::new("x", target);
         let seconds = Duration::from_secs;
         config.timeout = seconds(60);

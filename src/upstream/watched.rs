@@ -17,11 +17,7 @@ pub struct Watched {
 
 impl Default for Watched {
     fn default() -> Self {
-        Self {
-            counts: Mutex::default(),
-            version: watch::Sender::new(0),
-            in_force: watch::Sender::new(BTreeSet::new()),
-        }
+        Self { counts: Mutex::default(), version: watch::Sender::new(0), in_force: watch::Sender::new(BTreeSet::new()) }
     }
 }
 

@@ -89,12 +89,18 @@ pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 pub fn health_of(gateway: &Gateway) -> Value {
     let store = gateway.changes.is_healthy();
     let draining = gateway.shutdown.is_cancelled();
-    let ready = store && !draining && gateway.routes.load().generation > 0;
+    let missing = gateway.upstreams.missing();
+    let ready = store && !draining && missing.is_empty() && gateway.routes.load().generation > 0;
     json!({
         "status": if ready { "ok" } else { "unavailable" },
         "live": true,
         "ready": ready,
-        "checks": { "store": if store { "ok" } else { "failed" }, "draining": draining },
+        "checks": {
+            "store": if store { "ok" } else { "failed" },
+            "draining": draining,
+            // Only those that are required.
+            "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
+        },
     })
 }
 
