@@ -12,11 +12,7 @@ use super::{
     table::{RouteError, RouteTable},
     template::Template,
 };
-use crate::{
-    protocol::raw::Scan,
-    providers::Provider,
-    upstream::{Names, Upstream},
-};
+use crate::{protocol::raw::Scan, providers::Provider, upstream::Upstream};
 
 /// See the module's page.
 #[derive(Default)]
@@ -49,7 +45,7 @@ impl Resources {
         let mut templates = Claims::new("a resource template");
         for provider in rules.providers {
             let schemes = match provider.upstream() {
-                Some(upstream) => vec![Names::new(&upstream.config).scheme().to_owned()],
+                Some(upstream) => vec![upstream.names.scheme().to_owned()],
                 None => provider.uri_schemes(),
             };
             for scheme in schemes.into_iter().filter(|scheme| !scheme.is_empty()) {
@@ -95,7 +91,7 @@ impl Resources {
         strict: bool,
         warnings: &mut Warnings,
     ) -> Result<(), RouteError> {
-        let names = Names::new(&upstream.config);
+        let names = &upstream.names;
         let catalog = upstream.catalog();
         let mut open = names.is_identity().then(|| Open {
             provider: provider.clone(),
@@ -115,13 +111,8 @@ impl Resources {
             None => Ok(None),
         };
         for raw in &catalog.resources {
-            let def = match names.resource(raw) {
-                Ok(def) => def,
-                Err(error) => {
-                    warnings.add(provider.name(), error.to_string());
-                    continue;
-                }
-            };
+            // What cannot be read is the upstream's own affair, which says so.
+            let Ok(def) = names.resource(raw) else { continue };
             if let Some(warning) = taken(&def.uri, "a resource")? {
                 warnings.add(provider.name(), warning);
                 continue;
@@ -131,14 +122,7 @@ impl Resources {
             }
             listed.add(index, def.uri.clone(), Arc::new(ResourceRoute::new(provider.clone(), def)));
         }
-        for raw in &catalog.templates {
-            let def = match names.template(raw) {
-                Ok(def) => def,
-                Err(error) => {
-                    warnings.add(provider.name(), error.to_string());
-                    continue;
-                }
-            };
+        for def in provider.resource_templates() {
             if let Some(warning) = taken(&def.uri_template, "a resource template")? {
                 warnings.add(provider.name(), warning);
                 continue;
@@ -214,19 +198,5 @@ fn has_resources(upstream: &Upstream) -> bool {
 /// Whether resources of the provider can be subscribed to: a module's always, an upstream's where it says so.
 #[must_use]
 pub fn can_subscribe(provider: &Arc<dyn Provider>) -> bool {
-    let Some(upstream) = provider.upstream() else { return true };
-    let Some(negotiated) = upstream.negotiated() else { return false };
-    let mut can = false;
-    let text = negotiated.capabilities.get();
-    Scan::new(text).object(|scan, key| {
-        if key == "resources" {
-            scan.object(|scan, key| {
-                let value = scan.skip();
-                can |= key == "subscribe" && text.get(value) == Some("true");
-            });
-        } else {
-            scan.skip();
-        }
-    });
-    can
+    provider.upstream().is_none_or(|upstream| upstream.can_subscribe())
 }

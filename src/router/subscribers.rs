@@ -113,7 +113,7 @@ impl Subscribers {
     }
 
     pub fn unsubscribe(&mut self, session: &str, uri: &str) {
-        self.leave(uri, |watch| drop(watch.sessions.remove(session)));
+        self.leave(uri, |watch| _ = watch.sessions.remove(session));
     }
 
     /// Opens a listener. It hears nothing until it is acknowledged, for which the resources should be ready.
@@ -140,7 +140,7 @@ impl Subscribers {
     /// resources that their servers do not tell of.
     pub fn acknowledge(&mut self, key: u64, refused: &[String]) {
         for uri in refused {
-            self.leave(uri, |watch| drop(watch.listeners.remove(&key)));
+            self.leave(uri, |watch| _ = watch.listeners.remove(&key));
         }
         if let Some(listener) = self.listeners.get_mut(&key) {
             for uri in refused {
@@ -154,7 +154,7 @@ impl Subscribers {
     pub fn unlisten(&mut self, key: u64) {
         if let Some(listener) = self.listeners.remove(&key) {
             for uri in &listener.filter.uris {
-                self.leave(uri, |watch| drop(watch.listeners.remove(&key)));
+                self.leave(uri, |watch| _ = watch.listeners.remove(&key));
             }
         }
     }

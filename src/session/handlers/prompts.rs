@@ -11,7 +11,7 @@ use crate::{
     protocol::{ErrorKind, McpError, edit as raw, envelope::Request, params},
     providers::CompletionRef,
     session::exchange::Exchange,
-    upstream::{Names, Upstream},
+    upstream::Upstream,
 };
 
 /// Values at most (2025-11-25/server/utilities/completion).
@@ -126,7 +126,7 @@ async fn complete_upstream(
     if !knows {
         return Ok(Reply::new(NOTHING.into()));
     }
-    let own = request.params.map(|params| Names::new(&upstream.config).own_params(params));
+    let own = request.params.map(|params| upstream.names.own_params(params));
     let reference = own.as_ref().and_then(|params| raw::member(params.get(), "ref")).unwrap_or("{}");
     let call = bridge::Call {
         exchange,

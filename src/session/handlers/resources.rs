@@ -107,8 +107,21 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
     if !exchange.session.subscribe(&params.uri, max) {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
-    let subscribe = Subscribe { session: exchange.session.clone(), uri: params.uri.into_owned() };
-    gateway.router.send(subscribe).await.map_err(|_| gone())?;
+    let session = exchange.session.clone();
+    let subscribe = Subscribe { session: session.clone(), uri: params.uri.to_string() };
+    let ready = gateway.router.send(subscribe).await.map_err(|_| gone())?;
+    if let Some(ready) = ready
+        && let Err(error) = ready.await
+    {
+        // Its server does not tell of changes: then there is no subscription.
+        session.unsubscribe(&params.uri);
+        gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
+        return Err(error);
+    }
+    // The session may have ended while an upstream was asked, after its subscriptions were taken down.
+    if session.ended.is_cancelled() {
+        gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
+    }
     Ok(Reply::new("{}".into()))
 }
 
