@@ -12,6 +12,7 @@ use std::{
 
 use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,7 @@ use crate::{
     },
     config::Config,
     dashboard,
+    definitions::Definitions,
     gateway::{Gateway, Parts},
     pending::{Changes, StartError},
     policy::Policy,
@@ -34,11 +36,11 @@ use crate::{
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
-        actor::PublishProviders,
+        actor::{PublishProviders, RuleAnew},
         table::{Aliases, RouteError},
     },
     session::Registry,
-    store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
+    store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
 };
@@ -122,9 +124,10 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
     let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
+    let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
     let changes = Changes::start(store, directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
-    let router = start_router(&router_thread, &config, &routes, &registry)?;
+    let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
     let providers = providers(&config, &changes, &routes)?;
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
 
@@ -142,7 +145,8 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         users: users.clone(),
     }));
 
-    let (server, serving, address) = open_doors(&gateway, &keys, options, tls)?;
+    let definitions = Arc::new(definitions(&gateway, pins));
+    let (server, serving, address) = open_doors(&gateway, &keys, definitions, options, tls)?;
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
@@ -171,11 +175,12 @@ fn start_router(
     config: &Config,
     routes: &Arc<Published>,
     registry: &Arc<Registry>,
+    pins: &Arc<Pinboard>,
 ) -> Result<Addr<Router>, ServeError> {
     let aliases = Aliases::new(&config.routes)?;
     let router = Router::new(
         Arc::clone(routes),
-        Policy::new(&config.policy),
+        Policy::new(&config.policy).with_pins(Arc::clone(pins) as _),
         aliases,
         pending_output_schema(),
         Arc::clone(registry),
@@ -202,11 +207,27 @@ fn providers(
     Ok(all)
 }
 
+fn definitions(gateway: &Arc<Gateway>, pins: Arc<Pinboard>) -> Definitions {
+    let router = gateway.router.clone();
+    let rebuild = move || -> BoxFuture<'static, ()> {
+        let sent = router.send(RuleAnew);
+        Box::pin(async move {
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the routes could not be built anew"),
+                Err(error) => tracing::error!(%error, "the router does not answer"),
+            }
+        })
+    };
+    Definitions::new(Arc::clone(&gateway.routes), pins, Box::new(rebuild), gateway.feed.clone())
+}
+
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
 fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
+    definitions: Arc<Definitions>,
     options: Options,
     tls: Option<rustls::ServerConfig>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
@@ -224,6 +245,7 @@ fn open_doors(
         origins: Arc::clone(&origins),
         sessions: Arc::clone(gateway) as _,
         providers: Arc::clone(gateway) as _,
+        definitions,
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),

@@ -181,7 +181,7 @@ impl Serialize for AuditEntry {
             change_id: &'a str,
             event: &'a str,
             from: Option<ChangeState>,
-            to: ChangeState,
+            to: Option<ChangeState>,
             actor: &'a str,
             details: &'a RawValue,
             prev_hash: String,
