@@ -149,8 +149,10 @@ impl Definitions {
         if !known(&table, provider) {
             return Err(McpError::new(ErrorKind::NotFound, "there is no provider of this name"));
         }
-        let routes: HashMap<&str, &Arc<ToolRoute>> =
-            of(&table, provider).filter(|r| !r.provider.is_module()).map(|route| (route.name.as_str(), route)).collect();
+        let routes: HashMap<&str, &Arc<ToolRoute>> = of(&table, provider)
+            .filter(|r| !r.provider.is_module())
+            .map(|route| (route.name.as_str(), route))
+            .collect();
         let mut definitions = Vec::with_capacity(shown.len());
         let mut others = Vec::new();
         for Shown { name, hash } in shown {

@@ -40,7 +40,7 @@ struct Provider {
     status: String,
     tools: usize,
     #[serde(default)]
-    waiting: Waiting,
+    review: Waiting,
 }
 
 #[derive(Default, Deserialize)]
@@ -109,7 +109,8 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
     let Listed { providers } = answer.read()?;
     let rows = providers.iter().map(|p| {
         let style = if p.status == "up" { Style::Green } else { Style::Red };
-        let cells = [&p.name, &p.kind, &p.status, &p.tools.to_string(), &p.waiting.told()].map(|c| one_line(c).into_owned());
+        let cells =
+            [&p.name, &p.kind, &p.status, &p.tools.to_string(), &p.review.told()].map(|c| one_line(c).into_owned());
         (style, cells)
     });
     table(["NAME", "KIND", "STATUS", "TOOLS", "WAITS FOR A REVIEWER"], 2, rows.collect(), out)?;
@@ -140,7 +141,9 @@ async fn show(client: &Client, name: &str, json: bool, out: &mut Output) -> Resu
     table(["TOOL", "STANDING", "VERDICT", "WHY", ""], 2, rows.collect(), out)?;
     if tools.iter().any(Tool::waits) {
         let name = one_line(name);
-        remark(&format!("\nSome wait for a reviewer: `countersign providers accept {name} --all-reads`, or --tool NAME."));
+        remark(&format!(
+            "\nSome wait for a reviewer: `countersign providers accept {name} --all-reads`, or --tool NAME."
+        ));
     }
     Ok(Exit::Ok)
 }
@@ -179,13 +182,7 @@ async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output
     Ok(Exit::Ok)
 }
 
-async fn revoke(
-    client: &Client,
-    name: &str,
-    tools: &[String],
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
+async fn revoke(client: &Client, name: &str, tools: &[String], json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let all: Tools = client.get(&["providers", name], &[]).await?.read()?;
     let chosen = choose(all.tools, tools)?;
     let answer = client.post(&["providers", name, "revoke"], &named(&chosen)).await?;
@@ -204,7 +201,8 @@ fn named(tools: &[Tool]) -> serde_json::Value {
 
 fn choose(tools: Vec<Tool>, names: &[String]) -> Result<Vec<Tool>, Failure> {
     if let Some(missing) = names.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
-        let message = format!("the server has no tool {}; names are as `countersign providers show` has them", one_line(missing));
+        let message =
+            format!("the server has no tool {}; names are as `countersign providers show` has them", one_line(missing));
         return Err(Failure::new(Exit::NotFound, message));
     }
     Ok(tools.into_iter().filter(|tool| names.contains(&tool.name)).collect())
@@ -307,18 +305,16 @@ fn ask(n: usize) -> Result<bool, Failure> {
     let _ = stderr.flush();
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(|error| {
-        Failure::new(Exit::Failed, format!("your answer cannot be read: {error}; use --yes to accept without being asked"))
+        Failure::new(
+            Exit::Failed,
+            format!("your answer cannot be read: {error}; use --yes to accept without being asked"),
+        )
     })?;
     Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Rows under heads; the cell at `coloured` has the row's style.
-fn table(
-    heads: [&str; 5],
-    coloured: usize,
-    rows: Vec<(Style, [String; 5])>,
-    out: &mut Output,
-) -> Result<(), Failure> {
+fn table(heads: [&str; 5], coloured: usize, rows: Vec<(Style, [String; 5])>, out: &mut Output) -> Result<(), Failure> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|(_, row)| row.get(column)).map(|cell| columns(cell));
         cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
@@ -379,7 +375,7 @@ mod tests {
     #[test]
     fn what_is_accepted_is_shown_with_its_hidden_characters() {
         let mut out = Output::memory(false);
-        definition(&tool(r#"{"name":"read","x":"\u202e","y":"‮"}"#, None), &mut out).unwrap();
+        definition(&tool("{\"name\":\"read\",\"x\":\"\\u202e\",\"y\":\"\u{202e}\"}", None), &mut out).unwrap();
         let shown = out.taken();
         assert!(shown.starts_with("fs__read\\u{202e}  says that it only reads\n"), "{shown}");
         assert!(shown.contains("files\\u{1b}[2J") && shown.contains("\"y\": \"\\u{202e}\""), "{shown}");

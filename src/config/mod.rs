@@ -21,10 +21,10 @@ pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
+use crate::policy::Rule;
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
-use crate::policy::Rule;
 pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.

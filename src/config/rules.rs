@@ -118,7 +118,11 @@ impl One<'_> {
                 Some(text.clone())
             }
             Node::Text(text) => {
-                self.wrong(spot, format!("{} does not fit here", quoted(text)), format!("1 to {most} visible characters."));
+                self.wrong(
+                    spot,
+                    format!("{} does not fit here", quoted(text)),
+                    format!("1 to {most} visible characters."),
+                );
                 None
             }
             other => {
@@ -155,7 +159,11 @@ impl One<'_> {
         match Globs::new(texts) {
             Ok(globs) => globs,
             Err((pattern, reason)) => {
-                self.wrong(spot, format!("{} is not a pattern: {reason}", quoted(&pattern)), "Write file_* or {a,b}_*.");
+                self.wrong(
+                    spot,
+                    format!("{} is not a pattern: {reason}", quoted(&pattern)),
+                    "Write file_* or {a,b}_*.",
+                );
                 Globs::default()
             }
         }
@@ -188,7 +196,11 @@ impl One<'_> {
                 "idempotentHint" => &mut all.idempotent_hint,
                 "openWorldHint" => &mut all.open_world_hint,
                 other => {
-                    self.wrong(value, format!("there is no annotation {}", quoted(other)), format!("There are {HINTS}."));
+                    self.wrong(
+                        value,
+                        format!("there is no annotation {}", quoted(other)),
+                        format!("There are {HINTS}."),
+                    );
                     continue;
                 }
             };

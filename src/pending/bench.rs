@@ -188,7 +188,7 @@ fn proposal(n: usize) -> Proposal {
             fingerprint: fingerprint(&[("project", "CORE"), ("issues", "41")]),
         },
         review: None,
-            idempotency_key: None,
+        idempotency_key: None,
         expire_after: Duration::from_secs(86_400),
     }
 }

@@ -325,7 +325,10 @@ impl Compiler {
         }
         let name = call.func_name.as_str();
         let boundless = matches!(name, operators::EQUALS | operators::NOT_EQUALS | operators::IN | operators::ADD)
-            || matches!(name, operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS)
+            || matches!(
+                name,
+                operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS
+            )
             || (!operator && name != "dyn" && name != "type");
         let how = if name == "matches" { PAY_REGEX } else { PAY };
         if boundless {

@@ -79,7 +79,8 @@ pub struct Decision {
 
 impl Decision {
     fn of_rule(rule: &Rule) -> Self {
-        let reason = rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
+        let reason =
+            rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
         Self { verdict: rule.then, rule: Some(rule.label.clone()), reason, mark: None }
     }
 

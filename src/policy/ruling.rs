@@ -230,11 +230,8 @@ impl Depends {
     }
 
     fn lists_to(&self, principal: &Principal) -> bool {
-        let known = Known {
-            principal: Some(principal_value(principal)),
-            tool: Some(self.tool.clone()),
-            ..Known::default()
-        };
+        let known =
+            Known { principal: Some(principal_value(principal)), tool: Some(self.tool.clone()), ..Known::default() };
         for Candidate { rule, given } in &self.candidates {
             if !rule.speaks_of(principal.role, &principal.name) {
                 continue;

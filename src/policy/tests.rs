@@ -209,7 +209,8 @@ fn arguments_that_a_condition_could_misread_are_reviewed() {
 #[test]
 fn no_arguments_make_a_condition_expensive() {
     let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
-    let policy_of = |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..rule("r", Verdict::Deny) }]);
+    let policy_of =
+        |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..rule("r", Verdict::Deny) }]);
     let arguments = format!(r#"{{"a":{},"s":"{}"}}"#, list(2000), "x".repeat(500_000));
     for condition in [
         "arguments.a.exists(x, arguments.a.exists(y, x + y == 3))",
@@ -270,7 +271,10 @@ fn what_every_call_of_a_principal_is_denied_is_not_listed_to_it() {
     // Some calls may go through.
     assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }]), [false, false]);
     assert_eq!(denied_to(vec![Rule { when: when("session.transport == 'http'"), ..deny() }]), [false, false]);
-    assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..rule("a", Verdict::Allow) }, agents()]), [false, false]);
+    assert_eq!(
+        denied_to(vec![Rule { when: when("arguments.x"), ..rule("a", Verdict::Allow) }, agents()]),
+        [false, false]
+    );
     assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }, agents()]), [true, false]);
     // A condition that cannot be evaluated denies.
     assert_eq!(denied_to(vec![Rule { when: when("principal.name > 3"), ..deny() }]), [true, true]);

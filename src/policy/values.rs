@@ -78,8 +78,7 @@ fn is_exact(number: &str) -> bool {
     let Some(end) = number.find(['.', 'e', 'E']) else { return false };
     let mantissa_end = number.find(['e', 'E']).unwrap_or(number.len());
     debug_assert!(end <= mantissa_end);
-    let digits: String =
-        number.get(..mantissa_end).unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+    let digits: String = number.get(..mantissa_end).unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
     digits.trim_start_matches('0').trim_end_matches('0').len() <= MAX_DIGITS
         && number.parse::<f64>().is_ok_and(f64::is_finite)
 }
@@ -204,10 +203,7 @@ mod tests {
         assert!(read(r#"{"a":1,"a":2}"#).is_err());
         assert!(read(r#"{"x":[{"b":1,"\u0062":2}]}"#).is_err());
         let many = format!("[{}]", vec!["1"; MAX_VALUES].join(","));
-        assert_eq!(
-            read(&many),
-            Err(ConditionFault::Arguments("the arguments hold too many values for its condition"))
-        );
+        assert_eq!(read(&many), Err(ConditionFault::Arguments("the arguments hold too many values for its condition")));
         assert!(read(&format!("\"{}\"", "x".repeat(MAX_BYTES))).is_err());
     }
 }

@@ -91,7 +91,11 @@ pub const ROUTES: [Route; 16] = [
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
-    Route { path: "/api/providers/{name}", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::one)) },
+    Route {
+        path: "/api/providers/{name}",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(providers::one)),
+    },
     Route { path: "/api/providers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
     Route { path: "/api/providers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },

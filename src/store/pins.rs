@@ -188,14 +188,16 @@ pub(super) fn load(conn: &Connection) -> Result<Pins, StoreError> {
     while let Some(row) = rows.next()? {
         pins.servers.insert(row.get(0)?, Default::default());
     }
-    let mut statement = conn
-        .prepare("SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition FROM tool_pins")?;
+    let mut statement =
+        conn.prepare("SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition FROM tool_pins")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let accepted = match (row.get::<_, Option<String>>(3)?, row.get::<_, Option<String>>(5)?) {
-            (Some(hash), Some(at)) => {
-                Some(Acceptance { hash, by: row.get::<_, Option<String>>(4)?.unwrap_or_default(), at: parse_time(&at)? })
-            }
+            (Some(hash), Some(at)) => Some(Acceptance {
+                hash,
+                by: row.get::<_, Option<String>>(4)?.unwrap_or_default(),
+                at: parse_time(&at)?,
+            }),
             _ => None,
         };
         let text = row.get::<_, Option<String>>(6)?.map(Arc::from);
@@ -256,8 +258,11 @@ mod tests {
             [("definitions_revoked", "bob"), ("definitions_accepted", "alice"), ("definitions_seen", "gateway")]
         );
         let details: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
-        assert_eq!(details, json!({ "server": "fs", "tools": [
-            { "name": "read", "hash": "h1" }, { "name": "new", "hash": "h3" }] }));
+        assert_eq!(
+            details,
+            json!({ "server": "fs", "tools": [
+            { "name": "read", "hash": "h1" }, { "name": "new", "hash": "h3" }] })
+        );
         pins.store.close();
         let verified = verify_audit(dir.path(), None).unwrap();
         assert_eq!((verified.entries, verified.changes), (3, 0));

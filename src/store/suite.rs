@@ -344,7 +344,10 @@ async fn the_trail_is_chained_and_paged(open: Open) {
     let shown: Vec<_> = one.iter().map(|e| (e.event.as_str(), e.from, e.to)).collect();
     assert_eq!(
         shown,
-        [("approved", Some(ChangeState::Pending), Some(ChangeState::Approved)), ("created", None, Some(ChangeState::Pending))]
+        [
+            ("approved", Some(ChangeState::Pending), Some(ChangeState::Approved)),
+            ("created", None, Some(ChangeState::Pending))
+        ]
     );
 }
 

@@ -248,7 +248,12 @@ impl Doors {
         let config = Arc::new(config);
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
         let (events, _) = broadcast::channel(8);
-        let provider = Arc::new(Pretender { ran: AtomicUsize::new(0), state: Mutex::new("old".into()), tools: Mutex::default(), events });
+        let provider = Arc::new(Pretender {
+            ran: AtomicUsize::new(0),
+            state: Mutex::new("old".into()),
+            tools: Mutex::default(),
+            events,
+        });
         let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
         let anew = build(Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&pins));

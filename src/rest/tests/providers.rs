@@ -49,7 +49,7 @@ async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_chan
     let doors = Doors::open().await;
     let key = doors.key("alice", Role::Reviewer);
     doors.offer(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
-    let waiting = async || doors.get("/api/providers", &key).await.json()["providers"][0]["waiting"].clone();
+    let waiting = async || doors.get("/api/providers", &key).await.json()["providers"][0]["review"].clone();
     assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
     let tools = doors.tools(&key).await;
     assert_eq!((state(&tools[0]), tools[0]["claimsRead"].as_bool()), (("review", "seen", None), Some(true)));
@@ -62,7 +62,11 @@ async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_chan
     assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 0 }));
 
     // The same name, another definition; and a tool that was not there.
-    doors.offer(vec![tool("read", true, "Reads, and sends it away"), tool("write", false, "Writes"), tool("more", true, "")]);
+    doors.offer(vec![
+        tool("read", true, "Reads, and sends it away"),
+        tool("write", false, "Writes"),
+        tool("more", true, ""),
+    ]);
     assert_eq!(waiting().await, json!({ "new": 1, "changed": 1, "reads": 0 }));
     let changed = doors.tools(&key).await;
     assert_eq!(state(&changed[0]), ("review", "changed", Some("TOOL_CHANGED")));
@@ -119,7 +123,9 @@ async fn who_may_accept_and_what_is_refused() {
     let one = json!({ "tools": [{ "name": "read", "hash": tools[0]["hash"] }] });
     assert_eq!(doors.post("/api/providers/nobody/accept", &reviewer, &one).await.problem(404), "NOT_FOUND");
     let path = "/api/providers/pretend/accept";
-    for bad in [json!({}), json!({ "tools": [] }), json!({ "tools": ["read"] }), json!({ "tools": [{ "name": "read" }] })] {
+    for bad in
+        [json!({}), json!({ "tools": [] }), json!({ "tools": ["read"] }), json!({ "tools": [{ "name": "read" }] })]
+    {
         assert_eq!(doors.post(path, &reviewer, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
     }
     let gone = json!({ "tools": [{ "name": "gone", "hash": tools[0]["hash"] }] });
