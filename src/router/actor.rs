@@ -163,6 +163,20 @@ impl Handler<Reconfigure> for Router {
     }
 }
 
+/// Sent when a reviewer accepted or revoked definitions: the same providers, ruled upon anew.
+#[derive(Message)]
+#[rtype(result = "Result<(), RouteError>")]
+pub struct RuleAnew;
+
+impl Handler<RuleAnew> for Router {
+    type Result = Result<(), RouteError>;
+
+    fn handle(&mut self, _: RuleAnew, _: &mut Self::Context) -> Self::Result {
+        let providers = self.published.load().providers().to_vec();
+        self.publish(&providers, false)
+    }
+}
+
 /// Sent by the Router to itself when lists of providers have changed, once for all that have changed by then.
 #[derive(Message)]
 #[rtype(result = "()")]

@@ -12,9 +12,10 @@ use serde_json::Value;
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
     claims::{Claims, Rules, Settled, Warnings},
-    listing, passed, ruling,
+    listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
     resources::Resources,
+    ruling,
 };
 use crate::{
     auth::Principal,
