@@ -80,12 +80,14 @@ async fn a_server_gets_little_of_the_gateway() {
     let env: std::collections::BTreeMap<&str, &str> =
         environ.split_terminator('\0').filter_map(|entry| entry.split_once('=')).collect();
     assert_eq!((env["TOKEN"], env["LANG"]), ("s3cret value", "xx_XX"));
-    let allowed = ["PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME", "TOKEN"];
+    let allowed = ["PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME", "TOKEN", "MIMALLOC_ARENA_RESERVE"];
     for name in env.keys() {
         assert!(allowed.contains(name) || name.starts_with("LC_"), "{name}");
     }
     let place = child.value("where", "{}").await;
     assert_eq!(place["env"]["TOKEN"], "s3cret value");
+    // The guard's own is not the server's.
+    assert!(place["env"].get("MIMALLOC_ARENA_RESERVE").is_none());
     assert_eq!(place["cwd"].as_str().unwrap(), child.data().join("servers/test").to_str().unwrap());
     assert_eq!(place["group"], place["pid"], "a group of its own");
     // Neither the guard's socket nor another child's pipes.

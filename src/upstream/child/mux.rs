@@ -189,7 +189,7 @@ impl Mux {
                 }
                 fault.map_or(Ok(()), Err)
             }
-            Err(broken) => return Err(self.broken(line, &broken.error.message)),
+            Err(broken) => Err(self.broken(line, &broken.error.message)),
         }
     }
 
