@@ -11,6 +11,7 @@ pub mod events;
 pub mod events_ws;
 pub mod problem;
 pub mod query;
+pub mod reload;
 pub mod views;
 
 #[cfg(test)]
@@ -37,6 +38,7 @@ use crate::{
     auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore},
     config::Config,
     pending::Changes,
+    reload::Reloads,
     session::slots::StreamSlots,
 };
 
@@ -53,6 +55,7 @@ pub struct RestState {
     pub origins: Arc<OriginRules>,
     pub sessions: Arc<dyn SessionsView>,
     pub providers: Arc<dyn ProvidersView>,
+    pub reloads: Arc<Reloads>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
@@ -76,7 +79,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 13] = [
+pub const ROUTES: [Route; 15] = [
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -88,6 +91,8 @@ pub const ROUTES: [Route; 13] = [
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::providers)) },
+    Route { path: "/api/reload", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::status)) },
+    Route { path: "/api/reload/consent", allow: POST, build: |r| r.route(web::post().to(reload::consent)) },
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];

@@ -3,6 +3,8 @@
 
 pub mod actor;
 pub mod listing;
+pub mod passed;
+pub mod ruling;
 pub mod subscribers;
 pub mod table;
 

@@ -5,13 +5,12 @@ use std::{collections::HashMap, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
-use super::listing;
+use super::{listing, ruling};
 use crate::{
     config::RoutesConfig,
-    policy::{Policy, Verdict},
+    policy::{Policy, Ruling, Standing},
     protocol::{
         Revision,
-        arguments::canonical_hash,
         param_headers::{ParamHeader, x_mcp_headers},
     },
     providers::{PromptDef, Provider, ProviderDirectory, ResourceTemplateDef, ToolDef},
@@ -27,7 +26,10 @@ pub struct ToolRoute {
     pub hash: String,
     /// Compiled input schema. Network `$ref`s are never followed.
     pub input: jsonschema::Validator,
-    pub verdict: Verdict,
+    /// What was said of this definition.
+    pub standing: Standing,
+    /// What the policy says of calls.
+    pub ruling: Ruling,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
     rendered: [String; 5],
@@ -141,7 +143,9 @@ impl RouteTable {
     ) -> Result<Self, RouteError> {
         let mut table = Self { generation, providers: providers.to_vec(), aliases: aliases.clone(), ..Self::empty() };
         for provider in providers {
-            for def in provider.tools() {
+            let tools = provider.tools();
+            ruling::observe(policy, provider, &tools);
+            for def in tools {
                 let route = tool_route(provider, def, policy, pending)?;
                 if let Some(other) = table.tools.insert(route.name.clone(), route.clone()) {
                     return Err(collision("a tool", &route.name, &other.provider, provider));
@@ -241,13 +245,10 @@ fn tool_route(
             tool: def.name.clone(),
             reason: e.to_string(),
         })?;
-    let verdict = policy.decide(&def);
-    let pending = (verdict == Verdict::Review).then_some(pending);
+    let hash = ruling::definition_hash(&def);
+    let (standing, ruling) = ruling::ruling(policy, provider, &def, &hash);
+    let pending = ruling.may_review().then_some(pending);
     let rendered = Revision::ALL.map(|r| listing::tool(&def, &def.name, pending, r));
-    let hash = canonical_hash(&serde_json::json!({
-        "name": def.name, "description": def.description, "inputSchema": def.input_schema,
-        "annotations": def.annotations,
-    }));
     let param_headers = x_mcp_headers(&def.input_schema).map_err(|reason| RouteError::Schema {
         provider: provider.name().to_owned(),
         tool: def.name.clone(),
@@ -259,7 +260,8 @@ fn tool_route(
         def,
         hash,
         input,
-        verdict,
+        standing,
+        ruling,
         param_headers,
         rendered,
     }))
@@ -295,7 +297,7 @@ impl ProviderDirectory for Directory {
 mod tests {
     use super::*;
     use crate::{
-        config::{PolicyConfig, PolicyDefault, TrackerConfig},
+        config::{PolicyDefault, TrackerConfig},
         providers::tracker::Tracker,
     };
 
@@ -308,7 +310,7 @@ mod tests {
             people: Vec::new(),
         };
         let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites });
+        let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
         let aliases = Aliases::new(routes).unwrap();
         (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
     }
@@ -352,7 +354,7 @@ mod tests {
             people: Vec::new(),
         };
         let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::Allow });
+        let policy = Policy::new(&PolicyDefault::Allow.into());
         let twice = [tracker.clone(), tracker];
         let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
         assert!(

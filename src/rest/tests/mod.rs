@@ -29,12 +29,14 @@ use super::*;
 use crate::{
     auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, Proposer, Target},
+    config::{Flags, PolicyConfig, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
     protocol::{ErrorKind, McpError},
     providers::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
         ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
     },
+    reload::{Applies, Source, Why},
     store::{SqliteOptions, SqliteStore, Store},
 };
 
@@ -147,6 +149,24 @@ impl ProviderDirectory for OneProvider {
     }
 }
 
+/// Takes every new configuration and does nothing with it.
+struct Unmoved;
+
+impl Applies for Unmoved {
+    fn routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn servers<'a>(&'a self, _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn log_filter(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+    fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
 struct Nobody;
 
 impl SessionsView for Nobody {
@@ -168,8 +188,15 @@ impl SessionsView for Nobody {
 
 impl ProvidersView for Nobody {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        let info =
-            ProviderInfo { name: "pretend".into(), kind: "module", status: "up", tools: 1, resources: 0, prompts: 0 };
+        let info = ProviderInfo {
+            name: "pretend".into(),
+            kind: "module",
+            status: "up",
+            tools: 1,
+            resources: 0,
+            prompts: 0,
+            upstream: None,
+        };
         async { vec![info] }.boxed()
     }
 }
@@ -233,7 +260,14 @@ impl Doors {
         let stored = Arc::new(Stored::open(dir.path()).unwrap());
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, "").unwrap();
+        let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+        let source = Source { flags, ..Source::default() };
+        let loaded = load(&source.flags, &source.env).unwrap();
+        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ())));
         let state = web::Data::new(RestState {
+            reloads,
             changes: changes.clone(),
             sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), &origins)),
             authenticator,
@@ -282,6 +316,12 @@ impl Doors {
         codes::create(self.stored.keys(), Timestamp::now()).unwrap()
     }
 
+    /// Reads a new configuration, which is that file.
+    pub async fn configure(&self, yaml: &str) {
+        std::fs::write(self._dir.path().join("c.yaml"), yaml).unwrap();
+        self.state.reloads.reload(Why::File).await;
+    }
+
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
         let proposer = Proposer {
             principal: principal.into(),
@@ -303,6 +343,7 @@ impl Doors {
                 RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
             ),
             preview: self.provider.preview_now(),
+            review: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };
