@@ -17,8 +17,10 @@ pub mod http;
 pub mod link;
 pub mod received;
 pub mod server;
+pub mod sse;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod ws;
 
 pub use caller::{Caller, ClientCapabilities};
 pub use link::{
