@@ -1,6 +1,6 @@
 //! Which era, over real bytes.
 
-use std::sync::Arc;
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
 use countersign::{
     config::UrlTransport,
@@ -20,22 +20,23 @@ async fn find(connector: Arc<dyn Connector>) -> Result<Detected, LinkError> {
 
 #[actix_web::test]
 async fn a_server_that_discovers_is_stateless() {
-    let server = Server::each(|mut conn, request| async move {
-        let meta = &request.json()["params"]["_meta"];
+    let refused = Rc::new(Cell::new(false));
+    let server = Server::each(move |mut conn, request| { let refused = Rc::clone(&refused); async move {
         let version = "2026-07-28";
-        assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], version);
+        if request.rpc() == "server/discover" {
+            let meta = &request.json()["params"]["_meta"];
+            assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], version);
+        }
         assert_eq!(request.header("mcp-protocol-version"), Some(version));
         assert_eq!(request.header("mcp-method"), Some(request.rpc().as_str()));
         let error = json!({"code": -32022, "message": "no", "data": {"supported": [version], "requested": version}});
-        if conn.number == 0 && request.rpc() == "server/discover" {
+        if !refused.replace(true) {
             conn.json("400 Bad Request", &json!({"jsonrpc": "2.0", "id": request.id(), "error": error})).await;
-            // The next one comes on another connection.
-            conn.io = tokio::net::TcpStream::connect(conn.io.local_addr().unwrap()).await.unwrap();
             return conn;
         }
         conn.result(&request, json!({"supportedVersions": ["2025-11-25", version], "capabilities": {"tools": {}}, "serverInfo": {"name": "top"}})).await;
         conn
-    })
+    }})
     .await;
     let found = find(server.connector()).await.unwrap();
     assert_eq!((found.era, found.negotiated.revision), (Era::Modern, Revision::MODERN));

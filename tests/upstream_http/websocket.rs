@@ -77,27 +77,26 @@ async fn messages_are_text_frames_and_pings_are_answered() {
         let mut socket = upgrade(conn, ECHOED).await;
         initialize(&mut socket).await;
         socket.send(Message::Ping("are you there".into())).await.unwrap();
-        let mut ponged = false;
-        while let Some(Ok(frame)) = socket.next().await {
-            match frame {
-                Frame::Pong(payload) => ponged |= &payload[..] == b"are you there",
-                Frame::Text(text) => {
-                    let message: Value = serde_json::from_slice(&text).unwrap();
-                    let progress = json!({"progressToken": message["id"], "progress": 1});
-                    say(&mut socket, json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}))
-                        .await;
-                    // In pieces.
-                    let answer =
-                        json!({"jsonrpc": "2.0", "id": message["id"], "result": {"ponged": ponged}}).to_string();
-                    let (a, b) = answer.split_at(10);
-                    let (b, c) = b.split_at(5);
-                    socket.send(Message::Continuation(Item::FirstText(a.to_owned().into()))).await.unwrap();
-                    socket.send(Message::Continuation(Item::Continue(b.to_owned().into()))).await.unwrap();
-                    socket.send(Message::Continuation(Item::Last(c.to_owned().into()))).await.unwrap();
-                }
-                _ => {}
+        let (mut ponged, mut asked) = (false, None);
+        while !ponged || asked.is_none() {
+            match socket.next().await {
+                Some(Ok(Frame::Pong(payload))) => ponged |= &payload[..] == b"are you there",
+                Some(Ok(Frame::Text(text))) => asked = Some(serde_json::from_slice::<Value>(&text).unwrap()),
+                Some(Ok(Frame::Ping(_))) => {}
+                other => panic!("{other:?}"),
             }
         }
+        let id = &asked.unwrap()["id"];
+        let progress = json!({"progressToken": id, "progress": 1});
+        say(&mut socket, json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})).await;
+        // In pieces.
+        let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"ponged": ponged}}).to_string();
+        let (a, b) = answer.split_at(10);
+        let (b, c) = b.split_at(5);
+        socket.send(Message::Continuation(Item::FirstText(a.to_owned().into()))).await.unwrap();
+        socket.send(Message::Continuation(Item::Continue(b.to_owned().into()))).await.unwrap();
+        socket.send(Message::Continuation(Item::Last(c.to_owned().into()))).await.unwrap();
+        next(&mut socket).await;
     })
     .await;
     let link = open(&server, Heard::new()).await.unwrap();

@@ -120,7 +120,9 @@ async fn read(
             let frame = match stream.next().await {
                 Some(Ok(frame)) => frame,
                 Some(Err(ws::ProtocolError::Overflow)) => return too_long(),
-                Some(Err(ws::ProtocolError::Io(error))) => return LinkError::Lost(error.to_string()),
+                Some(Err(ws::ProtocolError::Io(error))) if error.kind() != std::io::ErrorKind::InvalidData => {
+                    return LinkError::Lost(error.to_string());
+                }
                 Some(Err(error)) => return LinkError::Protocol(format!("its frames are not WebSocket: {error}")),
                 None => return LinkError::Lost("the server has closed the connection".to_owned()),
             };
