@@ -38,6 +38,17 @@ impl Router {
         Self { published, policy, aliases, pending_schema, registry, subscribers: Subscribers::default() }
     }
 
+    /// The same providers offer other things. A table that cannot be built leaves the old one in force.
+    fn rebuild(&mut self) {
+        let old = self.published.load_full();
+        let built =
+            RouteTable::build(old.generation + 1, old.providers(), &self.policy, &self.aliases, &self.pending_schema);
+        match built {
+            Ok(table) => self.published.store(Arc::new(table)),
+            Err(error) => tracing::error!(%error, "what the providers offer now cannot be routed"),
+        }
+    }
+
     fn resource_list_changed(&mut self) {
         let message = encode::notification("notifications/resources/list_changed", None);
         self.registry.for_each(|session| {
@@ -110,7 +121,7 @@ impl Handler<ProviderMoved> for Router {
         match event {
             ProviderEvent::ResourcesUpdated(uris) => uris.iter().for_each(|uri| self.subscribers.updated(uri)),
             ProviderEvent::ResourceListChanged => self.resource_list_changed(),
-            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
+            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => self.rebuild(),
         }
     }
 }
