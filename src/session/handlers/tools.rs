@@ -29,9 +29,10 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
     let revision = exchange.revision();
-    let tools = table.tools().iter().map(|route| route.listed(revision));
-    let json = page("tools", tools, params.cursor.as_deref(), table.generation)?;
-    Ok(Reply::new(json).cached(CacheHint::STATIC))
+    let principal = &exchange.identity.principal;
+    let tools: Vec<_> = table.tools().iter().filter(|route| route.visible_to(principal)).collect();
+    let json = page("tools", &tools, |route| route.listed(revision), params.cursor.as_deref(), table.versions.tools)?;
+    Ok(Reply::new(json).cached(CacheHint::of_tools(&table)))
 }
 
 /// A call as every door makes it.
