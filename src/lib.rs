@@ -60,6 +60,7 @@ pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod dashboard;
+pub mod definitions;
 pub mod gateway;
 pub mod middleware;
 pub mod pending;

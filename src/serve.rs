@@ -12,6 +12,7 @@ use std::{
 
 use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,7 @@ use crate::{
     },
     config::{Config, Flags, Loaded},
     dashboard,
+    definitions::Definitions,
     gateway::{Gateway, Parts},
     pending::{Changes, StartError},
     policy::Policy,
@@ -35,11 +37,11 @@ use crate::{
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
-        actor::PublishProviders,
+        actor::{PublishProviders, RuleAnew},
         table::{Aliases, RouteError},
     },
     session::Registry,
-    store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
+    store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
 };
@@ -124,12 +126,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
+    let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
     let changes = Changes::start(Arc::clone(&store), directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
-    let router = start_router(&router_thread, &config, &routes, &registry)?;
+    let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
     let providers = providers(&config, &changes, &routes)?;
     router.send(PublishProviders(providers.clone())).await.map_err(|_| ServeError::CoreEnded)??;
-    let live = Live { router: router.clone(), built_in: providers, store };
+    let live = Live { router: router.clone(), built_in: providers, store, pins: Arc::clone(&pins) };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
@@ -149,7 +152,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         users: users.clone(),
     }));
 
-    let (server, serving, address) = open_doors(&gateway, &keys, options, tls)?;
+    let definitions = Arc::new(definitions(&gateway, pins));
+    let (server, serving, address) = open_doors(&gateway, &keys, definitions, options, tls)?;
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
@@ -179,11 +183,12 @@ fn start_router(
     config: &Config,
     routes: &Arc<Published>,
     registry: &Arc<Registry>,
+    pins: &Arc<Pinboard>,
 ) -> Result<Addr<Router>, ServeError> {
     let aliases = Aliases::new(&config.routes)?;
     let router = Router::new(
         Arc::clone(routes),
-        Policy::new(&config.policy),
+        Policy::new(&config.policy).with_pins(Arc::clone(pins) as _),
         aliases,
         pending_output_schema(),
         Arc::clone(registry),
@@ -210,11 +215,27 @@ fn providers(
     Ok(all)
 }
 
+fn definitions(gateway: &Arc<Gateway>, pins: Arc<Pinboard>) -> Definitions {
+    let router = gateway.router.clone();
+    let rebuild = move || -> BoxFuture<'static, ()> {
+        let sent = router.send(RuleAnew);
+        Box::pin(async move {
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the routes could not be built anew"),
+                Err(error) => tracing::error!(%error, "the router does not answer"),
+            }
+        })
+    };
+    Definitions::new(Arc::clone(&gateway.routes), pins, Box::new(rebuild), gateway.feed.clone())
+}
+
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
 fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
+    definitions: Arc<Definitions>,
     options: Options,
     tls: Option<rustls::ServerConfig>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
@@ -233,6 +254,7 @@ fn open_doors(
         sessions: Arc::clone(gateway) as _,
         providers: Arc::clone(gateway) as _,
         reloads: Arc::clone(&gateway.reloads),
+        definitions,
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),

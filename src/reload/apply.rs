@@ -15,7 +15,7 @@ use crate::{
         actor::{PublishProviders, Reconfigure},
         table::Aliases,
     },
-    store::{Record, Store},
+    store::{Pinboard, Record, Store},
     telemetry::logs,
 };
 
@@ -36,6 +36,7 @@ pub struct Live {
     /// Providers that are compiled in: they come before the servers.
     pub built_in: Vec<Arc<dyn Provider>>,
     pub store: Arc<dyn Store>,
+    pub pins: Arc<Pinboard>,
 }
 
 impl Live {
@@ -46,7 +47,8 @@ impl Applies for Live {
     fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
-            let message = Reconfigure { policy: Policy::new(policy), aliases };
+            let policy = Policy::new(policy).with_pins(Arc::clone(&self.pins) as _);
+            let message = Reconfigure { policy, aliases };
             let done = self.router.send(message).await.map_err(|_| Self::GONE.to_owned())?;
             done.map_err(|error| error.to_string())
         })

@@ -98,6 +98,23 @@ impl Handler<Reconfigure> for Router {
     }
 }
 
+/// Sent when a reviewer accepted or revoked definitions: the same providers, ruled upon anew.
+#[derive(Message)]
+#[rtype(result = "Result<(), RouteError>")]
+pub struct RuleAnew;
+
+impl Handler<RuleAnew> for Router {
+    type Result = Result<(), RouteError>;
+
+    fn handle(&mut self, _: RuleAnew, _: &mut Self::Context) -> Self::Result {
+        let old = self.published.load_full();
+        let generation = old.generation + 1;
+        let table = RouteTable::build(generation, old.providers(), &self.policy, &self.aliases, &self.pending_schema)?;
+        self.published.store(Arc::new(table));
+        Ok(())
+    }
+}
+
 /// Forwards a provider's events one at a time, so that a burst waits in the provider's own bounded channel.
 fn follow(provider: &Arc<dyn Provider>, router: Addr<Router>) {
     let mut events = provider.events();

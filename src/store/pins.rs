@@ -35,6 +35,12 @@ impl Pinboard {
         Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()) })
     }
 
+    /// The pins as they are now.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Pins> {
+        self.pins.load_full()
+    }
+
     /// A reviewer accepts these definitions as they are.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ async fn other_methods_and_other_paths_are_problems() {
     let authorization = format!("Bearer {key}");
     let headers = [("Authorization", authorization.as_str())];
     for route in ROUTES {
-        let path = route.path.replace("{id}", "chg_x");
+        let path = route.path.replace("{id}", "chg_x").replace("{name}", "pretend");
         for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"] {
             if route.allow.split(", ").any(|m| m == method) {
                 continue;
