@@ -56,6 +56,7 @@
 
 pub mod attach;
 pub mod auth;
+pub mod bridge;
 pub mod changes;
 pub mod cli;
 pub mod config;

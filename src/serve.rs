@@ -44,6 +44,7 @@ use crate::{
     store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
+    upstream::Upstreams,
 };
 
 /// How long calls may still run where stdin is served.
@@ -130,9 +131,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let changes = Changes::start(Arc::clone(&store), directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
     let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
-    let providers = providers(&config, &changes, &routes)?;
-    router.send(PublishProviders(providers.clone())).await.map_err(|_| ServeError::CoreEnded)??;
-    let live = Live { router: router.clone(), built_in: providers, store, pins: Arc::clone(&pins) };
+    let built_in = providers(&config, &changes, &routes)?;
+    let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    let mut all = built_in.clone();
+    all.extend(upstreams.apply(&config.upstreams));
+    router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let live =
+        Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store, pins: Arc::clone(&pins) };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
@@ -148,6 +153,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         authenticator,
         reloads: Arc::clone(&reloads),
         metrics,
+        upstreams,
         shutdown,
         users: users.clone(),
     }));
@@ -409,6 +415,7 @@ impl Running {
             tracing::warn!(requests = gateway.in_flight(), "requests were still running at the deadline");
         }
         gateway.changes.shutdown(drain).await;
+        gateway.upstreams.stop().await;
         gateway.ended.cancel();
         // Sessions close their connections; whoever does not let go is cut with the process.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;

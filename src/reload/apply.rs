@@ -17,6 +17,7 @@ use crate::{
     },
     store::{Pinboard, Record, Store},
     telemetry::logs,
+    upstream::Upstreams,
 };
 
 /// The parts of a gateway that can be configured anew while it runs. A failure has changed nothing.
@@ -35,7 +36,9 @@ pub struct Live {
     pub router: Addr<Router>,
     /// Providers that are compiled in: they come before the servers.
     pub built_in: Vec<Arc<dyn Provider>>,
+    pub upstreams: Arc<Upstreams>,
     pub store: Arc<dyn Store>,
+    /// What was said of definitions, which outlives every policy.
     pub pins: Arc<Pinboard>,
 }
 
@@ -54,9 +57,10 @@ impl Applies for Live {
         })
     }
 
-    fn servers<'a>(&'a self, _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let providers = self.built_in.clone();
+            let mut providers = self.built_in.clone();
+            providers.extend(self.upstreams.apply(servers));
             let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
             done.map_err(|error| error.to_string())
         })

@@ -19,7 +19,7 @@ struct Listed {
     #[serde(flatten)]
     info: ProviderInfo,
     /// What waits for a reviewer.
-    waiting: Waiting,
+    review: Waiting,
 }
 
 /// `GET /api/providers`
@@ -31,10 +31,8 @@ pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     let view = Arc::clone(&state.providers);
     let infos = view.providers().await;
     let mut waiting = state.definitions.waiting();
-    let providers = infos
-        .into_iter()
-        .map(|info| Listed { waiting: waiting.remove(&info.name).unwrap_or_default(), info })
-        .collect();
+    let providers =
+        infos.into_iter().map(|info| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info }).collect();
     json_ok(&Answer { providers })
 }
 

@@ -207,8 +207,15 @@ impl SessionsView for Nobody {
 
 impl ProvidersView for Nobody {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        let info =
-            ProviderInfo { name: "pretend".into(), kind: "module", status: "up", tools: 1, resources: 0, prompts: 0 };
+        let info = ProviderInfo {
+            name: "pretend".into(),
+            kind: "module",
+            status: "up",
+            tools: 1,
+            resources: 0,
+            prompts: 0,
+            upstream: None,
+        };
         async { vec![info] }.boxed()
     }
 }

@@ -49,7 +49,7 @@ async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_chan
     let doors = Doors::open().await;
     let key = doors.key("alice", Role::Reviewer);
     doors.offer(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
-    let waiting = async || doors.get("/api/providers", &key).await.json()["providers"][0]["waiting"].clone();
+    let waiting = async || doors.get("/api/providers", &key).await.json()["providers"][0]["review"].clone();
     assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
     let tools = doors.tools(&key).await;
     assert_eq!((state(&tools[0]), tools[0]["claimsRead"].as_bool()), (("review", "seen", None), Some(true)));
