@@ -21,7 +21,6 @@ pub mod result;
 pub mod rounds;
 pub mod seal;
 pub mod tasks;
-pub mod uris;
 
 use std::sync::Arc;
 
@@ -220,19 +219,19 @@ impl<'a> Ready<'a> {
                 verb: self.call.verb,
                 client,
                 upstream: &self.negotiated,
-                config: &self.call.upstream.config,
+                scheme: self.call.upstream.names.scheme(),
                 gateway_meta: &self.call.exchange.gateway.server_meta,
             }
             .reply(result),
             Response::Error(rpc) => {
-                let config = &self.call.upstream.config;
                 if rpc.code == error::URL_ELICITATION_REQUIRED
                     && let Some(reply) = self.urls_required(&rpc)
                 {
                     return Ok(reply);
                 }
                 let eras = (client, self.negotiated.revision);
-                let error = error::for_client(&rpc, self.call.verb, eras, self.call.uri, config);
+                let error =
+                    error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
                 // No code of its era says so; a result at least reaches the model.
                 if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
                     return Ok(failed(&error));

@@ -79,7 +79,9 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
                 }
                 return ready.reply(response);
             }
-            Kind::Other(kind) if kind == "task" && tasks::speaks_for(ready.call.exchange.revision(), &ready.negotiated) => {
+            Kind::Other(kind)
+                if kind == "task" && tasks::speaks_for(ready.call.exchange.revision(), &ready.negotiated) =>
+            {
                 return tasks::for_legacy(ready, response).await;
             }
             Kind::Other(kind) => return Err(unknown_type(&kind)),

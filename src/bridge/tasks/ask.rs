@@ -57,7 +57,9 @@ impl<'a> About<'a> {
         let relay: Arc<dyn Listener> = Relay::new(self.hearer(None), false);
         match self.upstream.call(&self.task.caller, self.outgoing(method, params), relay).await? {
             Response::Result(result) if result.get().starts_with('{') => Ok(Ok(result)),
-            Response::Result(_) => Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object")),
+            Response::Result(_) => {
+                Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"))
+            }
             Response::Error(error) => Ok(Err(error)),
         }
     }
@@ -72,7 +74,7 @@ impl<'a> About<'a> {
 
     pub fn error(&self, error: &RpcError) -> McpError {
         let eras = (self.exchange.revision(), self.negotiated.revision);
-        error::for_client(error, Verb::Tool, eras, None, &self.upstream.config)
+        error::for_client(error, Verb::Tool, eras, None, self.upstream.names.scheme())
     }
 
     /// A tool's result as this client wants it.
@@ -84,7 +86,7 @@ impl<'a> About<'a> {
             verb: Verb::Tool,
             client: self.exchange.revision(),
             upstream: &self.negotiated,
-            config: &self.upstream.config,
+            scheme: self.upstream.names.scheme(),
             gateway_meta: &self.exchange.gateway.server_meta,
         }
         .text(result)

@@ -182,9 +182,7 @@ fn rpc_object(error: &RpcError) -> String {
 /// As a notification of the extension.
 #[must_use]
 pub fn notification(task: &str, subscription: &str) -> bytes::Bytes {
-    let params = crate::protocol::splice::merge_meta(
-        task,
-        &[(crate::protocol::params::keys::SUBSCRIPTION_ID, subscription)],
-    );
+    let params =
+        crate::protocol::splice::merge_meta(task, &[(crate::protocol::params::keys::SUBSCRIPTION_ID, subscription)]);
     encode::notification("notifications/tasks", Some(&params))
 }

@@ -22,13 +22,13 @@ use serde_json::{json, value::RawValue};
 
 use super::{Ready, Verb, request::Subject, result::Glance};
 use crate::{
-    gateway::Gateway,
     protocol::{
         Era, ErrorKind, McpError, Revision,
         edit::{member, string},
         envelope::Request,
         method::Method,
     },
+    router::RouteTable,
     session::{Exchange, handlers::Reply},
     upstream::{Negotiated, Response, Upstream},
 };
@@ -58,8 +58,7 @@ fn has_tasks(negotiated: &Negotiated) -> bool {
 
 /// Whether some upstream has tasks, which the gateway then has too.
 #[must_use]
-pub fn offered(gateway: &Gateway) -> bool {
-    let table = gateway.routes.load();
+pub fn offered(table: &RouteTable) -> bool {
     let mut upstreams = table.providers().iter().filter_map(|provider| provider.upstream());
     upstreams.any(|upstream| upstream.negotiated().is_some_and(|negotiated| has_tasks(&negotiated)))
 }
@@ -146,7 +145,10 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
         Era::Modern if !stateless && augments(ready) => {
             // It was quicker than a task; the client wants one all the same.
             let (times, outcome) = (Times::now(), Ok(result.to_owned()));
-            let task = insert(ready, Task::new(String::new(), ready.call.upstream, ready.caller.clone(), Mode::Done(outcome, times), None));
+            let task = insert(
+                ready,
+                Task::new(String::new(), ready.call.upstream, ready.caller.clone(), Mode::Done(outcome, times), None),
+            );
             Ok(Some(wrapped(&shape::local(&task.alias, Status::Working, &times))))
         }
         Era::Modern => Ok(None),

@@ -67,9 +67,9 @@ impl Task {
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE` once the upstream was taken out of the configuration.
     pub fn upstream(&self) -> Result<Arc<Upstream>, McpError> {
-        self.upstream
-            .upgrade()
-            .ok_or_else(|| McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task is no longer configured"))
+        self.upstream.upgrade().ok_or_else(|| {
+            McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task is no longer configured")
+        })
     }
 }
 

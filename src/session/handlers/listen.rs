@@ -3,10 +3,12 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::Reply;
 use crate::{
+    bridge::tasks::listen as tasks,
     gateway::Gateway,
     protocol::{
         ErrorKind, McpError, encode,
@@ -14,7 +16,8 @@ use crate::{
         params::{self, keys},
     },
     router::{
-        actor::{Listen, Unlisten},
+        actor::{Acknowledge, Listen, Unlisten},
+        resources::can_subscribe,
         subscribers::{ListenFilter, ListenSink},
     },
     session::exchange::{Exchange, Related},
@@ -26,11 +29,11 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
     let gateway = &exchange.gateway;
     let _slot = gateway.long_lived(&exchange.identity.principal)?;
     let table = gateway.routes.load();
-    let uris: HashSet<String> = params
-        .notifications
+    let asked = params.notifications;
+    let uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
-        .filter(|uri| table.resource(uri).is_some())
+        .filter(|uri| table.resource(uri).is_some_and(|provider| can_subscribe(&provider)))
         .map(std::borrow::Cow::into_owned)
         .collect();
     let max = gateway.config.limits.max_subscriptions;
@@ -38,7 +41,14 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
     drop(table);
-    let filter = ListenFilter { resources_list_changed: params.notifications.resources_list_changed, uris };
+    let tasks = tasks::honoured(exchange, &asked.task_ids)?;
+    let filter = ListenFilter {
+        tools_list_changed: asked.tools_list_changed,
+        prompts_list_changed: asked.prompts_list_changed,
+        resources_list_changed: asked.resources_list_changed,
+        uris,
+        tasks: tasks.iter().map(|task| task.alias.clone()).collect(),
+    };
     let related = exchange.related.clone();
     // A listener that does not read loses its stream: it learns of the loss when it opens another.
     let deaf = CancellationToken::new();
@@ -52,12 +62,17 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
             sent
         })
     };
-    let key = gateway
-        .router
-        .send(Listen { id: request.id.clone(), filter, sink })
-        .await
-        .map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+    let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
+    let (key, resources) =
+        gateway.router.send(Listen { id: request.id.clone(), filter, sink: sink.clone() }).await.map_err(gone)?;
     let _open = Open { gateway: gateway.clone(), key };
+    // What the client does once it is acknowledged may already be what it wants to hear of.
+    let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
+    let refused = tokio::select! {
+        refused = join_all(watched) => refused.into_iter().flatten().collect(),
+        () = cancel.cancelled() => Vec::new(),
+    };
+    gateway.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
     tokio::select! {
         () = gateway.shutdown.cancelled() => {
             // On a shared channel the teardown is told as a cancellation too
@@ -69,6 +84,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         }
         () = cancel.cancelled() => {}
         () = deaf.cancelled() => {}
+        () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
         revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
