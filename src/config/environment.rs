@@ -46,6 +46,14 @@ impl Environment {
         }
     }
 
+    /// The value of a variable, be it empty.
+    ///
+    /// # Errors
+    /// It is not Unicode.
+    pub fn given(&self, name: &str) -> Result<Option<&str>, NotUnicode> {
+        self.vars.get(name).map(|value| value.to_str().ok_or(NotUnicode)).transpose()
+    }
+
     /// The names of all variables with that prefix that are set to something.
     pub fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.vars.iter().filter(move |(k, v)| k.starts_with(prefix) && !v.is_empty()).map(|(k, _)| k.as_str())

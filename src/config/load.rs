@@ -10,7 +10,7 @@ use super::{
     Config, check,
     environment::Environment,
     error::{ConfigError, Origin, Problem, quoted},
-    read,
+    own_files, read,
     reader::{Placed, Reader, Setting},
     tree::{self, Node, Spot},
 };
@@ -102,11 +102,13 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
     problems.append(&mut reader.problems);
     if problems.is_empty() {
         problems = check::cross(&config, &reader);
+        problems.extend(own_files::problems(&config, file.as_ref().map(|(path, _)| path.as_path()), &reader));
     }
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
-    let warnings = check::warnings(&config, &reader);
+    let mut warnings = check::warnings(&config, &reader);
+    warnings.append(&mut reader.warnings);
     Ok(Loaded { config, file: file.map(|(path, _)| path), settings: reader.settings, warnings })
 }
 
@@ -295,13 +297,13 @@ impl Layers {
     }
 }
 
-fn quoted_key(key: &str) -> String {
+pub(super) fn quoted_key(key: &str) -> String {
     let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && key.len() <= 80;
     if plain { key.to_owned() } else { quoted(key) }
 }
 
 /// The candidate that a typing mistake would explain.
-fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name: String = name.chars().take(100).map(|c| if c == '-' { '_' } else { c }).collect();
     let allowed = (name.chars().count() / 4).clamp(1, 3);
     candidates

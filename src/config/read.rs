@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, LogConfig, LogFormat, ModulesConfig,
     PolicyConfig, PolicyDefault, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig,
-    WebSocketConfig, check, reader::Reader,
+    WebSocketConfig, check, reader::Reader, servers,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,9 +33,9 @@ pub(super) fn config(r: &mut Reader) -> Config {
         strict_versions: r.truth("strict_versions"),
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
         modules: ModulesConfig { tracker: tracker(r) },
-        upstreams: Vec::new(),
+        upstreams: servers::read(r),
         routes: routes(r),
-        policy: PolicyConfig { default: policy_default(r) },
+        policy: PolicyConfig { default: policy_default(r), rules: r.rules("policy.rules") },
         changes: changes(r),
         limits: limits(r),
         log: log(r),
@@ -92,6 +92,9 @@ fn routes(r: &mut Reader) -> RoutesConfig {
     RoutesConfig {
         prefixes: r.pairs("routes.prefixes", check::prefix),
         patterns: r.pairs("routes.patterns", check::pattern),
+        categories: r.pairs("routes.categories", check::category),
+        priority: r.list("routes.priority", check::provider),
+        fallback: r.optional_text("routes.fallback", check::provider),
     }
 }
 

@@ -15,9 +15,11 @@ use std::{
 use super::{
     environment::Environment,
     error::{Origin, Problem, quoted},
+    rules,
     tree::{self, Node, Spot},
     units,
 };
+use crate::policy::Rule;
 
 /// A value of one layer.
 #[derive(Clone, Debug)]
@@ -44,11 +46,15 @@ pub type Wrong = (String, String);
 #[derive(Debug, Default)]
 pub struct Reader {
     values: BTreeMap<String, Placed>,
-    env: Environment,
+    pub(super) env: Environment,
     /// Only lists the keys.
     schema: bool,
     pub settings: Vec<Setting>,
     pub problems: Vec<Problem>,
+    /// What was ignored, one sentence each.
+    pub warnings: Vec<String>,
+    /// Where keys below a free map stand, such as `mcpServers.files.args`.
+    pub(super) places: BTreeMap<String, Origin>,
 }
 
 impl Reader {
@@ -282,9 +288,43 @@ impl Reader {
         self.take(key, parse, show).unwrap_or_default()
     }
 
+    /// Rules of the policy, compiled. Each problem is told at its own place.
+    pub fn rules(&mut self, key: &'static str) -> Vec<Rule> {
+        let mut found = Vec::new();
+        let parse = |placed: &Placed, _: &Environment| {
+            let list = structured(placed)?;
+            let at = |spot: &Spot| match &placed.origin {
+                Origin::File { path, .. } => {
+                    Origin::File { path: Arc::clone(path), line: spot.line, column: spot.column }
+                }
+                other => other.clone(),
+            };
+            Ok(rules::read(&list, &at, &placed.origin).unwrap_or_else(|problems| {
+                found = problems;
+                Vec::new()
+            }))
+        };
+        let rules = self.take(key, parse, |rules| rules::show(rules)).unwrap_or_default();
+        self.problems.append(&mut found);
+        rules
+    }
+
+    /// A value as it was written, from whatever layer; `None` where only the keys are listed.
+    pub(super) fn raw(&mut self, key: &'static str) -> Option<Result<Placed, Wrong>> {
+        if self.schema {
+            self.settings.push(Setting { key, value: String::new(), origin: Origin::Default });
+            return None;
+        }
+        let placed = self.values.get(key)?;
+        Some(structured(placed).map(|node| Placed { node, ..placed.clone() }))
+    }
+
     /// Where the value of a key came from.
     #[must_use]
     pub fn origin(&self, key: &str) -> Origin {
+        if let Some(origin) = self.places.get(key) {
+            return origin.clone();
+        }
         self.values.get(key).map_or(Origin::Default, |placed| placed.origin.clone())
     }
 }
@@ -306,7 +346,7 @@ fn structured(placed: &Placed) -> Result<Node, Wrong> {
     }
 }
 
-fn text_of(node: &Node) -> Result<String, Wrong> {
+pub(super) fn text_of(node: &Node) -> Result<String, Wrong> {
     match node {
         Node::Text(text) => Ok(text.clone()),
         Node::Null => Err((
@@ -327,7 +367,7 @@ fn optional_text(placed: &Placed) -> Result<Option<String>, Wrong> {
     }
 }
 
-fn found(node: &Node) -> String {
+pub(super) fn found(node: &Node) -> String {
     match node {
         Node::Bool(value) => value.to_string(),
         Node::Int(number) => number.to_string(),
@@ -337,11 +377,15 @@ fn found(node: &Node) -> String {
     }
 }
 
-fn between<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
+pub(super) fn between<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
     format!("Write a value from {} to {}.", show(range.start()), show(range.end()))
 }
 
-fn within<T: PartialOrd>(value: T, range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> Result<(), Wrong> {
+pub(super) fn within<T: PartialOrd>(
+    value: T,
+    range: &RangeInclusive<T>,
+    show: impl Fn(&T) -> String,
+) -> Result<(), Wrong> {
     if range.contains(&value) {
         Ok(())
     } else {

@@ -14,8 +14,12 @@ pub fn yaml(settings: &[Setting]) -> String {
         for (depth, section) in path.iter().enumerate().skip(shared) {
             lines.push((format!("{}{section}:", "  ".repeat(depth)), None));
         }
-        let line = format!("{}{name}: {}", "  ".repeat(path.len()), setting.value);
-        lines.push((line, Some(&setting.origin)));
+        let indent = "  ".repeat(path.len());
+        // What takes more lines than one begins on the next.
+        let (value, below) = setting.value.split_once('\n').unwrap_or((&setting.value, ""));
+        let space = if value.is_empty() { "" } else { " " };
+        lines.push((format!("{indent}{name}:{space}{value}"), Some(&setting.origin)));
+        lines.extend(below.lines().map(|line| (format!("{indent}{line}"), None)));
         open = path;
     }
     let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0).min(56);

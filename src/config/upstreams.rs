@@ -1,6 +1,11 @@
 //! What the configuration says of one upstream server (`mcpServers`).
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use url::Url;
 
@@ -53,7 +58,8 @@ pub struct UpstreamConfig {
     pub cache: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Its `Debug` and `Display` tell nothing that may have come out of a variable.
+#[derive(Clone, PartialEq, Eq)]
 pub enum UpstreamTarget {
     Command {
         command: String,
@@ -68,6 +74,32 @@ pub enum UpstreamTarget {
         headers: Vec<(String, Secret)>,
         transport: UrlTransport,
     },
+}
+
+/// For logs and for people: the program's file name, or the addresses' hosts.
+impl fmt::Display for UpstreamTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command { command, .. } => {
+                let name = Path::new(command).file_name().unwrap_or_default();
+                write!(f, "command {}", name.to_string_lossy())
+            }
+            Self::Url { urls, .. } => {
+                for (index, url) in urls.iter().enumerate() {
+                    let between = if index == 0 { "" } else { ", " };
+                    write!(f, "{between}{}://{}", url.scheme(), url.host_str().unwrap_or_default())?;
+                    url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for UpstreamTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +131,13 @@ pub struct BreakerConfig {
 }
 
 impl UpstreamConfig {
+    /// What the URIs of its resources begin with, before a `+`, where it has a prefix.
+    #[must_use]
+    pub fn uri_slug(&self) -> String {
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
+        self.name.to_lowercase().chars().map(|c| if fits(c) { c } else { '-' }).collect()
+    }
+
     /// With everything that the file does not say.
     #[must_use]
     pub fn new(name: &str, target: UpstreamTarget) -> Self {

@@ -9,6 +9,7 @@
 
 pub mod arguments;
 pub mod cursor;
+pub mod edit;
 pub mod encode;
 pub mod envelope;
 pub mod error;
@@ -18,11 +19,12 @@ pub mod method;
 pub mod negotiate;
 pub mod param_headers;
 pub mod params;
+pub mod raw;
 pub mod revision;
 mod scan;
 pub mod splice;
 
-pub use error::{ErrorKind, McpError};
+pub use error::{ErrorKind, Foreign, McpError};
 pub use id::RequestId;
 pub use method::Method;
 pub use revision::{Era, Revision, Rules};

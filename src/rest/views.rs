@@ -1,13 +1,12 @@
 //! What the doors show of parts that others own: sessions and providers.
 
-use std::sync::Arc;
-
 use actix_web::{HttpResponse, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::{Caller, RestState, json_ok};
+use crate::upstream::UpstreamStatus;
 
 /// A live session, as people see it.
 #[derive(Clone, Debug, Serialize)]
@@ -39,11 +38,14 @@ pub struct ProviderInfo {
     pub name: String,
     /// `module` or `upstream`.
     pub kind: &'static str,
-    /// `up` or `down`.
+    /// `up` or `down`; of an upstream also `connecting`.
     pub status: &'static str,
     pub tools: usize,
     pub resources: usize,
     pub prompts: usize,
+    /// How an upstream stands; none for a module.
+    #[serde(flatten)]
+    pub upstream: Option<UpstreamStatus>,
 }
 
 /// Lists sessions; implemented by the session registry.
@@ -65,17 +67,6 @@ pub async fn sessions(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     let mut sessions = state.sessions.sessions();
     sessions.sort_by_key(|session| std::cmp::Reverse(session.created_at));
     json_ok(&Answer { sessions })
-}
-
-/// `GET /api/providers`
-pub async fn providers(_: Caller, state: web::Data<RestState>) -> HttpResponse {
-    #[derive(Serialize)]
-    struct Answer {
-        providers: Vec<ProviderInfo>,
-    }
-    let view = Arc::clone(&state.providers);
-    let providers = view.providers().await;
-    json_ok(&Answer { providers })
 }
 
 #[cfg(test)]

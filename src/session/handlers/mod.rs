@@ -8,13 +8,15 @@ pub mod prompts;
 pub mod resources;
 pub mod tools;
 
+use std::borrow::Cow;
+
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::Exchange;
 use crate::{
     gateway::Gateway,
-    policy::Verdict,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, method::Method, params, splice},
+    router::RouteTable,
 };
 
 /// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
@@ -30,6 +32,23 @@ impl CacheHint {
     pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
     /// Live data.
     pub const LIVE: Self = Self { ttl_ms: 0, public: false };
+
+    /// Lists of what providers offer. Upstreams may change theirs at any time, and while one was never reached, what
+    /// it offers is missing.
+    #[must_use]
+    pub fn of_list(table: &RouteTable) -> Self {
+        match (table.has_upstreams(), table.is_complete()) {
+            (false, _) => Self::STATIC,
+            (true, true) => Self { ttl_ms: 5_000, public: true },
+            (true, false) => Self { ttl_ms: 0, public: true },
+        }
+    }
+
+    /// `tools/list`, which leaves out what a principal may not call.
+    #[must_use]
+    pub fn of_tools(table: &RouteTable) -> Self {
+        Self { public: !table.varies_by_principal(), ..Self::of_list(table) }
+    }
 }
 
 /// The result of a request.
@@ -46,12 +65,27 @@ pub struct Reply {
     pub failure: Option<ErrorKind>,
     /// A person has to approve it.
     pub pending: bool,
+    /// It is an upstream's, already as the client's revision wants it.
+    finished: bool,
 }
 
 impl Reply {
     #[must_use]
     pub fn new(json: String) -> Self {
-        Self { json, cache: None, meta: None, revision: None, failure: None, pending: false }
+        Self { json, cache: None, meta: None, revision: None, failure: None, pending: false, finished: false }
+    }
+
+    /// A result that goes to its client as it is.
+    #[must_use]
+    pub fn passed_on(json: String) -> Self {
+        Self { finished: true, ..Self::new(json) }
+    }
+
+    /// It tells of a failure.
+    #[must_use]
+    pub fn failing(mut self, failure: Option<ErrorKind>) -> Self {
+        self.failure = failure;
+        self
     }
 
     #[must_use]
@@ -69,9 +103,9 @@ impl Reply {
     /// The `result` for the wire: in the modern era with `resultType`, the server's name in `_meta`, and cache hints
     /// (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
     #[must_use]
-    pub fn finish(&self, revision: Revision, gateway: &Gateway) -> String {
-        if !revision.rules().result_type {
-            return self.json.clone();
+    pub fn finish(&self, revision: Revision, gateway: &Gateway) -> Cow<'_, str> {
+        if self.finished || !revision.rules().result_type {
+            return Cow::Borrowed(&self.json);
         }
         let meta = match &self.meta {
             None => gateway.server_meta.clone(),
@@ -84,7 +118,7 @@ impl Reply {
             members.push(("ttlMs", &ttl));
             members.push(("cacheScope", if hint.public { r#""public""# } else { r#""private""# }));
         }
-        splice::add_members(&self.json, &members)
+        Cow::Owned(splice::add_members(&self.json, &members))
     }
 }
 
@@ -141,7 +175,7 @@ pub fn is_shareable_read(gateway: &Gateway, request: &Request<'_>) -> bool {
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
             gateway.routes.load().tool(&call.name).is_some_and(|route| {
-                route.verdict == Verdict::Allow && route.def.annotations.read_only_hint && !route.def.long_running
+                route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })
         }),
         _ => false,

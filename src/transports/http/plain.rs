@@ -70,7 +70,10 @@ pub async fn tools(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRes
         return problem(error);
     }
     let table = gateway.routes.load();
-    let tools: Vec<&str> = table.tools().iter().map(|route| route.listed(REVISION)).collect();
+    let tools: Vec<&str> = {
+        let visible = table.tools().iter().filter(|route| route.visible_to(&identity.principal));
+        visible.map(|route| route.listed(REVISION)).collect()
+    };
     HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "application/json"))
         .body(format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
@@ -176,7 +179,7 @@ fn exchange(gateway: &Arc<Gateway>, identity: Identity) -> Exchange {
     Exchange {
         gateway: Arc::clone(gateway),
         session,
-        facts: Arc::new(ClientFacts { revision: REVISION, client: None, capabilities: "{}".into() }),
+        facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
         identity,
         transport: Transport::Rest,
         related: Related::Nowhere,

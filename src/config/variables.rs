@@ -1,0 +1,149 @@
+//! `${VAR}` and `${VAR:-default}` in what the file says of servers.
+
+use super::{environment::Environment, reader::Wrong};
+
+/// Puts the values of variables in their places: `${VAR}`, `${VAR:-default}` (for an unset or empty one; the default
+/// is taken as it is), and `${env:VAR}` as some clients write it. `$${` stands for `${`; any other `$` for itself.
+///
+/// # Errors
+/// A variable that is not set or not Unicode, a name that none can have, a brace that is not closed.
+pub fn expand(text: &str, env: &Environment) -> Result<String, Wrong> {
+    let mut out = String::with_capacity(text.len());
+    for piece in pieces(text)? {
+        match piece {
+            Piece::Literal(text) => out.push_str(text),
+            Piece::Variable { name, default } => out.push_str(value(name, default, env)?),
+        }
+    }
+    Ok(out)
+}
+
+/// Whether nothing but variables without defaults, and the words that precede a credential, makes up the text: then
+/// the text itself tells nobody a secret.
+#[must_use]
+pub fn tells_nothing(text: &str) -> bool {
+    let Ok(pieces) = pieces(text) else { return false };
+    let mut found = false;
+    for (index, piece) in pieces.iter().enumerate() {
+        match piece {
+            Piece::Variable { default: None, .. } => found = true,
+            Piece::Literal("Bearer " | "Basic " | "Token " | "bearer " | "token ") if index == 0 => {}
+            Piece::Variable { .. } | Piece::Literal(_) => return false,
+        }
+    }
+    found || text.is_empty()
+}
+
+enum Piece<'a> {
+    Literal(&'a str),
+    Variable { name: &'a str, default: Option<&'a str> },
+}
+
+fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Wrong> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        let (before, from) = rest.split_at(at);
+        if let Some(before) = before.strip_suffix('$') {
+            pieces.push(Piece::Literal(before));
+            pieces.push(Piece::Literal("${"));
+            rest = from.get(2..).unwrap_or_default();
+            continue;
+        }
+        if !before.is_empty() {
+            pieces.push(Piece::Literal(before));
+        }
+        let Some(end) = from.find('}') else {
+            return Err(("a `${` without its `}`".to_owned(), "Close it, or write $${ for the characters.".to_owned()));
+        };
+        let inside = from.get(2..end).unwrap_or_default();
+        rest = from.get(end + 1..).unwrap_or_default();
+        let (name, default) = match inside.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inside, None),
+        };
+        let name = name.strip_prefix("env:").unwrap_or(name);
+        let first = |c: char| c.is_ascii_alphabetic() || c == '_';
+        if !name.starts_with(first) || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            let remedy =
+                "Write ${NAME} or ${NAME:-default}, or $${ for the characters; nothing else is filled in here.";
+            return Err((format!("{} names no variable", super::error::quoted(name)), remedy.to_owned()));
+        }
+        pieces.push(Piece::Variable { name, default });
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Literal(rest));
+    }
+    Ok(pieces)
+}
+
+fn value<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, Wrong> {
+    let not_unicode =
+        || (format!("the environment variable {name} is not Unicode"), "Set it anew, or unset it.".to_owned());
+    let set = env.given(name).map_err(|_| not_unicode())?;
+    match (set, default) {
+        (None | Some(""), Some(default)) => Ok(default),
+        (Some(value), _) => Ok(value),
+        (None, None) => Err((
+            format!("the environment variable {name} is not set"),
+            format!("Set it where the gateway is started, or give a default: ${{{name}:-…}}."),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn env() -> Environment {
+        Environment::of(Path::new("/"), &[("A", "one"), ("EMPTY", ""), ("B_2", "${A}")])
+    }
+
+    #[test]
+    fn variables_are_put_in() {
+        let cases = [
+            ("", ""),
+            ("plain $A $ }", "plain $A $ }"),
+            ("${A}", "one"),
+            ("x${A}y${env:A}z", "xoneyonez"),
+            ("${B_2}", "${A}"),
+            ("${EMPTY}", ""),
+            ("${EMPTY:-d}", "d"),
+            ("${NONE:-}", ""),
+            ("${NONE:-https://a:1/b}", "https://a:1/b"),
+            ("${A:-d}", "one"),
+            ("$${A}", "${A}"),
+            ("a$$b$${", "a$$b${"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(expand(text, &env()).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_expanded_is_named() {
+        for (text, part) in [
+            ("${NONE}", "variable NONE is not set"),
+            ("${A", "without its `}`"),
+            ("${}", "`` names no variable"),
+            ("${input:key}", "`input:key` names no variable"),
+            ("${1A}", "`1A` names no variable"),
+        ] {
+            let (message, remedy) = expand(text, &env()).unwrap_err();
+            assert!(message.contains(part), "{text}: {message}");
+            assert!(!remedy.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_tells_a_secret() {
+        for text in ["", "${A}", "Bearer ${A}", "${A}${B}"] {
+            assert!(tells_nothing(text), "{text}");
+        }
+        for text in ["x", "x${A}", "${A}x", "${A:-x}", "Bearer x", "${A}Bearer ", "${A", "Bearer "] {
+            assert!(!tells_nothing(text), "{text}");
+        }
+    }
+}
