@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::Users,
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
+    bridge::park::Lot,
     config::Config,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
     protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
     providers::{CallContext, NoProgress, Provider},
+    reload::Reloads,
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
     session::{
@@ -32,6 +34,7 @@ use crate::{
     },
     telemetry::Metrics,
     transports::connections::Connections,
+    upstream::Upstreams,
 };
 
 /// How often it is asked whether the key behind something that stays open still holds.
@@ -48,7 +51,10 @@ pub struct Gateway {
     pub authenticator: Arc<Authenticator>,
     pub limiter: Limiter,
     pub connections: Arc<Connections>,
+    /// The configuration that is in force; `config` is that of the start.
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
     pub started: Instant,
     /// Draining has begun: nothing new is taken, streams say their last word.
     pub shutdown: CancellationToken,
@@ -60,6 +66,8 @@ pub struct Gateway {
     pub streams: Arc<StreamSlots>,
     /// Requests that are being answered, at every door.
     pub requests: AtomicUsize,
+    /// Calls that wait for what their stateless clients answer.
+    pub parked: Arc<Lot>,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -71,7 +79,9 @@ pub struct Parts {
     pub changes: Changes,
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
     pub shutdown: CancellationToken,
     pub users: Users,
 }
@@ -79,7 +89,20 @@ pub struct Parts {
 impl Gateway {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, routes, router, registry, changes, feed, authenticator, metrics, shutdown, users } = parts;
+        let Parts {
+            config,
+            routes,
+            router,
+            registry,
+            changes,
+            feed,
+            authenticator,
+            reloads,
+            metrics,
+            upstreams,
+            shutdown,
+            users,
+        } = parts;
         Self {
             limiter: Limiter::new(&config.limits),
             connections: Arc::new(Connections::new(&config.transports, users)),
@@ -88,6 +111,7 @@ impl Gateway {
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
+            parked: Lot::new(),
             config,
             routes,
             router,
@@ -95,7 +119,9 @@ impl Gateway {
             changes,
             feed,
             authenticator,
+            reloads,
             metrics,
+            upstreams,
             shutdown,
         }
     }
@@ -193,6 +219,7 @@ impl Gateway {
         });
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
+        self.upstreams.measure();
         self.metrics.render()
     }
 
@@ -251,10 +278,16 @@ impl Gateway {
         let mut infos = Vec::new();
         for provider in table.providers() {
             let resources = self.in_time(provider.resources(&context)).await;
+            let upstream = provider.upstream().map(|upstream| upstream.status());
             infos.push(ProviderInfo {
                 name: provider.name().to_owned(),
-                kind: "module",
-                status: if resources.is_ok() { "up" } else { "down" },
+                kind: if upstream.is_some() { "upstream" } else { "module" },
+                status: match &upstream {
+                    Some(upstream) => upstream.status,
+                    None if resources.is_ok() => "up",
+                    None => "down",
+                },
+                upstream,
                 tools: count(provider),
                 resources: resources.map_or(0, |r| r.len()),
                 prompts: provider.prompts().len(),

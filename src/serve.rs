@@ -21,7 +21,7 @@ use crate::{
     auth::{
         Authenticator, DashboardSignIns, Identity, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
     },
-    config::Config,
+    config::{Config, Flags, Loaded},
     dashboard,
     definitions::Definitions,
     gateway::{Gateway, Parts},
@@ -33,6 +33,7 @@ use crate::{
         gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
+    reload::{Reloads, Source, apply::Live, watch},
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
@@ -43,6 +44,7 @@ use crate::{
     store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
+    upstream::Upstreams,
 };
 
 /// How long calls may still run where stdin is served.
@@ -111,7 +113,8 @@ pub struct Running {
 ///
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
-pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+    let config = loaded.config.clone();
     // Proved before anything is opened.
     let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
     let mut lock = lock_data_dir(&config.data)?;
@@ -125,11 +128,18 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
-    let changes = Changes::start(store, directory, (&config.changes).into()).await?;
+    let changes = Changes::start(Arc::clone(&store), directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
     let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
-    let providers = providers(&config, &changes, &routes)?;
-    router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
+    let built_in = providers(&config, &changes, &routes)?;
+    let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    let mut all = built_in.clone();
+    all.extend(upstreams.apply(&config.upstreams));
+    router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store };
+    let feed = changes.feed().clone();
+    let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
+    let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
     let gateway = Arc::new(Gateway::new(Parts {
@@ -140,7 +150,9 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         feed: changes.feed().clone(),
         changes,
         authenticator,
+        reloads: Arc::clone(&reloads),
         metrics,
+        upstreams,
         shutdown,
         users: users.clone(),
     }));
@@ -155,6 +167,7 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         tracing::debug!(%error, "the lock's note was not written");
     }
     let file = said.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    actix::spawn(watch::run(reloads, gateway.shutdown.clone()));
     tracing::info!(url = %said.url, data = %config.data.display(), "countersign serves");
     Ok(Running {
         gateway,
@@ -246,6 +259,7 @@ fn open_doors(
         sessions: Arc::clone(gateway) as _,
         providers: Arc::clone(gateway) as _,
         definitions,
+        reloads: Arc::clone(&gateway.reloads),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),
@@ -400,6 +414,7 @@ impl Running {
             tracing::warn!(requests = gateway.in_flight(), "requests were still running at the deadline");
         }
         gateway.changes.shutdown(drain).await;
+        gateway.upstreams.stop().await;
         gateway.ended.cancel();
         // Sessions close their connections; whoever does not let go is cut with the process.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;
@@ -429,10 +444,10 @@ async fn signal() -> &'static str {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn run(config: Config, options: Options, metrics: Metrics) -> Result<(), ServeError> {
+pub fn run(loaded: Loaded, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
     let system = actix::System::new();
     let ended = system.block_on(async move {
-        let running = start(config, options, metrics).await?;
+        let running = start(loaded, Source::of_process(flags), options, metrics).await?;
         if !options.stdio && !options.detached && std::io::stderr().is_terminal() {
             match running.sign_in_link() {
                 // Not through the log: it is a secret for the person at this terminal.

@@ -23,11 +23,22 @@ use self::{
     exit::{Exit, Failure},
     output::Output,
 };
-use crate::config::{Environment, Flags, Loaded, load};
+use crate::{
+    config::{Environment, Flags, Loaded, load},
+    upstream::child::guard,
+};
 
 /// Runs the program with the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Before anything else, since one of these stands beside every stdio server: it must stay small.
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == guard::SUBCOMMAND) {
+        return guard::main(args).unwrap_or_else(|why| {
+            output::complain(&why);
+            Exit::Usage.into()
+        });
+    }
     // clap itself answers --help, --version and wrong usage (exit code 2).
     let cli = Cli::parse();
     match run(cli) {

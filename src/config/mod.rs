@@ -7,6 +7,7 @@ mod check;
 pub mod environment;
 pub mod error;
 pub mod load;
+mod own_files;
 mod read;
 pub mod reader;
 mod rules;

@@ -73,6 +73,12 @@ error_table! {
     IdempotencyConflict = -31024, "IDEMPOTENCY_CONFLICT", 409;
     /// A session cannot be resumed because the missed frames are no longer held.
     ResumeTooLate = -31025, "RESUME_TOO_LATE", 410;
+    /// An upstream answered with an error of its own, which is passed on ([`Foreign`]).
+    UpstreamError = -31026, "UPSTREAM_ERROR", 502;
+    /// What an upstream asks for or answers has no counterpart in the client's revision.
+    NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
+    /// An approved change needs an answer that nobody is there to give.
+    InputRequired = -31028, "INPUT_REQUIRED", 409;
 }
 
 /// An error as a client sees it. What the log should know beyond it is logged where it happens.
@@ -82,11 +88,30 @@ pub struct McpError {
     pub message: Cow<'static, str>,
     /// More members for `data`, beside `code`.
     pub data: Map<String, Value>,
+    /// It is another server's: its own code and data stand on the wire, not those of `kind` and `data`.
+    pub foreign: Option<Box<Foreign>>,
+}
+
+/// What an upstream wrote in an error beside the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    pub code: i64,
+    /// JSON text on one line, as it came.
+    pub data: Option<Box<str>>,
 }
 
 impl McpError {
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), data: Map::new() }
+        Self { kind, message: message.into(), data: Map::new(), foreign: None }
+    }
+
+    /// An error that another server answered, passed on as it wrote it. `kind` is what it counts as here; `data` is JSON
+    /// text.
+    #[must_use]
+    pub fn foreign(kind: ErrorKind, code: i64, message: impl Into<Cow<'static, str>>, data: Option<&str>) -> Self {
+        // Raw line breaks stand only between tokens, and a message is one line.
+        let data = data.map(|data| data.replace(['\n', '\r'], " ").into_boxed_str());
+        Self { foreign: Some(Box::new(Foreign { code, data })), ..Self::new(kind, message) }
     }
 
     /// Adds a member to `data`.
@@ -99,6 +124,9 @@ impl McpError {
     /// The number on the wire in that revision.
     #[must_use]
     pub fn number(&self, revision: Revision) -> i64 {
+        if let Some(foreign) = &self.foreign {
+            return foreign.code;
+        }
         match self.kind {
             ErrorKind::ResourceNotFound => revision.rules().resource_not_found,
             kind => kind.number(),

@@ -16,6 +16,7 @@ use super::{
 };
 
 mod value;
+pub use value::encoded;
 pub(super) use value::{decoded, plain};
 
 /// `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name`; names compare without regard to case.

@@ -9,6 +9,7 @@
 
 pub mod arguments;
 pub mod cursor;
+pub mod edit;
 pub mod encode;
 pub mod envelope;
 pub mod error;
@@ -23,7 +24,7 @@ pub mod revision;
 mod scan;
 pub mod splice;
 
-pub use error::{ErrorKind, McpError};
+pub use error::{ErrorKind, Foreign, McpError};
 pub use id::RequestId;
 pub use method::Method;
 pub use revision::{Era, Revision, Rules};

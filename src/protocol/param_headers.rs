@@ -1,10 +1,13 @@
 //! `Mcp-Param-*`: tool arguments that are mirrored in headers by an `x-mcp-header` annotation in the schema.
 //! (2026-07-28/server/tools, "x-mcp-header"; basic/transports/streamable-http, "Custom Headers from Tool Parameters")
 
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
-    McpError,
+    McpError, edit,
     headers::{Field, Headers, decoded, mismatch},
 };
 
@@ -149,6 +152,34 @@ pub fn check_params(
         }
     }
     Ok(())
+}
+
+/// The headers of a call to a server that annotates its tools; `arguments` is JSON text.
+///
+/// An argument that is absent or null has none (2026-07-28/basic/transports/streamable-http, "Client Behavior").
+#[must_use]
+pub fn of_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
+    let header = |param: &ParamHeader| {
+        let value = param.path.iter().try_fold(arguments?, |object, step| edit::member(object, step))?;
+        let text = match value.as_bytes().first()? {
+            b'"' => edit::string(value)?,
+            b'{' | b'[' | b'n' => return None,
+            _ => Cow::Borrowed(value),
+        };
+        Some((param.header.as_str().into(), encoded(&text).into()))
+    };
+    annotated.iter().filter_map(header).collect()
+}
+
+/// A value as a header holds it: in the Base64 form where plain ASCII cannot ("Value Encoding").
+#[must_use]
+pub fn encoded(text: &str) -> Cow<'_, str> {
+    let plain = text.bytes().all(|b| matches!(b, b'\t' | b' '..=b'~'));
+    let marked = text.starts_with("=?base64?") && text.ends_with("?=");
+    if plain && !marked && text.trim_ascii().len() == text.len() {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(text)))
 }
 
 /// Whether a decoded header says what the argument says; integers compare as numbers (`42.0` is `42`).

@@ -12,6 +12,7 @@ pub mod events_ws;
 pub mod problem;
 pub mod providers;
 pub mod query;
+pub mod reload;
 pub mod views;
 
 #[cfg(test)]
@@ -39,6 +40,7 @@ use crate::{
     config::Config,
     definitions::Definitions,
     pending::Changes,
+    reload::Reloads,
     session::slots::StreamSlots,
 };
 
@@ -56,6 +58,7 @@ pub struct RestState {
     pub sessions: Arc<dyn SessionsView>,
     pub providers: Arc<dyn ProvidersView>,
     pub definitions: Arc<Definitions>,
+    pub reloads: Arc<Reloads>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
@@ -79,7 +82,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 16] = [
+pub const ROUTES: [Route; 18] = [
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -98,6 +101,8 @@ pub const ROUTES: [Route; 16] = [
     },
     Route { path: "/api/providers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
     Route { path: "/api/providers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
+    Route { path: "/api/reload", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::status)) },
+    Route { path: "/api/reload/consent", allow: POST, build: |r| r.route(web::post().to(reload::consent)) },
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
 use super::{Caller, RestState, json_ok};
+use crate::upstream::UpstreamStatus;
 
 /// A live session, as people see it.
 #[derive(Clone, Debug, Serialize)]
@@ -37,11 +38,14 @@ pub struct ProviderInfo {
     pub name: String,
     /// `module` or `upstream`.
     pub kind: &'static str,
-    /// `up` or `down`.
+    /// `up` or `down`; of an upstream also `connecting`.
     pub status: &'static str,
     pub tools: usize,
     pub resources: usize,
     pub prompts: usize,
+    /// How an upstream stands; none for a module.
+    #[serde(flatten)]
+    pub upstream: Option<UpstreamStatus>,
 }
 
 /// Lists sessions; implemented by the session registry.

@@ -38,6 +38,17 @@ impl Router {
         Self { published, policy, aliases, pending_schema, registry, subscribers: Subscribers::default() }
     }
 
+    /// The same providers offer other things. A table that cannot be built leaves the old one in force.
+    fn rebuild(&mut self) {
+        let old = self.published.load_full();
+        let built =
+            RouteTable::build(old.generation + 1, old.providers(), &self.policy, &self.aliases, &self.pending_schema);
+        match built {
+            Ok(table) => self.published.store(Arc::new(table)),
+            Err(error) => tracing::error!(%error, "what the providers offer now cannot be routed"),
+        }
+    }
+
     fn resource_list_changed(&mut self) {
         let message = encode::notification("notifications/resources/list_changed", None);
         self.registry.for_each(|session| {
@@ -93,6 +104,30 @@ impl Handler<RuleAnew> for Router {
     }
 }
 
+/// Sent when the configuration changed while the gateway runs: the table of the same providers under another policy and
+/// other further names. Fails without any effect when the table cannot be built.
+#[derive(Message)]
+#[rtype(result = "Result<(), RouteError>")]
+pub struct Reconfigure {
+    pub policy: Policy,
+    pub aliases: Aliases,
+}
+
+impl Handler<Reconfigure> for Router {
+    type Result = Result<(), RouteError>;
+
+    fn handle(&mut self, Reconfigure { policy, aliases }: Reconfigure, _: &mut Self::Context) -> Self::Result {
+        // What reviewers said of definitions holds under any policy.
+        let policy = policy.with_pins(self.policy.pin_source());
+        let before = self.published.load();
+        let providers = before.providers();
+        let table = RouteTable::build(before.generation + 1, providers, &policy, &aliases, &self.pending_schema)?;
+        self.published.store(Arc::new(table));
+        (self.policy, self.aliases) = (policy, aliases);
+        Ok(())
+    }
+}
+
 /// Forwards a provider's events one at a time, so that a burst waits in the provider's own bounded channel.
 fn follow(provider: &Arc<dyn Provider>, router: Addr<Router>) {
     let mut events = provider.events();
@@ -127,7 +162,7 @@ impl Handler<ProviderMoved> for Router {
         match event {
             ProviderEvent::ResourcesUpdated(uris) => uris.iter().for_each(|uri| self.subscribers.updated(uri)),
             ProviderEvent::ResourceListChanged => self.resource_list_changed(),
-            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
+            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => self.rebuild(),
         }
     }
 }

@@ -172,6 +172,7 @@ impl Actor for Session {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.shared.ended.cancel();
         self.gateway.registry.remove(&self.shared.id);
+        self.gateway.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
             self.gateway.router.do_send(SessionClosed { session: self.shared.id.clone(), uris });

@@ -95,8 +95,10 @@ impl Door {
                 self.notification(&notification);
                 None
             }
-            // The gateway has asked nothing, so there is nothing this could answer.
-            Message::Response(_) => None,
+            Message::Response(response) => {
+                self.session.questions.answered(&response);
+                None
+            }
         }
     }
 
@@ -146,7 +148,7 @@ impl Door {
             );
             return Err((error, self.assumed));
         }
-        Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, capabilities: "{}".into() }))
+        Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, client_info: None, capabilities: "{}".into() }))
     }
 
     pub fn notification(&self, notification: &Notification<'_>) {
@@ -185,7 +187,7 @@ impl Door {
                 }
                 Ok(Message::Request(request)) => requests.push((at, request)),
                 Ok(Message::Notification(notification)) => self.notification(notification),
-                Ok(Message::Response(_)) => {}
+                Ok(Message::Response(response)) => self.session.questions.answered(response),
             }
         }
         let groups = self.share_identical_reads(&requests);
@@ -298,7 +300,8 @@ pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
         "{}" => empty_capabilities(),
         text => text.into(),
     };
-    Ok(Arc::new(ClientFacts { revision, client, capabilities }))
+    // Its own words travel on in the request itself.
+    Ok(Arc::new(ClientFacts { revision, client, client_info: None, capabilities }))
 }
 
 fn empty_capabilities() -> Arc<str> {

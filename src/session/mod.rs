@@ -5,6 +5,7 @@
 //! it never lends authority, version or capabilities from one request to the next.
 
 pub mod actor;
+pub mod ask;
 pub mod exchange;
 pub mod handlers;
 pub mod inbound;

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    ask::Questions,
     outbox::Outbox,
     streams::{GET_STREAM, Streams},
 };
@@ -32,6 +33,8 @@ pub struct ClientFacts {
     pub revision: Revision,
     /// Optional in the modern era. Self-reported: never used for a decision.
     pub client: Option<Implementation>,
+    /// The same as JSON text, as the client wrote it.
+    pub client_info: Option<Arc<str>>,
     /// The declared capabilities, as JSON text.
     pub capabilities: Arc<str>,
 }
@@ -56,6 +59,8 @@ pub struct SessionShared {
     pub channel: Channel,
     /// Cancelled when the session ends; every request in flight holds a child of it.
     pub ended: CancellationToken,
+    /// What the client was asked and has not answered yet.
+    pub questions: Questions,
     facts: RwLock<Option<Arc<ClientFacts>>>,
     initialized: AtomicBool,
     last_active: AtomicI64,
@@ -64,6 +69,9 @@ pub struct SessionShared {
     numbered: AtomicU64,
     subscriptions: Mutex<HashSet<String>>,
 }
+
+/// No log level: the client has set none.
+const UNSET: u8 = u8::MAX;
 
 /// What a request in flight is known by in its session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -93,10 +101,11 @@ impl SessionShared {
             created: now,
             channel,
             ended: parent.child_token(),
+            questions: Questions::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
             last_active: AtomicI64::new(now.as_millisecond()),
-            log_level: AtomicU8::new(LoggingLevel::Warning as u8),
+            log_level: AtomicU8::new(UNSET),
             in_flight: Mutex::default(),
             numbered: AtomicU64::new(0),
             subscriptions: Mutex::default(),
@@ -140,7 +149,12 @@ impl SessionShared {
     }
 
     pub fn logs(&self, level: LoggingLevel) -> bool {
-        level as u8 >= self.log_level.load(Ordering::Relaxed)
+        level >= self.log_level().unwrap_or(LoggingLevel::Warning)
+    }
+
+    /// The level that the client has set, if it has.
+    pub fn log_level(&self) -> Option<LoggingLevel> {
+        LoggingLevel::ALL.get(usize::from(self.log_level.load(Ordering::Relaxed))).copied()
     }
 
     /// Registers a request in flight; [`Self::release`] must follow.

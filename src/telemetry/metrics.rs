@@ -35,6 +35,12 @@ pub const STORE_COMMITS: &str = "countersign_store_commits_total";
 pub const STORE_COMMIT_CHANGES: &str = "countersign_store_commit_changes";
 pub const STORE_COMMIT_DURATION: &str = "countersign_store_commit_seconds";
 pub const FEED_SUBSCRIBERS: &str = "countersign_feed_subscribers";
+pub const UPSTREAM_UP: &str = "countersign_upstream_up";
+pub const UPSTREAM_IN_FLIGHT: &str = "countersign_upstream_in_flight";
+pub const UPSTREAM_CALLS: &str = "countersign_upstream_calls_total";
+pub const UPSTREAM_LINKS: &str = "countersign_upstream_links";
+pub const UPSTREAM_RESTARTS: &str = "countersign_upstream_restarts_total";
+pub const UPSTREAM_UNATTRIBUTED: &str = "countersign_upstream_unattributed_total";
 pub const INFO: &str = "countersign_info";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +51,7 @@ enum Kind {
 }
 
 /// Name, kind, unit, HELP text.
-const TABLE: [(&str, Kind, Unit, &str); 20] = [
+const TABLE: [(&str, Kind, Unit, &str); 26] = [
     (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
     (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
     (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
@@ -65,6 +71,12 @@ const TABLE: [(&str, Kind, Unit, &str); 20] = [
     (STORE_COMMIT_CHANGES, Kind::Histogram, Unit::Count, "Transitions that shared one commit."),
     (STORE_COMMIT_DURATION, Kind::Histogram, Unit::Seconds, "Time of one commit, its sync to disk included."),
     (FEED_SUBSCRIBERS, Kind::Gauge, Unit::Count, "Subscribers of the feed."),
+    (UPSTREAM_UP, Kind::Gauge, Unit::Count, "1 while the upstream is connected and its lists are read, else 0."),
+    (UPSTREAM_IN_FLIGHT, Kind::Gauge, Unit::Count, "Calls under way at an upstream."),
+    (UPSTREAM_CALLS, Kind::Counter, Unit::Count, "Calls to an upstream, by outcome."),
+    (UPSTREAM_LINKS, Kind::Gauge, Unit::Count, "Connections of an upstream beside the one that all share."),
+    (UPSTREAM_RESTARTS, Kind::Counter, Unit::Count, "Times that an upstream's connection was lost after it was up."),
+    (UPSTREAM_UNATTRIBUTED, Kind::Counter, Unit::Count, "Messages of an upstream that belong to no one call."),
     (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
 ];
 

@@ -7,7 +7,7 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use crate::protocol::{RequestId, Revision};
+use crate::protocol::{Era, RequestId, Revision};
 
 /// A request on its way to an upstream.
 #[derive(Clone, Debug)]
@@ -209,6 +209,16 @@ pub trait Connector: Send + Sync + 'static {
 
     /// A server may die of a question it does not know: era detection uses a link of its own and throws it away.
     fn probe_apart(&self) -> bool;
+
+    /// The era, where the transport alone says it.
+    fn era(&self) -> Option<Era> {
+        None
+    }
+
+    /// The older transport that a server at the same place may speak instead.
+    fn fallback(&self) -> Option<Arc<dyn Connector>> {
+        None
+    }
 
     /// What stands in logs and on the dashboard: the program's name, or the URL without user, password and query.
     fn describe(&self) -> String;

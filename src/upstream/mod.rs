@@ -7,16 +7,49 @@
 //!
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
 
+mod actor;
+mod asked;
+pub mod attribution;
+pub mod backoff;
+mod breaker;
 pub mod caller;
+mod calls;
+pub mod catalog;
+pub mod child;
+mod clock;
+mod control;
 pub mod defs;
+pub mod detect;
+mod endpoint;
+pub mod events;
+mod execute;
+pub mod handshake;
+mod held;
+pub mod http;
 pub mod link;
 pub mod names;
+mod offered;
+mod places;
+mod pool;
+mod preview;
+mod provider;
+pub mod received;
+mod registry;
 pub mod server;
+pub mod status;
+mod subscriptions;
+#[cfg(test)]
+pub(crate) mod testing;
+mod timeouts;
+mod watched;
 
+pub use backoff::Backoff;
 pub use caller::{Caller, ClientCapabilities};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Replier, Response, RpcError,
     UpstreamNotification, UpstreamRequest,
 };
 pub use names::Names;
+pub use registry::Upstreams;
 pub use server::{Catalog, Upstream};
+pub use status::UpstreamStatus;

@@ -1,40 +1,114 @@
 //! One upstream server, as the rest of the gateway sees it.
 
 use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+    Arc, OnceLock, Weak,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
+use actix::Addr;
 use arc_swap::{ArcSwap, ArcSwapOption};
+use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::{Notify, broadcast, watch};
+use tokio_util::sync::CancellationToken;
 
-use super::{Caller, Listener, Negotiated, Outgoing, Response};
+use super::{
+    Connector, LinkError, Listener, Names, Negotiated, Outgoing, Response, UpstreamNotification,
+    actor::UpstreamActor,
+    catalog::{AskError, What},
+    endpoint::Endpoint,
+    handshake::client_info,
+    held::Held,
+    offered::Offered,
+    places::Places,
+    status::Meters,
+    timeouts::Timeouts,
+    watched::Watched,
+};
 use crate::{
     config::UpstreamConfig,
-    protocol::{ErrorKind, McpError},
+    protocol::{Era, params::keys, splice::merge_meta},
+    providers::ProviderEvent,
 };
 
-/// What an upstream offers, as it wrote it, in its order; all pages of each list.
-#[derive(Clone, Debug, Default)]
-pub struct Catalog {
-    pub tools: Vec<Arc<RawValue>>,
-    pub prompts: Vec<Arc<RawValue>>,
-    pub resources: Vec<Arc<RawValue>>,
-    pub templates: Vec<Arc<RawValue>>,
+pub use super::catalog::Catalog;
+
+/// Events held for a receiver that is slow; beyond that it re-reads.
+const EVENTS: usize = 256;
+
+/// Whether the server is there.
+#[derive(Clone, Debug)]
+pub enum Phase {
+    /// On the way, for the first time or again.
+    Connecting,
+    Up,
+    /// The last try failed; there will be others.
+    Down(LinkError),
 }
 
-/// See the module's page.
+/// See the module's page. Cheap to read from any thread; what takes time happens in its actor.
 pub struct Upstream {
     pub config: Arc<UpstreamConfig>,
-    last: AtomicU64,
-    negotiated: ArcSwapOption<Negotiated>,
-    catalog: ArcSwap<Catalog>,
+    pub names: Names,
+    pub(super) me: Weak<Self>,
+    pub(super) last: AtomicU64,
+    pub(super) negotiated: ArcSwapOption<Negotiated>,
+    pub(super) catalog: ArcSwap<Catalog>,
+    pub(super) offered: ArcSwap<Offered>,
+    pub(super) endpoints: Box<[Endpoint]>,
+    pub(super) places: Places,
+    pub(super) timeouts: Timeouts,
+    pub(super) phase: watch::Sender<Phase>,
+    /// It was reached, or a try has failed, for the first time.
+    pub(super) settled: AtomicBool,
+    /// The lists that must be read again, and who does it.
+    pub(super) dirty: AtomicU8,
+    pub(super) wake: Notify,
+    /// A call came while it is away.
+    pub(super) nudge: Notify,
+    /// It does not behave as what it was found to be.
+    pub(super) doubt: Notify,
+    /// The endpoint whose lists are shown.
+    pub(super) home: AtomicUsize,
+    /// Milliseconds since the actor's start when the lists go stale; `u64::MAX` while nothing is known.
+    pub(super) stale_at: AtomicU64,
+    pub(super) watched: Watched,
+    pub(super) events: broadcast::Sender<ProviderEvent>,
+    pub(super) actor: OnceLock<Addr<UpstreamActor>>,
+    pub(super) meters: Meters,
+    pub(super) stop: CancellationToken,
 }
 
 impl Upstream {
+    /// An upstream that nobody has tried to reach yet. A connector for each of its URLs, or for its command.
     #[must_use]
-    pub fn new(config: Arc<UpstreamConfig>) -> Self {
-        Self { config, last: AtomicU64::new(0), negotiated: ArcSwapOption::empty(), catalog: ArcSwap::default() }
+    pub fn new(config: Arc<UpstreamConfig>, connectors: Vec<Arc<dyn Connector>>) -> Arc<Self> {
+        let breaker = config.breaker;
+        Arc::new_cyclic(|me| Self {
+            names: Names::new(&config),
+            me: Weak::clone(me),
+            last: AtomicU64::new(0),
+            negotiated: ArcSwapOption::empty(),
+            catalog: ArcSwap::default(),
+            offered: ArcSwap::default(),
+            endpoints: connectors.into_iter().map(|connector| Endpoint::new(connector, breaker)).collect(),
+            places: Places::new(config.max_in_flight, config.max_queue),
+            timeouts: Timeouts::new(&config),
+            phase: watch::Sender::new(Phase::Connecting),
+            settled: AtomicBool::new(false),
+            dirty: AtomicU8::new(0),
+            wake: Notify::new(),
+            nudge: Notify::new(),
+            doubt: Notify::new(),
+            home: AtomicUsize::new(0),
+            stale_at: AtomicU64::new(u64::MAX),
+            watched: Watched::default(),
+            events: broadcast::channel(EVENTS).0,
+            actor: OnceLock::new(),
+            meters: Meters::new(&config.name),
+            stop: CancellationToken::new(),
+            config,
+        })
     }
 
     /// The id of the next request; never the same twice, whatever the link.
@@ -54,22 +128,135 @@ impl Upstream {
         self.catalog.load_full()
     }
 
-    /// Sends a request on a link that this caller may use, with everything that protects either side: the breaker, the
-    /// bound on calls in flight, the time-out (which stands still while the upstream waits for an answer of its own),
-    /// retries where nothing was sent or nothing can be harmed. Dropping the future cancels it.
-    ///
-    /// Runs on the caller's own actix thread.
-    ///
-    /// # Errors
-    /// `UPSTREAM_UNAVAILABLE`, `CIRCUIT_OPEN`, `OVERLOADED`, `TIMEOUT`; `data.outcome` is `not_applied` where nothing
-    /// was sent. An error that the upstream answers is a [`Response`].
-    pub async fn call(
-        &self,
-        caller: &Caller,
-        outgoing: Outgoing,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Response, McpError> {
-        let _ = (caller, outgoing, listener);
-        Err(McpError::new(ErrorKind::UpstreamUnavailable, "not connected"))
+    pub(super) fn home(&self) -> usize {
+        self.home.load(Ordering::Relaxed)
     }
+
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase.borrow().clone()
+    }
+
+    /// Resolves when it was reached, or a try to has failed, for the first time.
+    pub async fn settled(&self) {
+        let mut phase = self.phase.subscribe();
+        while !self.settled.load(Ordering::Acquire) {
+            if phase.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Has it reached at its first turn, if it is waiting for one.
+    pub(super) fn set_phase(&self, phase: Phase) {
+        if !matches!(phase, Phase::Connecting) {
+            self.settled.store(true, Ordering::Release);
+        }
+        self.meters.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
+        self.meters.moved(&phase);
+        self.phase.send_replace(phase);
+    }
+
+    /// The lists are to be read again: soon, and once however often this is said meanwhile.
+    pub(super) fn stain(&self, what: What) {
+        self.dirty.fetch_or(what.0, Ordering::AcqRel);
+        self.wake.notify_one();
+    }
+
+    /// Somebody uses what this server offers: lists whose time has run out are read again in the background
+    /// (2026-07-28/server/utilities/caching). Costs an atomic read where they are fresh.
+    pub fn refresh_if_stale(&self) {
+        let stale_at = self.stale_at.load(Ordering::Relaxed);
+        if stale_at != u64::MAX
+            && self.meters.millis() >= stale_at
+            && self.stale_at.compare_exchange(stale_at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            self.stain(What::ALL);
+        }
+    }
+
+    pub(super) fn emit(&self, event: ProviderEvent) {
+        // Nobody listening is no failure.
+        let _ = self.events.send(event);
+    }
+
+    /// Takes a notification that is for the gateway itself, wherever it arrived; `false` for all others.
+    pub(super) fn heard(&self, notification: &UpstreamNotification) -> bool {
+        if let Some(what) = What::of_notification(&notification.method) {
+            self.stain(what);
+            return true;
+        }
+        if notification.method != "notifications/resources/updated" {
+            return false;
+        }
+        #[derive(Deserialize)]
+        struct Updated {
+            uri: String,
+        }
+        let updated = notification.params.as_ref().and_then(|p| serde_json::from_str::<Updated>(p.get()).ok());
+        match updated {
+            Some(Updated { uri }) => {
+                self.emit(ProviderEvent::ResourcesUpdated(vec![self.names.expose_uri(&uri).into_owned()]));
+            }
+            None => tracing::debug!(upstream = %self.config.name, "an update of a resource without its URI"),
+        }
+        true
+    }
+
+    /// Something arrived that belongs to no call, or to nobody knows which.
+    pub(super) fn unattributed(&self, method: &str) {
+        self.meters.unattributed.increment(1);
+        let method: String = method.chars().take(64).collect();
+        tracing::debug!(upstream = %self.config.name, method, "a message that belongs to no one call is dropped");
+    }
+
+    /// A request of the gateway's own: neither the breaker nor the bounds of calls are for it.
+    pub(super) async fn ask(&self, held: &Held, method: &str, params: &str) -> Result<Box<RawValue>, AskError> {
+        let params = match held.era {
+            Era::Modern => stamped(params),
+            Era::Legacy => params.to_owned(),
+        };
+        let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.mint(), method, Some(&params)) };
+        let listener: Arc<dyn Listener> = Arc::clone(&held.traffic) as _;
+        match tokio::time::timeout(self.config.timeout, held.link.request(outgoing, listener)).await {
+            Err(_) => Err(AskError::Timeout),
+            Ok(Err(error)) => Err(error.into()),
+            Ok(Ok(Response::Error(error))) => Err(AskError::Rpc(error)),
+            Ok(Ok(Response::Result(result))) => Ok(result),
+        }
+    }
+
+    /// A client's session has ended: the links that were its own are closed.
+    pub fn session_ended(&self, session: &str) {
+        for endpoint in &self.endpoints {
+            endpoint.pool.session_ended(session);
+        }
+    }
+
+    /// Begins with what another one knew of the same server.
+    pub(super) fn inherit(&self, before: &Self) {
+        self.negotiated.store(before.negotiated());
+        let catalog = before.catalog();
+        let offered = Offered::build(&self.config, &self.names, &catalog);
+        self.offered.store(Arc::new(offered));
+        self.catalog.store(catalog);
+    }
+
+    /// No more calls: connections are closed.
+    pub(super) fn close(&self) {
+        self.stop.cancel();
+        for endpoint in &self.endpoints {
+            endpoint.close();
+        }
+    }
+}
+
+/// The parameters of a request of the gateway's own, which has no client that could be asked
+/// (2026-07-28/basic/index#meta).
+pub(super) fn stamped(params: &str) -> String {
+    let version = format!("\"{}\"", crate::protocol::Revision::MODERN.as_str());
+    merge_meta(
+        params,
+        &[(keys::PROTOCOL_VERSION, &version), (keys::CLIENT_INFO, client_info()), (keys::CLIENT_CAPABILITIES, "{}")],
+    )
 }

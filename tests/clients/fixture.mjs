@@ -4,7 +4,7 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-import { eventually, startGateway, stopChild } from './gateway.mjs';
+import { Hopeless, eventually, startGateway, stopChild } from './gateway.mjs';
 
 const folder = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../fixtures');
 
@@ -55,7 +55,7 @@ export async function startGatewayWith(config, options = {}) {
     const gateway = await startGateway({ ...options, config });
     try {
         await eventually('the gateway is ready', async () => {
-            if (gateway.child.exitCode !== null) throw new Error(`the gateway ended with ${gateway.child.exitCode}`);
+            if (gateway.child.exitCode !== null) throw new Hopeless(`the gateway ended with ${gateway.child.exitCode}`);
             const { status } = await fetch(`${gateway.url}/ready`);
             return status === 200 || status === 404;
         });

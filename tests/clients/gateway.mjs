@@ -28,7 +28,10 @@ export async function freePort() {
     return port;
 }
 
-/** Resolves with the first true value of `check`, which is asked every 25 ms; rejects after `limit` ms. */
+/** What is waited for will never come. */
+export class Hopeless extends Error {}
+
+/** Resolves with the first true value of `check`, which is asked every 25 ms; rejects after `limit` ms, or at once by a `Hopeless`. */
 export async function eventually(what, check, limit = 15_000) {
     const end = Date.now() + limit;
     let last;
@@ -38,6 +41,7 @@ export async function eventually(what, check, limit = 15_000) {
             if (value) return value;
             last = undefined;
         } catch (error) {
+            if (error instanceof Hopeless) throw error;
             last = error;
         }
         if (Date.now() > end) throw new Error(`not in ${limit} ms: ${what}`, { cause: last });
@@ -115,7 +119,7 @@ export class Gateway extends Reviewer {
             'the gateway answers /health',
             async () => {
                 if (this.child?.exitCode !== null && this.child?.exitCode !== undefined) {
-                    throw new Error(`the gateway ended with ${this.child.exitCode}`);
+                    throw new Hopeless(`the gateway ended with ${this.child.exitCode}`);
                 }
                 return (await fetch(`${this.url}/health`)).ok;
             },

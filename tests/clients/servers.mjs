@@ -30,6 +30,7 @@ export function steady(value) {
         .replace(/\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?/g, 'TIME')
         .replace(/\w{3} \w{3} \d\d \d{4} \d\d:\d\d:\d\d GMT[^"\\]*/g, 'TIME')
         .replace(/\b\d{1,2}:\d\d:\d\d( [AP]M)?/g, 'TIME')
+        .replace(/for session (undefined|UUID)/g, 'for session ID')
         .replace(/\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b/g, 'DAY');
     return JSON.parse(text);
 }
@@ -78,6 +79,8 @@ export const SERVERS = {
             const linked = await peer.attempt('gzip-file-as-resource', { name: 'b.gz', data: 'data:text/plain,linked', outputType: 'resourceLink' });
             const uri = linked.content?.find(block => block.type === 'resource_link')?.uri;
             const link = uri && (await peer.readShown(uri));
+            // Clients read a progress that comes with the answer too late.
+            progress.length = Math.min(progress.length, 3);
             return { tools, seen, environment: { mark: environment.EVERYTHING_MARK, secret: environment.COUNTERSIGN_TEST_SECRET }, progress, slow, linked, link };
         },
         /** What is not a tool. */

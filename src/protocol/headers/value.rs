@@ -17,6 +17,18 @@ pub(in crate::protocol) fn plain(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok()
 }
 
+/// The value as a header can hold it: as it is, or in the Base64 form.
+#[must_use]
+pub fn encoded(value: &str) -> Cow<'_, str> {
+    let bytes = value.as_bytes();
+    let edge = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let safe = bytes.iter().all(|b| matches!(b, b'\t' | b' '..=b'~'))
+        && !edge(bytes.first())
+        && !edge(bytes.last())
+        && !(value.starts_with("=?base64?") && value.ends_with("?="));
+    if safe { Cow::Borrowed(value) } else { Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(bytes))) }
+}
+
 /// The value with the Base64 form undone. The markers are case-sensitive; anything else is taken as it is.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ use super::*;
 use crate::{
     auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, Proposer, Target},
-    config::PolicyDefault,
+    config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
     policy::Policy,
     protocol::{ErrorKind, McpError},
@@ -38,6 +38,7 @@ use crate::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
         ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
     },
+    reload::{Applies, Source, Why},
     router::{Published, RouteTable, table::Aliases},
     store::{Pinboard, SqliteOptions, SqliteStore, Store},
 };
@@ -167,6 +168,24 @@ impl ProviderDirectory for OneProvider {
     }
 }
 
+/// Takes every new configuration and does nothing with it.
+struct Unmoved;
+
+impl Applies for Unmoved {
+    fn routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn servers<'a>(&'a self, _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn log_filter(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+    fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
 struct Nobody;
 
 impl SessionsView for Nobody {
@@ -188,8 +207,15 @@ impl SessionsView for Nobody {
 
 impl ProvidersView for Nobody {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        let info =
-            ProviderInfo { name: "pretend".into(), kind: "module", status: "up", tools: 1, resources: 0, prompts: 0 };
+        let info = ProviderInfo {
+            name: "pretend".into(),
+            kind: "module",
+            status: "up",
+            tools: 1,
+            resources: 0,
+            prompts: 0,
+            upstream: None,
+        };
         async { vec![info] }.boxed()
     }
 }
@@ -263,7 +289,14 @@ impl Doors {
         let stored = Arc::new(Stored::open(dir.path()).unwrap());
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, "").unwrap();
+        let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+        let source = Source { flags, ..Source::default() };
+        let loaded = load(&source.flags, &source.env).unwrap();
+        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ())));
         let state = web::Data::new(RestState {
+            reloads,
             changes: changes.clone(),
             sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), &origins)),
             authenticator,
@@ -322,6 +355,12 @@ impl Doors {
 
     pub fn code(&self) -> String {
         codes::create(self.stored.keys(), Timestamp::now()).unwrap()
+    }
+
+    /// Reads a new configuration, which is that file.
+    pub async fn configure(&self, yaml: &str) {
+        std::fs::write(self._dir.path().join("c.yaml"), yaml).unwrap();
+        self.state.reloads.reload(Why::File).await;
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::{CacheHint, Reply};
 use crate::{
-    config::PolicyDefault,
     gateway::Gateway,
-    protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, negotiate, params},
+    protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params},
+    reload::diff::default_name,
     session::{ClientFacts, exchange::Exchange},
 };
 
@@ -56,6 +56,7 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
     session.set_facts(Arc::new(ClientFacts {
         revision,
         client: Some(params.client_info),
+        client_info: request.params.and_then(|params| edit::member(params.get(), "clientInfo")).map(Into::into),
         capabilities: params.capabilities.get().into(),
     }));
     let result = json!({
@@ -88,12 +89,18 @@ pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 pub fn health_of(gateway: &Gateway) -> Value {
     let store = gateway.changes.is_healthy();
     let draining = gateway.shutdown.is_cancelled();
-    let ready = store && !draining && gateway.routes.load().generation > 0;
+    let missing = gateway.upstreams.missing();
+    let ready = store && !draining && missing.is_empty() && gateway.routes.load().generation > 0;
     json!({
         "status": if ready { "ok" } else { "unavailable" },
         "live": true,
         "ready": ready,
-        "checks": { "store": if store { "ok" } else { "failed" }, "draining": draining },
+        "checks": {
+            "store": if store { "ok" } else { "failed" },
+            "draining": draining,
+            // Only those that are required.
+            "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
+        },
     })
 }
 
@@ -121,18 +128,9 @@ pub fn info_of(gateway: &Gateway) -> Value {
         "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
-        "policy": policy_name(gateway.config.policy.default),
+        "policy": default_name(gateway.reloads.config().policy.default),
         "uptimeSeconds": gateway.started.elapsed().as_secs(),
     })
-}
-
-const fn policy_name(default: PolicyDefault) -> &'static str {
-    match default {
-        PolicyDefault::Allow => "allow",
-        PolicyDefault::ReviewWrites => "review_writes",
-        PolicyDefault::ReviewAll => "review_all",
-        PolicyDefault::Deny => "deny",
-    }
 }
 
 /// Our own `info/server`.

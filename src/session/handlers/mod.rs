@@ -8,6 +8,8 @@ pub mod prompts;
 pub mod resources;
 pub mod tools;
 
+use std::borrow::Cow;
+
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::Exchange;
@@ -45,12 +47,27 @@ pub struct Reply {
     pub failure: Option<ErrorKind>,
     /// A person has to approve it.
     pub pending: bool,
+    /// It is an upstream's, already as the client's revision wants it.
+    finished: bool,
 }
 
 impl Reply {
     #[must_use]
     pub fn new(json: String) -> Self {
-        Self { json, cache: None, meta: None, revision: None, failure: None, pending: false }
+        Self { json, cache: None, meta: None, revision: None, failure: None, pending: false, finished: false }
+    }
+
+    /// A result that goes to its client as it is.
+    #[must_use]
+    pub fn passed_on(json: String) -> Self {
+        Self { finished: true, ..Self::new(json) }
+    }
+
+    /// It tells of a failure.
+    #[must_use]
+    pub fn failing(mut self, failure: Option<ErrorKind>) -> Self {
+        self.failure = failure;
+        self
     }
 
     #[must_use]
@@ -68,9 +85,9 @@ impl Reply {
     /// The `result` for the wire: in the modern era with `resultType`, the server's name in `_meta`, and cache hints
     /// (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
     #[must_use]
-    pub fn finish(&self, revision: Revision, gateway: &Gateway) -> String {
-        if !revision.rules().result_type {
-            return self.json.clone();
+    pub fn finish(&self, revision: Revision, gateway: &Gateway) -> Cow<'_, str> {
+        if self.finished || !revision.rules().result_type {
+            return Cow::Borrowed(&self.json);
         }
         let meta = match &self.meta {
             None => gateway.server_meta.clone(),
@@ -83,7 +100,7 @@ impl Reply {
             members.push(("ttlMs", &ttl));
             members.push(("cacheScope", if hint.public { r#""public""# } else { r#""private""# }));
         }
-        splice::add_members(&self.json, &members)
+        Cow::Owned(splice::add_members(&self.json, &members))
     }
 }
 

@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
+    bridge::{self, request::Subject},
     protocol::{ErrorKind, McpError, envelope::Request, params},
     providers::CompletionRef,
     session::exchange::Exchange,
@@ -26,6 +27,20 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
 pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = exchange.gateway.routes.load().prompt(&params.name).ok_or_else(|| not_found(&params.name))?;
+    if let Some(upstream) = route.provider.upstream() {
+        let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
+        let verb = bridge::Verb::Prompt;
+        let call = bridge::Call {
+            exchange,
+            upstream,
+            verb,
+            subject: Subject::Name(own),
+            uri: None,
+            params: request.params,
+            headers: &[],
+        };
+        return bridge::call(call).await;
+    }
     for argument in route.def.arguments.iter().filter(|a| a.required) {
         if !params.arguments.contains_key(&argument.name) {
             return Err(McpError::new(

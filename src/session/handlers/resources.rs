@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
+    bridge::{self, request::Subject},
     protocol::{ErrorKind, McpError, envelope::Request, params},
     router::{
         actor::{Subscribe, Unsubscribe},
@@ -46,6 +47,21 @@ pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
     let params: params::ReadResource<'_> = params::parse(request.params)?;
     let provider = exchange.gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
+    if let Some(upstream) = provider.upstream() {
+        let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
+        let verb = bridge::Verb::Resource;
+        let uri = Some(params.uri.as_ref());
+        let call = bridge::Call {
+            exchange,
+            upstream,
+            verb,
+            subject: Subject::Uri(own),
+            uri,
+            params: request.params,
+            headers: &[],
+        };
+        return bridge::call(call).await;
+    }
     let context = exchange.call_context(cancel.clone(), None);
     let contents = exchange.gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))

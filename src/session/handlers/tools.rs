@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
+    bridge::{self, request::Subject},
     changes::Change,
     middleware::{policy::Gate, validate},
     pending::Proposal,
@@ -74,6 +75,37 @@ pub async fn call_request(
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
     let params: params::CallTool<'_> = params::parse(request.params)?;
+    let route = find(exchange, &params.name)?;
+    if let Some(upstream) = route.provider.upstream() {
+        let empty;
+        let arguments = match params.arguments {
+            Some(arguments) => arguments,
+            None => {
+                empty = no_arguments()?;
+                &empty
+            }
+        };
+        match crate::middleware::policy::check(exchange, &route, arguments).await {
+            Ok(Gate::Open) => {
+                let call = bridge::Call {
+                    exchange,
+                    upstream,
+                    verb: bridge::Verb::Tool,
+                    subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
+                    uri: None,
+                    params: request.params,
+                    headers: &route.param_headers,
+                };
+                return match bridge::call(call).await {
+                    Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(bridge::failed(&error)),
+                    outcome => outcome,
+                };
+            }
+            // It is validated, previewed and proposed like any other.
+            Ok(Gate::Review(_)) => {}
+            Err(error) => return Ok(bridge::failed(&error)),
+        }
+    }
     let meta = params::meta(request.params)?;
     let call = Call {
         name: &params.name,
@@ -92,6 +124,17 @@ pub async fn call_request(
         ToolOutcome::Pending(change) => encode(&pending_result(&change), exchange.revision(), true),
     };
     Ok(Reply { failure, pending, ..Reply::new(json) })
+}
+
+fn no_arguments() -> Result<Box<RawValue>, McpError> {
+    to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))
+}
+
+fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+    exchange.gateway.routes.load().tool(name).ok_or_else(|| {
+        let name: String = name.chars().take(128).collect();
+        McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}")).with("tool", name)
+    })
 }
 
 /// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
@@ -117,16 +160,12 @@ async fn call_or_explain(
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
 pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationToken) -> Result<ToolOutcome, McpError> {
-    let gateway = &exchange.gateway;
-    let route = gateway.routes.load().tool(call.name).ok_or_else(|| {
-        let name: String = call.name.chars().take(128).collect();
-        McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}")).with("tool", name)
-    })?;
+    let route = find(exchange, call.name)?;
     let empty;
     let raw = match call.arguments {
         Some(raw) => raw,
         None => {
-            empty = to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))?;
+            empty = no_arguments()?;
             &empty
         }
     };

@@ -153,6 +153,8 @@ fn refuse(id: Option<&RequestId>, error: &McpError) -> HttpResponse {
 fn status(answer: &Answer) -> StatusCode {
     match answer.error {
         Some(ErrorKind::MethodNotFound) => StatusCode::NOT_FOUND,
+        // An upstream's too (2026-07-28/basic/index, "Capabilities": on HTTP the status must be 400).
+        Some(ErrorKind::MissingCapability) => StatusCode::BAD_REQUEST,
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
         Some(ErrorKind::Forbidden) => StatusCode::FORBIDDEN,
         Some(ErrorKind::RateLimited) => StatusCode::TOO_MANY_REQUESTS,

@@ -176,7 +176,7 @@ fn exchange(gateway: &Arc<Gateway>, identity: Identity) -> Exchange {
     Exchange {
         gateway: Arc::clone(gateway),
         session,
-        facts: Arc::new(ClientFacts { revision: REVISION, client: None, capabilities: "{}".into() }),
+        facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
         identity,
         transport: Transport::Rest,
         related: Related::Nowhere,

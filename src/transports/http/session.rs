@@ -61,7 +61,10 @@ pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
             door.notification(notification);
             return HttpResponse::Accepted().finish();
         }
-        Message::Response(_) => return HttpResponse::Accepted().finish(),
+        Message::Response(response) => {
+            session.questions.answered(response);
+            return HttpResponse::Accepted().finish();
+        }
         Message::Request(request) => request,
     };
     let opens = request.method == "initialize";

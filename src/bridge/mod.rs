@@ -1,0 +1,266 @@
+//! Calls of clients to upstream servers, whatever era either is of.
+//!
+//! The client's own bytes go to the upstream ([`request`]), the upstream's own bytes come back ([`result`], [`error`]);
+//! only what one era has and the other has not is changed on the way, and nothing passes through a tree of values. What
+//! an upstream sends meanwhile reaches exactly the client whose call it is ([`relay`]). Who needs input gets it in the
+//! way that its era has:
+//!
+//! | | handshake-era upstream | stateless upstream |
+//! |---|---|---|
+//! | handshake-era client | its requests are asked of the client ([`asking`]) | its questions are asked one by one, and the call is made again ([`rounds`]) |
+//! | stateless client | the call is parked and the client asked for input ([`park`]) | passed through ([`rounds`]) |
+
+pub mod asking;
+pub mod content;
+pub mod error;
+pub mod park;
+pub mod questions;
+pub mod relay;
+pub mod request;
+pub mod result;
+pub mod rounds;
+pub mod seal;
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::{
+    protocol::{
+        Era, ErrorKind, McpError,
+        edit::{self, member, members},
+        param_headers::ParamHeader,
+        params::LoggingLevel,
+        splice,
+    },
+    providers::ToolResult,
+    session::{Exchange, handlers::Reply},
+    upstream::{Caller, Negotiated, Outgoing, Response, RpcError, Upstream},
+};
+use relay::Hearer;
+use request::{Draft, Speaker, Subject};
+
+/// The log messages that a handshake-era client gets from upstreams if it never set a level.
+const DEFAULT_LEVEL: LoggingLevel = LoggingLevel::Info;
+
+/// What is asked of an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Tool,
+    Prompt,
+    Resource,
+    Complete,
+}
+
+impl Verb {
+    #[must_use]
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Tool => "tools/call",
+            Self::Prompt => "prompts/get",
+            Self::Resource => "resources/read",
+            Self::Complete => "completion/complete",
+        }
+    }
+}
+
+/// One call of a client, routed to an upstream and allowed.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub exchange: &'a Exchange,
+    pub upstream: &'a Arc<Upstream>,
+    pub verb: Verb,
+    /// What is asked for, as the upstream calls it.
+    pub subject: Subject<'a>,
+    /// The URI that the client named, where it read a resource.
+    pub uri: Option<&'a str>,
+    /// As the client wrote them.
+    pub params: Option<&'a RawValue>,
+    /// Arguments that are mirrored into headers.
+    pub headers: &'a [ParamHeader],
+}
+
+/// A call with all that is known of both sides.
+pub struct Ready<'a> {
+    pub call: Call<'a>,
+    pub negotiated: Arc<Negotiated>,
+    pub caller: Caller,
+    params: &'a str,
+    meta: Option<&'a str>,
+    speaker: Speaker<'a>,
+}
+
+/// Takes a call to its upstream and brings the answer back.
+///
+/// Not bounded in time here: the upstream's own time-out is, and it stands still while somebody is asked.
+///
+/// # Errors
+/// The upstream's own errors as its client's era has them ([`McpError::foreign`]), those of
+/// [`Upstream::call`], and `NOT_BRIDGEABLE`.
+pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
+    let ready = Ready::new(call)?;
+    match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
+        (Era::Modern, true) => rounds::pass_through(&ready).await,
+        (Era::Modern, false) => rounds::gather(&ready).await,
+        (Era::Legacy, false) => ready.reply(asking::call(&ready).await?),
+        (Era::Legacy, true) => park::call(&ready).await,
+    }
+}
+
+impl<'a> Ready<'a> {
+    fn new(call: Call<'a>) -> Result<Self, McpError> {
+        let config = &call.upstream.config;
+        let negotiated = call.upstream.negotiated().ok_or_else(|| {
+            McpError::new(ErrorKind::UpstreamUnavailable, format!("{} has not been reached yet", config.name))
+                .with("outcome", "not_applied")
+        })?;
+        let exchange = call.exchange;
+        let modern = exchange.is_modern();
+        let capabilities = questions::capabilities(exchange, config);
+        let params = call.params.map_or("{}", RawValue::get);
+        let level =
+            if modern { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
+        let speaker = Speaker {
+            modern,
+            info: exchange.facts.client_info.as_deref().unwrap_or(client_info()).into(),
+            capabilities: None,
+            log_level: level,
+        };
+        let caller = Caller {
+            principal: exchange.identity.principal.clone(),
+            session: (!modern).then(|| exchange.session.id.as_str().into()),
+            capabilities,
+            stateless: modern,
+            log_level: level,
+        };
+        let mut ready = Self { call, negotiated, caller, params, meta: member(params, "_meta"), speaker };
+        ready.speaker.capabilities = ready.declared();
+        Ok(ready)
+    }
+
+    /// What a stateless upstream is told that the client can do, where that is not what the client itself says.
+    fn declared(&self) -> Option<std::borrow::Cow<'a, str>> {
+        if self.negotiated.revision.era() == Era::Legacy {
+            return None;
+        }
+        let can = &self.caller.capabilities;
+        let facts = &self.call.exchange.facts;
+        if *facts.capabilities == *"{}" {
+            return (!self.speaker.modern).then_some("{}".into());
+        }
+        if self.speaker.modern && *can == crate::upstream::ClientCapabilities::declared(&facts.capabilities) {
+            return None;
+        }
+        Some(can.to_json(self.negotiated.revision).to_string().into())
+    }
+
+    /// The request as the upstream gets it, each time under a new id.
+    fn outgoing(&self, more: &[(&'static str, &str)]) -> Outgoing {
+        let draft = Draft {
+            method: self.call.verb.method(),
+            params: self.params,
+            meta: self.meta,
+            subject: self.call.subject,
+            speaker: self.speaker.clone(),
+            more,
+        };
+        let revision = self.negotiated.revision;
+        let mut outgoing = request::for_upstream(self.call.upstream.mint(), revision, &draft);
+        outgoing.repeatable = self.call.verb != Verb::Tool && more.is_empty();
+        if revision.era() == Era::Modern && !self.call.headers.is_empty() {
+            let arguments = member(self.params, "arguments");
+            outgoing.headers = crate::protocol::param_headers::of_call(self.call.headers, arguments);
+        }
+        outgoing
+    }
+
+    fn hearer(&self) -> Hearer {
+        let token = self.meta.and_then(|meta| member(meta, crate::protocol::params::keys::PROGRESS_TOKEN));
+        Hearer::of(self.call.exchange, token, self.caller.log_level)
+    }
+
+    /// What the client is answered.
+    fn reply(&self, response: Response) -> Result<Reply, McpError> {
+        let client = self.call.exchange.revision();
+        match response {
+            Response::Result(result) => result::Dress {
+                verb: self.call.verb,
+                client,
+                upstream: &self.negotiated,
+                scheme: self.call.upstream.names.scheme(),
+                gateway_meta: &self.call.exchange.gateway.server_meta,
+            }
+            .reply(result),
+            Response::Error(rpc) => {
+                if rpc.code == error::URL_ELICITATION_REQUIRED
+                    && let Some(reply) = self.urls_required(&rpc)
+                {
+                    return Ok(reply);
+                }
+                let eras = (client, self.negotiated.revision);
+                let error =
+                    error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
+                // No code of its era says so; a result at least reaches the model.
+                if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
+                    return Ok(failed(&error));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A handshake-era upstream wants URLs to be opened before the call is made: for a stateless client that is input
+    /// which is needed, and with its retry the call is made for the first time (2025-11-25/client/elicitation).
+    fn urls_required(&self, error: &RpcError) -> Option<Reply> {
+        let (client, upstream) = (self.call.exchange.revision(), self.negotiated.revision);
+        if (upstream.era(), client.era()) != (Era::Legacy, Era::Modern)
+            || self.call.verb == Verb::Complete
+            || !self.caller.capabilities.elicitation_url
+        {
+            return None;
+        }
+        let urls = member(error.data.as_deref()?.get(), "elicitations")?;
+        let urls: Vec<(String, String)> = edit::elements(urls)
+            .enumerate()
+            .filter(|(_, (_, url))| questions::is_url(questions::ELICITATION, Some(url)))
+            .map(|(at, (_, url))| {
+                let name = member(url, "elicitationId").and_then(edit::string);
+                let name = name.map_or_else(|| format!("url-{}", at + 1), std::borrow::Cow::into_owned);
+                (name, edit::edit(url, &[("elicitationId", edit::Op::Drop)]))
+            })
+            .collect();
+        if urls.is_empty() {
+            return None;
+        }
+        let requests = urls.iter().map(|(name, url)| (name.as_str(), questions::ELICITATION, Some(url.as_str())));
+        Some(Reply::passed_on(park::input_result(requests, None, &self.server_meta())))
+    }
+
+    /// `_meta` of a result that the gateway makes in the upstream's place.
+    fn server_meta(&self) -> std::borrow::Cow<'_, str> {
+        match &self.negotiated.server_info {
+            Some(info) => splice::add_members("{}", &[(crate::protocol::params::keys::SERVER_INFO, info.get())]).into(),
+            None => self.call.exchange.gateway.server_meta.as_str().into(),
+        }
+    }
+
+    /// Both sides have declared an extension that may have results of its own.
+    fn shares_an_extension(&self) -> bool {
+        let Some(client) = self.caller.capabilities.extensions.as_deref() else { return false };
+        let server = member(self.negotiated.capabilities.get(), "extensions").unwrap_or("{}");
+        members(client).any(|extension| members(server).any(|other| other.key == extension.key))
+    }
+}
+
+/// A tool's result that says what went wrong.
+#[must_use]
+pub fn failed(error: &McpError) -> Reply {
+    let result = ToolResult::error(error);
+    let json = format!(r#"{{"content":{},"isError":true}}"#, result.content.get());
+    Reply::new(json).failing(Some(error.kind))
+}
+
+/// How the gateway names itself to upstreams for clients that do not name themselves.
+fn client_info() -> &'static str {
+    concat!(r#"{"name":"countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
+}

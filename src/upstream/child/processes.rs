@@ -1,0 +1,127 @@
+//! Which processes descend from this one (proc_pid_stat(5)), and signals to all of them.
+
+use std::{collections::HashMap, fs};
+
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal};
+
+/// What matters of `/proc/<pid>/stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    parent: i32,
+    /// In clock ticks since boot: with the id it names one process for good.
+    since: u64,
+    /// It has ended and only waits to be reaped.
+    dead: bool,
+}
+
+/// Sends a signal to every living descendant of this process, whatever its group and session.
+///
+/// Best effort: one that is forked meanwhile is missed, so whoever must be sure calls it again.
+pub(super) fn signal_descendants(signal: Signal) {
+    for (pid, since) in descendants(getpid()) {
+        send(pid, since, signal);
+    }
+}
+
+/// Sends a signal to that process if it still is the one that was started then.
+pub(super) fn send(pid: Pid, since: u64, signal: Signal) {
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        // The descriptor keeps its process; the second look tells whether it is the one that was meant.
+        Ok(process) => {
+            if started(pid) == Some(since) {
+                let _ = pidfd_send_signal(&process, signal);
+            }
+        }
+        Err(rustix::io::Errno::SRCH) => {}
+        // Kernels and sandboxes without pidfds.
+        Err(_) => {
+            if started(pid) == Some(since) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+}
+
+/// When that process started, if it exists.
+pub(super) fn started(pid: Pid) -> Option<u64> {
+    stat(pid.as_raw_nonzero().get()).map(|stat| stat.since)
+}
+
+/// All living descendants of a process.
+fn descendants(of: Pid) -> Vec<(Pid, u64)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut all: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(stat) = stat(pid) {
+            all.entry(stat.parent).or_default().push((pid, stat));
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![of.as_raw_nonzero().get()];
+    while let Some(parent) = open.pop() {
+        // Removed, so that no tree that changed while it was read can lead in a circle.
+        for (pid, stat) in all.remove(&parent).unwrap_or_default() {
+            open.push(pid);
+            if !stat.dead
+                && let Some(pid) = Pid::from_raw(pid)
+            {
+                found.push((pid, stat.since));
+            }
+        }
+    }
+    found
+}
+
+fn stat(pid: i32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The program's name stands in parentheses, may be anything and need not be UTF-8.
+fn parse(stat: &[u8]) -> Option<Stat> {
+    let after = memchr::memrchr(b')', stat)? + 1;
+    let mut fields = std::str::from_utf8(&stat[after..]).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    // State is field 3 and starttime field 22.
+    let since = fields.nth(17)?.parse().ok()?;
+    Some(Stat { parent, since, dead: matches!(state, "Z" | "X") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_look_like_the_fields() {
+        let rest = "S 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1000 10";
+        for name in ["sh", "a) R 1", "x ) (", ""] {
+            let stat = parse(format!("123 ({name}) {rest}\n").as_bytes()).unwrap();
+            assert_eq!(stat, Stat { parent: 7, since: 4242, dead: false }, "{name}");
+        }
+        assert!(parse(b"1 (\xff\xfe) Z 7 8 9 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1").unwrap().dead);
+        for broken in ["", "1 (x", "1 (x) S", "1 (x) S a b c"] {
+            assert_eq!(parse(broken.as_bytes()), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn children_and_their_children_are_found() {
+        let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let below = loop {
+            let below = descendants(pid);
+            if !below.is_empty() {
+                break below;
+            }
+            std::thread::yield_now();
+        };
+        assert!(descendants(getpid()).iter().any(|(found, _)| *found == pid));
+        // Another start time is another process.
+        send(below[0].0, below[0].1 + 1, Signal::KILL);
+        assert_eq!(started(below[0].0), Some(below[0].1));
+        send(below[0].0, below[0].1, Signal::KILL);
+        child.wait().unwrap();
+        assert!(descendants(pid).is_empty());
+    }
+}

@@ -1,0 +1,187 @@
+//! What waits to be written to a server: bounded, so that one that does not read its stdin costs a bounded amount.
+
+use std::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// What may wait, in bytes. One message always may, however long.
+const MAX_BYTES: usize = 16 << 20;
+/// What an entry costs beside its bytes.
+const OVERHEAD: usize = 64;
+/// What is handed to the writer at once, unless one message alone is longer.
+const BATCH: usize = 64 << 10;
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    Full,
+    Closed,
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    waiting: VecDeque<Entry>,
+    bytes: usize,
+    closed: bool,
+}
+
+struct Entry {
+    /// The request that it is, so that it can be taken back.
+    id: Option<u64>,
+    line: Bytes,
+}
+
+impl Entry {
+    fn cost(&self) -> usize {
+        self.line.len() + OVERHEAD
+    }
+}
+
+impl Queue {
+    /// Puts one JSON text in; it becomes one line. Callable from any thread.
+    pub(super) fn push(&self, id: Option<u64>, text: Bytes) -> Result<(), Refused> {
+        self.put(id, text, false)
+    }
+
+    /// Puts in what is bounded by something else.
+    pub(super) fn push_anyway(&self, text: Bytes) -> Result<(), Refused> {
+        self.put(None, text, true)
+    }
+
+    fn put(&self, id: Option<u64>, text: Bytes, anyway: bool) -> Result<(), Refused> {
+        let entry = Entry { id, line: one_line(text) };
+        let mut inner = self.inner.lock();
+        if inner.closed {
+            return Err(Refused::Closed);
+        }
+        if !anyway && !inner.waiting.is_empty() && inner.bytes + entry.cost() > MAX_BYTES {
+            return Err(Refused::Full);
+        }
+        inner.bytes += entry.cost();
+        inner.waiting.push_back(entry);
+        drop(inner);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Takes a request back of which nothing was written; `false` if it was, or may have been.
+    pub(super) fn withdraw(&self, id: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(at) = inner.waiting.iter().position(|entry| entry.id == Some(id)) else { return false };
+        if let Some(entry) = inner.waiting.remove(at) {
+            inner.bytes -= entry.cost();
+        }
+        true
+    }
+
+    /// Nothing more is taken; what waits is still written.
+    pub(super) fn close(&self) {
+        self.inner.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Nothing more is taken nor written. Returns the requests of which nothing was.
+    pub(super) fn abandon(&self) -> Vec<u64> {
+        let mut inner = self.inner.lock();
+        inner.closed = true;
+        inner.bytes = 0;
+        let unsent = inner.waiting.drain(..).filter_map(|entry| entry.id).collect();
+        drop(inner);
+        self.changed.notify_one();
+        unsent
+    }
+
+    /// The next lines, for the one writer; `false` once it is closed and empty.
+    pub(super) async fn next(&self, out: &mut BytesMut) -> bool {
+        loop {
+            {
+                let mut inner = self.inner.lock();
+                while let Some(entry) = inner.waiting.front() {
+                    if !out.is_empty() && out.len() + entry.line.len() > BATCH {
+                        break;
+                    }
+                    let cost = entry.cost();
+                    out.reserve(entry.line.len() + 1);
+                    out.put_slice(&entry.line);
+                    out.put_u8(b'\n');
+                    inner.bytes -= cost;
+                    inner.waiting.pop_front();
+                }
+                if !out.is_empty() {
+                    return true;
+                }
+                if inner.closed {
+                    return false;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// In JSON text a line break can only be whitespace between tokens, and a space means the same. A client may have
+/// written its arguments over several lines; many readers take a carriage return for a line end too.
+fn one_line(text: Bytes) -> Bytes {
+    if memchr::memchr2(b'\n', b'\r', &text).is_none() {
+        return text;
+    }
+    text.iter().map(|&byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn next(queue: &Queue) -> Option<String> {
+        let mut out = BytesMut::new();
+        queue.next(&mut out).await.then(|| String::from_utf8(out.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn messages_are_lines_in_order() {
+        let queue = Queue::default();
+        queue.push(Some(1), "{\"a\":\r\n 1}".into()).unwrap();
+        queue.push(None, "{}".into()).unwrap();
+        assert_eq!(next(&queue).await.unwrap(), "{\"a\":   1}\n{}\n");
+        queue.push(Some(2), "[2]".into()).unwrap();
+        queue.close();
+        assert_eq!(queue.push(Some(3), "3".into()), Err(Refused::Closed));
+        assert_eq!(next(&queue).await.unwrap(), "[2]\n");
+        assert_eq!(next(&queue).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_and_can_be_taken_back() {
+        let queue = Queue::default();
+        let large = Bytes::from(vec![b'1'; MAX_BYTES + 1]);
+        queue.push(Some(1), large.clone()).unwrap();
+        assert_eq!(queue.push(Some(2), "2".into()), Err(Refused::Full));
+        queue.push_anyway("3".into()).unwrap();
+        assert!(queue.withdraw(1) && !queue.withdraw(1));
+        queue.push(Some(4), "4".into()).unwrap();
+        assert_eq!(queue.push(Some(5), large), Err(Refused::Full));
+        assert_eq!(next(&queue).await.unwrap(), "3\n4\n");
+        assert!(!queue.withdraw(4));
+        queue.push(Some(6), "6".into()).unwrap();
+        assert_eq!(queue.abandon(), [6]);
+        assert_eq!(next(&queue).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_not_much_longer_than_it_should_be() {
+        let queue = Queue::default();
+        for id in 0..4 {
+            queue.push(Some(id), Bytes::from(vec![b'1'; BATCH / 2])).unwrap();
+        }
+        assert!(next(&queue).await.unwrap().len() <= BATCH);
+        assert!(queue.withdraw(3), "it still waits");
+    }
+}

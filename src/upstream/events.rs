@@ -1,0 +1,288 @@
+//! Reads `text/event-stream` (https://html.spec.whatwg.org/multipage/server-sent-events.html), in chunks of any size.
+//!
+//! Own code because of the bound: an event that grows without end must not fill the memory, and readers that are to be
+//! had keep an unfinished line or event however long it is.
+
+use bytes::{Buf, BytesMut};
+
+/// One event that was dispatched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Empty for `message`.
+    pub name: String,
+    pub data: Vec<u8>,
+}
+
+impl Event {
+    /// It carries a message of the protocol: other events are none of ours, and primers and keep-alives are empty.
+    #[must_use]
+    pub fn is_message(&self) -> bool {
+        matches!(&*self.name, "" | "message") && !self.data.is_empty()
+    }
+}
+
+/// An event is longer than allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+/// See the module's page.
+pub struct Events {
+    max: usize,
+    input: BytesMut,
+    /// How much of `input` is known to have no line end.
+    searched: usize,
+    /// The last line ended with a carriage return: a line feed that follows belongs to it.
+    after_cr: bool,
+    /// Past the place where a byte order mark may stand.
+    started: bool,
+    name: String,
+    data: Vec<u8>,
+    has_data: bool,
+    id: Option<String>,
+    last_id: Option<String>,
+    retry: Option<u64>,
+}
+
+impl Events {
+    /// `max` bytes of one event, its unfinished line included.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self {
+            max,
+            input: BytesMut::new(),
+            searched: 0,
+            after_cr: false,
+            started: false,
+            name: String::new(),
+            data: Vec::new(),
+            has_data: false,
+            id: None,
+            last_id: None,
+            retry: None,
+        }
+    }
+
+    /// Another connection follows: what was unfinished is forgotten, ids and times stay.
+    pub fn restart(&mut self) {
+        let (last_id, retry) = (self.last_id.take(), self.retry);
+        *self = Self { id: last_id.clone(), last_id, retry, ..Self::new(self.max) };
+    }
+
+    /// The id of the last event that was complete; what `Last-Event-ID` says.
+    #[must_use]
+    pub fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref().filter(|id| !id.is_empty())
+    }
+
+    /// Milliseconds to wait before another connection, if the server said so.
+    #[must_use]
+    pub fn retry(&self) -> Option<u64> {
+        self.retry
+    }
+
+    pub fn push(&mut self, chunk: &[u8]) {
+        self.input.extend_from_slice(chunk);
+    }
+
+    /// Something was pushed that no event was made of yet.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// The next complete event of what was pushed; `None` if more has to be pushed.
+    ///
+    /// # Errors
+    /// [`TooLong`]; nothing sensible comes after that.
+    pub fn next(&mut self) -> Result<Option<Event>, TooLong> {
+        if !self.started && !self.skip_mark() {
+            return Ok(None);
+        }
+        loop {
+            if self.after_cr && !self.input.is_empty() {
+                self.after_cr = false;
+                if self.input[0] == b'\n' {
+                    self.input.advance(1);
+                }
+            }
+            let Some(found) = memchr::memchr2(b'\n', b'\r', &self.input[self.searched..]) else {
+                self.searched = self.input.len();
+                return if self.input.len() + self.data.len() > self.max { Err(TooLong) } else { Ok(None) };
+            };
+            let end = self.searched + found;
+            self.searched = 0;
+            if end + self.data.len() > self.max {
+                return Err(TooLong);
+            }
+            let line = self.input.split_to(end);
+            self.after_cr = self.input[0] == b'\r';
+            self.input.advance(1);
+            if line.is_empty() {
+                if let Some(event) = self.dispatch() {
+                    return Ok(Some(event));
+                }
+            } else {
+                self.field(&line);
+            }
+        }
+    }
+
+    /// Whether it is clear if there is one.
+    fn skip_mark(&mut self) -> bool {
+        const MARK: &[u8] = b"\xEF\xBB\xBF";
+        if self.input.len() < MARK.len() && MARK.starts_with(&self.input) {
+            return false;
+        }
+        if self.input.starts_with(MARK) {
+            self.input.advance(MARK.len());
+        }
+        self.started = true;
+        true
+    }
+
+    fn field(&mut self, line: &[u8]) {
+        let (name, value) = match memchr::memchr(b':', line) {
+            Some(0) => return,
+            Some(colon) => (&line[..colon], line[colon + 1..].strip_prefix(b" ").unwrap_or(&line[colon + 1..])),
+            None => (line, &b""[..]),
+        };
+        match name {
+            b"data" => {
+                if self.has_data {
+                    self.data.push(b'\n');
+                }
+                self.has_data = true;
+                self.data.extend_from_slice(value);
+            }
+            b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
+            b"id" if !value.contains(&0) => self.id = std::str::from_utf8(value).ok().map(ToOwned::to_owned),
+            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+                self.retry = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).or(self.retry);
+            }
+            _ => {}
+        }
+    }
+
+    fn dispatch(&mut self) -> Option<Event> {
+        self.last_id.clone_from(&self.id);
+        let name = std::mem::take(&mut self.name);
+        let data = std::mem::take(&mut self.data);
+        std::mem::take(&mut self.has_data).then_some(Event { name, data })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(chunks: &[&str]) -> (Vec<(String, String)>, Events) {
+        let mut reader = Events::new(1000);
+        let mut found = Vec::new();
+        for chunk in chunks {
+            reader.push(chunk.as_bytes());
+            while let Some(event) = reader.next().unwrap() {
+                found.push((event.name, String::from_utf8(event.data).unwrap()));
+            }
+        }
+        (found, reader)
+    }
+
+    fn pairs(found: &[(String, String)]) -> Vec<(&str, &str)> {
+        found.iter().map(|(name, data)| (name.as_str(), data.as_str())).collect()
+    }
+
+    #[test]
+    fn all_line_ends_are_line_ends() {
+        for end in ["\n", "\r", "\r\n"] {
+            let text = format!("event: endpoint{end}data: /a{end}{end}data:b{end}data{end}data:  c{end}{end}");
+            assert_eq!(pairs(&events(&[&text]).0), [("endpoint", "/a"), ("", "b\n\n c")], "{end:?}");
+        }
+    }
+
+    #[test]
+    fn chunks_may_end_anywhere() {
+        let text =
+            "\u{feff}: hello\r\nid: 7\r\nretry: 250\r\ndata: {\"a\":\"ä\"}\r\n\r\nevent: x\rdata: 1\r\rdata: 2\n\n";
+        let whole = events(&[text]).0;
+        assert_eq!(pairs(&whole), [("", r#"{"a":"ä"}"#), ("x", "1"), ("", "2")]);
+        for cut in 0..text.len() {
+            let mut reader = Events::new(1000);
+            let mut found = Vec::new();
+            for part in [&text.as_bytes()[..cut], &text.as_bytes()[cut..]] {
+                reader.push(part);
+                while let Some(event) = reader.next().unwrap() {
+                    found.push((event.name, String::from_utf8(event.data).unwrap()));
+                }
+            }
+            assert_eq!(found, whole, "cut at {cut}");
+        }
+        let mut reader = Events::new(1000);
+        let mut count = 0;
+        for byte in text.as_bytes() {
+            reader.push(&[*byte]);
+            while reader.next().unwrap().is_some() {
+                count += 1;
+            }
+        }
+        assert_eq!(count, 3);
+    }
+
+    #[test]
+    fn ids_and_times_are_kept() {
+        let (found, mut reader) = events(&["id: e1\nretry: 500\ndata: \n\n", "retry: x\nid: e2\n\nid: half"]);
+        assert_eq!(pairs(&found), [("", "")]);
+        assert!(!Event { name: String::new(), data: Vec::new() }.is_message());
+        assert_eq!((reader.last_id(), reader.retry()), (Some("e2"), Some(500)));
+        reader.restart();
+        reader.push(b"data: x\n\n");
+        assert_eq!(reader.next().unwrap().unwrap().data, b"x");
+        assert_eq!((reader.last_id(), reader.retry()), (Some("e2"), Some(500)));
+        reader.push(b"id: a\0b\nretry:\nretry: 99999999999999999999999\ndata\n\nid\n\n");
+        while reader.next().unwrap().is_some() {}
+        assert_eq!((reader.last_id(), reader.retry()), (None, Some(500)));
+    }
+
+    #[test]
+    fn unknown_fields_and_comments_are_nothing() {
+        assert!(events(&[": keep-alive\n\nnonsense\nfoo: bar\n\n:\n\n"]).0.is_empty());
+    }
+
+    #[test]
+    fn an_event_without_end_is_refused() {
+        for text in ["data: ", "data: x\ndata: ", "", ":"] {
+            let mut reader = Events::new(1000);
+            reader.push(text.as_bytes());
+            let mut refused = false;
+            for _ in 0..200 {
+                reader.push(b"0123456789");
+                refused |= reader.next().is_err();
+            }
+            assert!(refused, "{text}");
+        }
+        let mut reader = Events::new(1000);
+        reader.push(format!("data: {}\n\n", "x".repeat(2000)).as_bytes());
+        assert_eq!(reader.next(), Err(TooLong));
+        let mut reader = Events::new(1000);
+        reader.push("data: x\n".repeat(2000).as_bytes());
+        assert_eq!(reader.next(), Err(TooLong));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_read_alike_whole_or_in_pieces(bytes: Vec<u8>, cut: usize) {
+            let read = |parts: &[&[u8]]| {
+                let mut reader = Events::new(1 << 20);
+                let mut found = Vec::new();
+                for part in parts {
+                    reader.push(part);
+                    while let Ok(Some(event)) = reader.next() {
+                        found.push(event);
+                    }
+                }
+                found
+            };
+            let cut = cut % (bytes.len() + 1);
+            proptest::prop_assert_eq!(read(&[&bytes]), read(&[&bytes[..cut], &bytes[cut..]]));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a session of the handshake era must send without anybody waiting for it: answers to the server's requests,
+//! cancellations, its end. All of it runs on the thread that opened the session, one task for each.
+
+use std::{sync::Arc, time::Duration};
+
+use actix_http::StatusCode;
+use bytes::Bytes;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{
+    answer, client,
+    link::{Mode, Shared},
+    listen,
+};
+use crate::upstream::{LinkError, asked::Queue, received::shown};
+
+/// How long a server may take to accept what needs no answer.
+const ACCEPT: Duration = Duration::from_secs(30);
+
+/// Bytes of an error to such a message; they are for the log.
+const MAX_ERROR: usize = 64 << 10;
+
+pub(super) enum Chore {
+    /// A response or a notification.
+    Post(Bytes),
+    /// Listens on the GET stream, if the server has one. Answers to what comes there go to the queue.
+    Listen(Queue),
+    /// Ends the session.
+    End,
+}
+
+/// Starts the task that does the chores of one session. What waits is bounded by what is open: one answer for each
+/// question, one cancellation for each call.
+pub(super) fn start(shared: Arc<Shared>) -> UnboundedSender<Chore> {
+    let (sender, receiver) = unbounded_channel();
+    actix_web::rt::spawn(run(shared, receiver));
+    sender
+}
+
+async fn run(shared: Arc<Shared>, mut chores: UnboundedReceiver<Chore>) {
+    while let Some(chore) = chores.recv().await {
+        let shared = Arc::clone(&shared);
+        match chore {
+            Chore::Post(message) => {
+                actix_web::rt::spawn(async move {
+                    let mode = shared.mode();
+                    if let Err(error) = post(&shared, &mode, message, "").await {
+                        tracing::debug!(%error, "a message was not accepted");
+                    }
+                });
+            }
+            Chore::Listen(queue) => {
+                actix_web::rt::spawn(listen::run(shared, queue));
+            }
+            Chore::End => {
+                let mode = shared.mode();
+                if mode.session.is_some() {
+                    actix_web::rt::spawn(async move { end(&shared, &mode).await });
+                }
+            }
+        }
+    }
+}
+
+/// Sends what has no answer: 202, or any other success.
+pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &str) -> Result<(), LinkError> {
+    let head = client::post(&mode.post)?;
+    let sending = async {
+        let sent = if mode.modern {
+            let value = crate::protocol::headers::encoded(method).into_owned();
+            head.extra_header(("mcp-method", value)).send_body(message).await
+        } else {
+            head.send_body(message).await
+        };
+        let mut response = sent.map_err(|error| client::failed(&error))?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && mode.session.is_some() {
+            return Err(shared.gone());
+        }
+        if !status.is_success() {
+            let body = answer::body(&mut response, MAX_ERROR).await.unwrap_or_default();
+            return Err(LinkError::Status { status: status.as_u16(), body: shown(&body) });
+        }
+        if !answer::is_stream(&response) {
+            // Read, so that the connection can be used again; some answer with a body.
+            let _ = answer::body(&mut response, MAX_ERROR).await;
+        }
+        Ok(())
+    };
+    let late = |_| LinkError::Lost(format!("a notification was not accepted within {} s", ACCEPT.as_secs()));
+    tokio::time::timeout(ACCEPT, sending).await.map_err(late)?
+}
+
+/// 2025-11-25/basic/transports, "Session Management". Servers may refuse it; then the session ends by itself.
+async fn end(shared: &Shared, mode: &Mode) {
+    let mut request = client::of_thread(&shared.uri).delete(&shared.uri);
+    *request.headers_mut() = mode.plain.clone();
+    if let Some(address) = client::literal(&shared.uri) {
+        request = request.address(address);
+    }
+    match tokio::time::timeout(ACCEPT, request.send()).await {
+        Ok(Ok(response)) => tracing::debug!(status = response.status().as_u16(), "a session was ended"),
+        Ok(Err(error)) => tracing::debug!(%error, "a session could not be ended"),
+        Err(_) => tracing::debug!("a session could not be ended in time"),
+    }
+}

@@ -1,0 +1,172 @@
+//! The HTTP client of each worker thread: its own pool of kept-alive connections, TLS verified, nothing followed.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use awc::{
+    Client, FrozenClientRequest,
+    error::{ConnectError, PayloadError, SendRequestError},
+    http::{Uri, header::HeaderMap},
+};
+
+use crate::upstream::LinkError;
+
+/// Resolving the name and connecting, and then the TLS handshake.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long a connection may be idle and still be used again. Node and uvicorn close theirs after 5 s: a request that
+/// meets such an end is lost and must not be repeated if it writes.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// Proxies that speak TLS close later, and a handshake costs more.
+const IDLE_TLS: Duration = Duration::from_secs(30);
+
+const LIFETIME: Duration = Duration::from_secs(600);
+
+/// Prepared requests that one thread keeps. More links than this are rebuilt now and then, no more.
+const KEPT: usize = 4096;
+
+/// What requests of one link have in common: one URI and the headers that every one of them has.
+pub struct Head {
+    /// Unique, for the threads' own copies.
+    key: u64,
+    pub uri: Uri,
+    pub headers: HeaderMap,
+}
+
+impl Head {
+    pub fn new(uri: Uri, headers: HeaderMap) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), uri, headers })
+    }
+}
+
+// `HeaderMap` and `Uri` are `Send + Sync`; requests made of them are not, so each thread has its own.
+thread_local! {
+    static CLIENTS: Clients = Clients::new();
+    static FROZEN: RefCell<HashMap<u64, FrozenClientRequest>> = RefCell::default();
+}
+
+struct Clients {
+    plain: Client,
+    tls: Client,
+}
+
+impl Clients {
+    fn new() -> Self {
+        Self { plain: client(IDLE, true), tls: client(IDLE_TLS, true) }
+    }
+}
+
+fn client(idle: Duration, http2: bool) -> Client {
+    let connector = awc::Connector::new()
+        .rustls_0_23(tls(http2))
+        .timeout(CONNECT)
+        .handshake_timeout(CONNECT)
+        .conn_keep_alive(idle)
+        .conn_lifetime(LIFETIME)
+        // Streams that stay open count too; what bounds calls is the upstream's `max_in_flight`.
+        .limit(0);
+    Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
+}
+
+/// One configuration for all threads: they share the cache of TLS sessions.
+fn tls(http2: bool) -> Arc<rustls::ClientConfig> {
+    static SHARED: OnceLock<[Arc<rustls::ClientConfig>; 2]> = OnceLock::new();
+    let [first, second] = SHARED.get_or_init(|| {
+        let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+        let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let first = Arc::new(config.clone());
+        config.alpn_protocols.insert(0, b"h2".to_vec());
+        [first, Arc::new(config)]
+    });
+    Arc::clone(if http2 { second } else { first })
+}
+
+/// A client whose requests may be upgraded: WebSocket has no HTTP/2 here.
+pub fn upgrading() -> Client {
+    client(Duration::ZERO, false)
+}
+
+/// This thread's client for that URI.
+pub fn of_thread(uri: &Uri) -> Client {
+    CLIENTS.with(|clients| if uri.scheme_str() == Some("https") { clients.tls.clone() } else { clients.plain.clone() })
+}
+
+/// A POST with that head, as this thread sends it.
+///
+/// # Errors
+/// [`LinkError::Unreachable`] for a URI that is none of HTTP.
+pub fn post(head: &Head) -> Result<FrozenClientRequest, LinkError> {
+    if let Some(frozen) = FROZEN.with_borrow(|kept| kept.get(&head.key).cloned()) {
+        return Ok(frozen);
+    }
+    let mut request = of_thread(&head.uri).post(&head.uri);
+    *request.headers_mut() = head.headers.clone();
+    let request = match literal(&head.uri) {
+        Some(address) => request.address(address),
+        None => request,
+    };
+    let frozen = request.freeze().map_err(|error| LinkError::Unreachable(error.to_string()))?;
+    FROZEN.with_borrow_mut(|kept| {
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(head.key, frozen.clone());
+    });
+    Ok(frozen)
+}
+
+/// The address that a URI has instead of a name; the resolver does not know brackets.
+pub fn literal(uri: &Uri) -> Option<std::net::SocketAddr> {
+    let ip: std::net::IpAddr = uri.host()?.trim_matches(['[', ']']).parse().ok()?;
+    let port = uri.port_u16().unwrap_or(if matches!(uri.scheme_str(), Some("https" | "wss")) { 443 } else { 80 });
+    Some((ip, port).into())
+}
+
+/// What a failed request was, in terms of what may have been sent.
+pub fn failed(error: &SendRequestError) -> LinkError {
+    match error {
+        // This one comes when a connection ends that the request had been written to.
+        SendRequestError::Connect(ConnectError::Disconnected) => {
+            LinkError::Lost("the connection was closed before an answer".to_owned())
+        }
+        SendRequestError::Connect(error) => LinkError::Unreachable(error.to_string()),
+        SendRequestError::Url(error) => LinkError::Unreachable(error.to_string()),
+        // The server says that it has not looked at it: a refused stream, or one after its orderly goodbye (RFC 9113,
+        // sections 6.8 and 8.7).
+        SendRequestError::H2(error)
+            if match error.reason().map(u32::from) {
+                Some(REFUSED_STREAM) => true,
+                Some(NO_ERROR) => error.is_go_away() && error.is_remote(),
+                _ => false,
+            } =>
+        {
+            LinkError::Unreachable(error.to_string())
+        }
+        SendRequestError::Response(error) => match error {
+            actix_http::error::ParseError::Io(_)
+            | actix_http::error::ParseError::Incomplete
+            | actix_http::error::ParseError::Timeout => LinkError::Lost(error.to_string()),
+            _ => LinkError::Protocol(format!("its answer is not HTTP: {error}")),
+        },
+        error => LinkError::Lost(error.to_string()),
+    }
+}
+
+/// Error codes of HTTP/2 (RFC 9113, section 7).
+const NO_ERROR: u32 = 0;
+const REFUSED_STREAM: u32 = 7;
+
+/// What a broken body was.
+pub fn cut(error: &PayloadError) -> LinkError {
+    LinkError::Lost(format!("its answer broke off: {error}"))
+}

@@ -1,0 +1,279 @@
+//! One connection to a server over Streamable HTTP: in the stateless era no more than its headers, in the handshake era
+//! a session.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use arc_swap::ArcSwap;
+use awc::{
+    ClientResponse,
+    http::{
+        Uri,
+        header::{self, HeaderMap, HeaderName, HeaderValue},
+    },
+};
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    chores::{self, Chore},
+    client::{self, Head},
+    kind,
+};
+use crate::{
+    protocol::{Era, Revision, headers::encoded},
+    upstream::{
+        Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
+        asked::{Asked, Queue},
+        attribution,
+    },
+};
+
+static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+static METHOD: HeaderName = HeaderName::from_static("mcp-method");
+static NAME: HeaderName = HeaderName::from_static("mcp-name");
+pub(super) static SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// See the module's page.
+pub(super) struct HttpLink {
+    pub shared: Arc<Shared>,
+    stateless: Arc<AtomicBool>,
+    /// Does what must not wait for a caller, on the thread that opened the session.
+    chores: OnceLock<UnboundedSender<Chore>>,
+}
+
+/// What outlives a call: the chores and the GET stream have it too.
+pub(super) struct Shared {
+    pub uri: Uri,
+    /// What every request has, of whatever kind.
+    base: HeaderMap,
+    mode: ArcSwap<Mode>,
+    pub unsolicited: Arc<dyn Listener>,
+    pub asked: Asked,
+    pub closed: CancellationToken,
+}
+
+/// What requests carry now.
+pub(super) struct Mode {
+    pub modern: bool,
+    pub session: Option<HeaderValue>,
+    /// Headers of everything but a POST.
+    pub plain: HeaderMap,
+    pub post: Arc<Head>,
+}
+
+impl Shared {
+    pub fn mode(&self) -> Arc<Mode> {
+        self.mode.load_full()
+    }
+
+    /// `revision`: `None` before the handshake.
+    fn set(&self, modern: bool, revision: Option<Revision>, session: Option<HeaderValue>) {
+        let mut plain = self.base.clone();
+        if let Some(revision) = revision.filter(|revision| revision.rules().version_header) {
+            plain.insert(VERSION.clone(), HeaderValue::from_static(revision.as_str()));
+        }
+        if let Some(session) = &session {
+            plain.insert(SESSION.clone(), session.clone());
+        }
+        let mut headers = plain.clone();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        let post = Head::new(self.uri.clone(), headers);
+        self.mode.store(Arc::new(Mode { modern, session, plain, post }));
+    }
+
+    /// The session has ended: nothing can be sent any more.
+    pub fn gone(&self) -> LinkError {
+        self.closed.cancel();
+        self.asked.end();
+        LinkError::SessionGone
+    }
+}
+
+impl HttpLink {
+    pub fn new(uri: Uri, base: &HeaderMap, unsolicited: Arc<dyn Listener>, stateless: &Arc<AtomicBool>) -> Self {
+        let nothing = Mode {
+            modern: true,
+            session: None,
+            plain: HeaderMap::new(),
+            post: Head::new(uri.clone(), HeaderMap::new()),
+        };
+        let shared = Shared {
+            uri,
+            base: base.clone(),
+            mode: ArcSwap::from_pointee(nothing),
+            unsolicited,
+            asked: Asked::default(),
+            closed: CancellationToken::new(),
+        };
+        // Until a handshake says otherwise: discovery is of the stateless era.
+        shared.set(true, Some(Revision::MODERN), None);
+        Self { shared: Arc::new(shared), stateless: Arc::clone(stateless), chores: OnceLock::new() }
+    }
+
+    /// Does it later and never waits; without a session there is nothing to do.
+    fn later(&self, chore: Chore) {
+        if let Some(chores) = self.chores.get() {
+            let _ = chores.send(chore);
+        }
+    }
+
+    /// Where answers to the server's own requests go.
+    pub fn queue(&self) -> Queue {
+        let chores = self.chores.get().cloned();
+        Arc::new(move |message| {
+            if let Some(chores) = &chores {
+                let _ = chores.send(Chore::Post(message));
+            }
+        })
+    }
+
+    async fn call(&self, outgoing: Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
+        if self.shared.closed.is_cancelled() {
+            return Err(LinkError::Unreachable("the session has ended".to_owned()));
+        }
+        let initialize = &*outgoing.method == "initialize";
+        if initialize {
+            // The handshake era begins here; an earlier `server/discover` was of the other.
+            self.shared.set(false, None, None);
+            self.chores.get_or_init(|| chores::start(Arc::clone(&self.shared)));
+        }
+        let mode = self.shared.mode.load_full();
+        let mut guard = (!mode.modern && !initialize).then(|| Guard { link: self, id: outgoing.id, armed: true });
+        let answer = self.exchange(&mode, &outgoing, &listener, initialize).await;
+        if let Some(guard) = &mut guard {
+            guard.armed = false;
+        }
+        answer
+    }
+
+    async fn exchange(
+        &self,
+        mode: &Mode,
+        outgoing: &Outgoing,
+        listener: &Arc<dyn Listener>,
+        initialize: bool,
+    ) -> Result<Response, LinkError> {
+        let response = match self.send(mode, outgoing).await {
+            // A kept connection that ended under the request looks like this. Reading twice does no harm.
+            Err(LinkError::Lost(why)) if outgoing.repeatable => {
+                tracing::debug!(%why, method = &*outgoing.method, "sent again");
+                self.send(mode, outgoing).await?
+            }
+            response => response?,
+        };
+        if initialize && let Some(session) = response.headers().get(&SESSION) {
+            // 2025-11-25/basic/transports, "Session Management": visible ASCII only.
+            if session.is_empty() || !session.as_bytes().iter().all(u8::is_ascii_graphic) {
+                return Err(LinkError::Protocol("its session id has characters that none may have".to_owned()));
+            }
+            self.shared.set(false, None, Some(session.clone()));
+        }
+        self.answer(response, mode, outgoing.id, listener).await
+    }
+
+    async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<ClientResponse, LinkError> {
+        let post = client::post(&mode.post)?;
+        let body = outgoing.body.clone();
+        let sent = if mode.modern || !outgoing.headers.is_empty() {
+            post.extra_headers(extra(mode.modern, outgoing)?).send_body(body).await
+        } else {
+            post.send_body(body).await
+        };
+        sent.map_err(|error| client::failed(&error))
+    }
+
+    async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
+        let mode = self.shared.mode.load_full();
+        chores::post(&self.shared, &mode, attribution::notification(method, params), method).await?;
+        if method == "notifications/initialized" {
+            self.later(Chore::Listen(self.queue()));
+        }
+        Ok(())
+    }
+}
+
+/// The headers that one request has alone.
+fn extra(modern: bool, outgoing: &Outgoing) -> Result<HeaderMap, LinkError> {
+    let mut extra = HeaderMap::with_capacity(4);
+    for (name, value) in &outgoing.headers {
+        let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
+            return Err(LinkError::Unreachable(format!("`{name}` cannot be sent as an HTTP header")));
+        };
+        extra.append(name, value);
+    }
+    if modern {
+        extra.insert(METHOD.clone(), value(&outgoing.method)?);
+        if let Some(name) = &outgoing.name {
+            extra.insert(NAME.clone(), value(name)?);
+        }
+    }
+    Ok(extra)
+}
+
+fn value(text: &str) -> Result<HeaderValue, LinkError> {
+    HeaderValue::from_str(&encoded(text)).map_err(|error| LinkError::Unreachable(error.to_string()))
+}
+
+/// Cancels a request of the handshake era whose future is dropped: closing the stream does not
+/// (2025-11-25/basic/transports, "Sending Messages to the Server").
+struct Guard<'a> {
+    link: &'a HttpLink,
+    id: u64,
+    armed: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.link.later(Chore::Post(attribution::cancelled(self.id)));
+        }
+    }
+}
+
+impl Link for HttpLink {
+    fn kind(&self) -> LinkKind {
+        kind(&self.stateless)
+    }
+
+    fn request<'a>(
+        &'a self,
+        outgoing: Outgoing,
+        listener: Arc<dyn Listener>,
+    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
+        Box::pin(self.call(outgoing, listener))
+    }
+
+    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
+        Box::pin(self.tell(method, params))
+    }
+
+    fn opened(&self, negotiated: &Negotiated) {
+        let modern = negotiated.revision.era() == Era::Modern;
+        self.stateless.store(modern, Ordering::Relaxed);
+        let session = self.shared.mode.load().session.clone().filter(|_| !modern);
+        self.shared.set(modern, Some(negotiated.revision), session);
+    }
+
+    fn closed(&self) -> CancellationToken {
+        self.shared.closed.clone()
+    }
+
+    fn close(&self) {
+        if !self.shared.closed.is_cancelled() {
+            self.shared.closed.cancel();
+            self.shared.asked.end();
+            self.later(Chore::End);
+        }
+    }
+}
+
+impl Drop for HttpLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

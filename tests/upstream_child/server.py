@@ -1,0 +1,116 @@
+"""A server that does what its caller asks for, well or badly."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+MARKER = sys.argv[1]
+FLAGS = sys.argv[2:]
+notified = []
+
+
+def out(text, end="\n"):
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    sys.stdout.buffer.write(data + end.encode())
+    sys.stdout.buffer.flush()
+
+
+def send(**message):
+    out(json.dumps({"jsonrpc": "2.0", **message}))
+
+
+def stubborn():
+    """A daemon: in a session of its own, deaf to SIGTERM, with our marker in its arguments."""
+    code = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "os.setsid()\n"
+        "print('up', flush=True)\n"
+        "os.dup2(os.open(os.devnull, os.O_RDWR), 1)\n"
+        "while True: time.sleep(1000)\n"
+    )
+    middle = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], sys.argv[2]])"
+    # The process between ends at once, so that the daemon has lost its parent.
+    child = subprocess.Popen(
+        [sys.executable, "-c", middle, code, MARKER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"up\n"
+    child.wait()
+
+
+def handle(message):
+    method, params, id = message.get("method"), message.get("params") or {}, message.get("id")
+    if id is None:
+        notified.append({"method": method, "params": params})
+    elif method == "echo":
+        send(id=id, result=params)
+    elif method == "id":
+        send(id=id, result={"id": id})
+    elif method == "raw":
+        for line in params["lines"]:
+            out(line.replace("$ID", str(id)))
+    elif method == "bytes":
+        out(bytes(params["bytes"]))
+        send(id=id, result={})
+    elif method == "notified":
+        send(id=id, result={"notified": notified})
+    elif method == "never":
+        send(method="notifications/progress", params={"progressToken": id, "progress": 1})
+    elif method == "exit":
+        out(params.get("last", ""), end="")
+        os._exit(params["status"])
+    elif method == "suicide":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif method == "huge":
+        try:
+            out('{"jsonrpc":"2.0","id":%d,"result":{"x":"' % id, end="")
+            for _ in range(params["bytes"] // 65536):
+                out("x" * 65536, end="")
+            out('"}}')
+        except BrokenPipeError:
+            pass
+    elif method == "ask":
+        send(id=params.get("as", "q"), method=params["ask"], params={"of": id})
+        for line in sys.stdin:
+            answer = json.loads(line)
+            if "method" in answer:
+                handle(answer)
+                continue
+            send(id=id, result={"answer": answer})
+            break
+    elif method == "deaf":
+        send(method="notifications/progress", params={"progressToken": id, "progress": 1})
+        while True:
+            time.sleep(1000)
+    elif method == "close-stdout":
+        os.close(1)
+    elif method == "daemon":
+        stubborn()
+        send(id=id, result={})
+    elif method == "where":
+        send(id=id, result={"env": dict(os.environ), "cwd": os.getcwd(), "group": os.getpgid(0), "pid": os.getpid()})
+    elif method == "fds":
+        send(id=id, result={"fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))})
+    elif method == "shout":
+        for _ in range(params["lines"]):
+            sys.stderr.write(params["line"] + "\n")
+        sys.stderr.flush()
+        send(id=id, result={})
+    else:
+        send(id=id, error={"code": -32601, "message": "no such method", "data": {"method": method}})
+
+
+if "ignore-term" in FLAGS:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "daemon" in FLAGS:
+    stubborn()
+if "up" in FLAGS:
+    send(method="notifications/up")
+for line in sys.stdin:
+    handle(json.loads(line))
+if "stay" in FLAGS:
+    while True:
+        time.sleep(1000)
