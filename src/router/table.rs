@@ -291,6 +291,10 @@ impl ProviderDirectory for Directory {
         let table = self.0.load();
         table.tools.get(tool).filter(|r| r.provider.name() == provider).map(|r| r.hash.clone())
     }
+
+    fn has_tools(&self, provider: &str) -> bool {
+        self.0.load().tool_order.iter().any(|route| route.provider.name() == provider)
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,9 @@ pub async fn tools(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRes
         return problem(error);
     }
     let table = gateway.routes.load();
-    let tools: Vec<&str> = table.tools().iter().map(|route| route.listed(REVISION)).collect();
+    let principal = &identity.principal;
+    let listed = table.tools().iter().filter(|route| route.ruling.lists_to(principal));
+    let tools: Vec<&str> = listed.map(|route| route.listed(REVISION)).collect();
     HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "application/json"))
         .body(format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
