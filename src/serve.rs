@@ -136,7 +136,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
-    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store };
+    let live =
+        Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store, pins: Arc::clone(&pins) };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
@@ -258,8 +259,8 @@ fn open_doors(
         origins: Arc::clone(&origins),
         sessions: Arc::clone(gateway) as _,
         providers: Arc::clone(gateway) as _,
-        definitions,
         reloads: Arc::clone(&gateway.reloads),
+        definitions,
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),

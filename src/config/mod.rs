@@ -134,6 +134,12 @@ pub struct RoutesConfig {
     pub prefixes: Vec<(String, String)>,
     /// A regular expression for the whole name, and the name it leads to, with `$1` for what a group matched.
     pub patterns: Vec<(String, String)>,
+    /// Names with at most one `*`, and the `provider` or `provider/tool` that they lead to.
+    pub categories: Vec<(String, String)>,
+    /// Providers that may offer the same names, the preferred ones first.
+    pub priority: Vec<String>,
+    /// The provider whose tools are looked at, by their own names, when a name leads nowhere else.
+    pub fallback: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -92,6 +92,9 @@ fn routes(r: &mut Reader) -> RoutesConfig {
     RoutesConfig {
         prefixes: r.pairs("routes.prefixes", check::prefix),
         patterns: r.pairs("routes.patterns", check::pattern),
+        categories: r.pairs("routes.categories", check::category),
+        priority: r.list("routes.priority", check::provider),
+        fallback: r.optional_text("routes.fallback", check::provider),
     }
 }
 

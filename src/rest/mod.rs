@@ -57,8 +57,8 @@ pub struct RestState {
     pub origins: Arc<OriginRules>,
     pub sessions: Arc<dyn SessionsView>,
     pub providers: Arc<dyn ProvidersView>,
-    pub definitions: Arc<Definitions>,
     pub reloads: Arc<Reloads>,
+    pub definitions: Arc<Definitions>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).

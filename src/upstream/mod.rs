@@ -36,12 +36,14 @@ mod provider;
 pub mod received;
 mod registry;
 pub mod server;
+pub mod sse;
 pub mod status;
 mod subscriptions;
 #[cfg(test)]
 pub(crate) mod testing;
 mod timeouts;
 mod watched;
+pub mod ws;
 
 pub use backoff::Backoff;
 pub use caller::{Caller, ClientCapabilities};

@@ -16,6 +16,7 @@ use super::exchange::Exchange;
 use crate::{
     gateway::Gateway,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, method::Method, params, splice},
+    router::RouteTable,
 };
 
 /// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
@@ -31,6 +32,23 @@ impl CacheHint {
     pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
     /// Live data.
     pub const LIVE: Self = Self { ttl_ms: 0, public: false };
+
+    /// Lists of what providers offer. Upstreams may change theirs at any time, and while one was never reached, what
+    /// it offers is missing.
+    #[must_use]
+    pub fn of_list(table: &RouteTable) -> Self {
+        match (table.has_upstreams(), table.is_complete()) {
+            (false, _) => Self::STATIC,
+            (true, true) => Self { ttl_ms: 5_000, public: true },
+            (true, false) => Self { ttl_ms: 0, public: true },
+        }
+    }
+
+    /// `tools/list`, which leaves out what a principal may not call.
+    #[must_use]
+    pub fn of_tools(table: &RouteTable) -> Self {
+        Self { public: !table.varies_by_principal(), ..Self::of_list(table) }
+    }
 }
 
 /// The result of a request.

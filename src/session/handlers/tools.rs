@@ -31,12 +31,9 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
     let table = exchange.gateway.routes.load();
     let revision = exchange.revision();
     let principal = &exchange.identity.principal;
-    let listed = table.tools().iter().filter(|route| route.ruling.lists_to(principal));
-    let tools: Vec<&str> = listed.map(|route| route.listed(revision)).collect();
-    let json = page("tools", tools.into_iter(), params.cursor.as_deref(), table.generation)?;
-    // The same for everybody only as long as no rule asks who lists.
-    let public = table.tools().iter().all(|route| route.ruling.fixed().is_some());
-    Ok(Reply::new(json).cached(CacheHint { public, ..CacheHint::STATIC }))
+    let tools: Vec<_> = table.tools().iter().filter(|route| route.visible_to(principal)).collect();
+    let json = page("tools", &tools, |route| route.listed(revision), params.cursor.as_deref(), table.versions.tools)?;
+    Ok(Reply::new(json).cached(CacheHint::of_tools(&table)))
 }
 
 /// A call as every door makes it.
