@@ -468,7 +468,7 @@ impl ProviderDirectory for Directory {
     }
 
     fn has_tools(&self, provider: &str) -> bool {
-        self.0.load().tool_order.iter().any(|route| route.provider.name() == provider)
+        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
     }
 }
 
