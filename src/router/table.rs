@@ -466,6 +466,10 @@ impl ProviderDirectory for Directory {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
         self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
     }
+
+    fn has_tools(&self, provider: &str) -> bool {
+        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
+    }
 }
 
 #[cfg(test)]

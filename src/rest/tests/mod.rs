@@ -166,6 +166,9 @@ impl ProviderDirectory for OneProvider {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
     }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
 }
 
 /// Takes every new configuration and does nothing with it.
