@@ -2,9 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde_json::value::RawValue;
+
 use super::{
     Caller, LinkError, LinkKind, Listener, Outgoing, Response,
     breaker::Pass,
+    catalog::AskError,
     clock::Clock,
     endpoint::{self, Endpoint, random_below},
     held::Held,
@@ -91,9 +94,16 @@ impl Upstream {
             (Ended::Refused, self.overloaded(message))
         })?;
         let clock = Clock::new(self.me.clone(), listener, timeout);
-        let mut again = 0;
+        let (mut again, mut tried) = (0, 0);
         loop {
-            let (at, endpoint, pass) = self.admit(caller).map_err(|error| (Ended::Refused, error))?;
+            let (at, endpoint, pass) = match self.admit(caller, tried) {
+                Ok(admitted) => admitted,
+                // What was approved is done or not done, and no text stands for it.
+                Err(error) => match self.fallback(&outgoing).filter(|_| resend == Resend::Safe) {
+                    Some(text) => return Ok(text),
+                    None => return Err((Ended::Refused, error)),
+                },
+            };
             let failed = match self.once(at, endpoint, caller, &outgoing, &clock).await {
                 Ok(response) => {
                     self.answered(pass, &response);
@@ -130,29 +140,32 @@ impl Upstream {
                 _ => jittered(PAUSE.saturating_mul(1 << again)).min(clock.left()),
             };
             again += 1;
+            tried |= 1 << (at % 64);
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
         }
     }
 
-    /// Chooses where to call, past endpoints whose circuit is open.
-    fn admit(&self, caller: &Caller) -> Result<(usize, &Endpoint, Pass<'_>), McpError> {
-        let mut wait = Duration::MAX;
-        let mut refused = 0_u64;
+    /// Chooses where to call, past endpoints whose circuit is open and, while there are others, those that this call has
+    /// `tried`.
+    fn admit(&self, caller: &Caller, tried: u64) -> Result<(usize, &Endpoint, Pass<'_>), McpError> {
         // What a client session has at a server stays where it is.
         let own = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
             let key = Key::Session(Arc::clone(session));
             self.endpoints.iter().position(|endpoint| endpoint.pool.has(&key))
         });
-        let mut next = own.or_else(|| endpoint::choose(&self.endpoints, |_| true));
-        while let Some((at, endpoint)) = next.and_then(|at| Some((at, self.endpoints.get(at)?))) {
+        let mut wait = Duration::MAX;
+        let (mut refused, mut next) = (0_u64, own);
+        loop {
+            let among = |without: u64| endpoint::choose(&self.endpoints, |at| without & (1 << (at % 64)) == 0);
+            let at = next.take().or_else(|| among(refused | tried)).or_else(|| among(refused));
+            let Some((at, endpoint)) = at.and_then(|at| Some((at, self.endpoints.get(at)?))) else { break };
             match endpoint.breaker.admit() {
                 Ok(pass) => return Ok((at, endpoint, pass)),
                 Err(left) => wait = wait.min(left),
             }
             refused |= 1 << (at % 64);
-            next = endpoint::choose(&self.endpoints, |at| refused & (1 << (at % 64)) == 0);
         }
         let seconds = wait.as_secs().saturating_add(1);
         Err(McpError::new(
@@ -162,6 +175,28 @@ impl Upstream {
         .with("upstream", self.config.name.as_str())
         .with("retryAfter", seconds)
         .with("outcome", "not_applied"))
+    }
+
+    /// What is answered while the circuit is open, if the configuration has something.
+    fn fallback(&self, outgoing: &Outgoing) -> Option<Response> {
+        let text = self.config.fallback_text.as_deref().filter(|_| &*outgoing.method == "tools/call")?;
+        let text = serde_json::Value::from(text);
+        let result = format!(r#"{{"resultType":"complete","content":[{{"type":"text","text":{text}}}]}}"#);
+        Some(Response::Result(RawValue::from_string(result).ok()?))
+    }
+
+    /// Before something that is sent once only: a session that has ended at the server is found out by a question that
+    /// does no harm, and opened anew.
+    pub(super) async fn prove(&self, caller: &Caller) {
+        let Ok((at, endpoint, _)) = self.admit(caller, 0) else { return };
+        if endpoint.kind() != LinkKind::Streams {
+            return;
+        }
+        let Ok(lease) = self.lease(at, endpoint, caller).await else { return };
+        if matches!(self.ask(&lease.held, "ping", "{}").await, Err(AskError::Link(LinkError::SessionGone))) {
+            lease.held.retire();
+        }
+        lease.give_back(false);
     }
 
     /// One try on one link.
@@ -277,12 +312,13 @@ impl Upstream {
         caller: &Caller,
         alone: bool,
     ) -> Result<Lease<'a>, Failed> {
-        let mut waiting = None;
+        let (mut waiting, mut mine) = (None, None);
         loop {
-            let mut opening = match endpoint.pool.take(key, caller, alone) {
+            let mut opening = match endpoint.pool.take(key, caller, alone, mine) {
                 Take::Took(lease) => return Ok(lease),
                 Take::Wait(opening) => opening,
                 Take::Open { id, opened, opening } => {
+                    mine = Some(id);
                     self.have_opened(at, key.clone(), caller.capabilities.clone(), id, opened);
                     opening
                 }

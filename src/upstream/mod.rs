@@ -40,6 +40,8 @@ pub mod status;
 mod subscriptions;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 mod watched;
 
