@@ -26,6 +26,7 @@ mod execute;
 pub mod handshake;
 mod held;
 pub mod http;
+mod lease;
 pub mod link;
 pub mod names;
 mod offered;
