@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::Users,
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
+    bridge::park::Lot,
     config::Config,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
     protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
     providers::{CallContext, NoProgress, Provider},
+    reload::Reloads,
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
     session::{
@@ -49,6 +51,8 @@ pub struct Gateway {
     pub authenticator: Arc<Authenticator>,
     pub limiter: Limiter,
     pub connections: Arc<Connections>,
+    /// The configuration that is in force; `config` is that of the start.
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub upstreams: Arc<Upstreams>,
     pub started: Instant,
@@ -62,6 +66,8 @@ pub struct Gateway {
     pub streams: Arc<StreamSlots>,
     /// Requests that are being answered, at every door.
     pub requests: AtomicUsize,
+    /// Calls that wait for what their stateless clients answer.
+    pub parked: Arc<Lot>,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -73,6 +79,7 @@ pub struct Parts {
     pub changes: Changes,
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub upstreams: Arc<Upstreams>,
     pub shutdown: CancellationToken,
@@ -90,6 +97,7 @@ impl Gateway {
             changes,
             feed,
             authenticator,
+            reloads,
             metrics,
             upstreams,
             shutdown,
@@ -103,6 +111,7 @@ impl Gateway {
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
+            parked: Lot::new(),
             config,
             routes,
             router,
@@ -110,6 +119,7 @@ impl Gateway {
             changes,
             feed,
             authenticator,
+            reloads,
             metrics,
             upstreams,
             shutdown,

@@ -29,7 +29,7 @@
 //! 5. [`router`], [`session`], [`middleware`]; [`gateway`] holds what they share.
 //! 6. [`transports`], [`rest`], [`dashboard`], [`attach`], [`cli`]; [`serve`] puts everything together.
 //!
-//! Beside them: [`config`] is proved as a whole before anything opens, [`auth`] says who asks, [`telemetry`] keeps logs
+//! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
 //! (stderr) and metrics.
 //!
 //! # Invariants
@@ -61,12 +61,14 @@ pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod dashboard;
+pub mod definitions;
 pub mod gateway;
 pub mod middleware;
 pub mod pending;
 pub mod policy;
 pub mod protocol;
 pub mod providers;
+pub mod reload;
 pub mod rest;
 pub mod router;
 pub mod serve;

@@ -13,12 +13,13 @@
 pub mod asking;
 pub mod content;
 pub mod error;
+pub mod park;
 pub mod questions;
 pub mod relay;
 pub mod request;
 pub mod result;
 pub mod rounds;
-pub mod uris;
+pub mod seal;
 
 use std::sync::Arc;
 
@@ -27,13 +28,14 @@ use serde_json::value::RawValue;
 use crate::{
     protocol::{
         Era, ErrorKind, McpError,
-        edit::{member, members},
+        edit::{self, member, members},
         param_headers::ParamHeader,
         params::LoggingLevel,
+        splice,
     },
     providers::ToolResult,
     session::{Exchange, handlers::Reply},
-    upstream::{Caller, Negotiated, Outgoing, Response, Upstream},
+    upstream::{Caller, Negotiated, Outgoing, Response, RpcError, Upstream},
 };
 use relay::Hearer;
 use request::{Draft, Speaker, Subject};
@@ -101,7 +103,7 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
         (Era::Modern, true) => rounds::pass_through(&ready).await,
         (Era::Modern, false) => rounds::gather(&ready).await,
         (Era::Legacy, false) => ready.reply(asking::call(&ready).await?),
-        (Era::Legacy, true) => ready.reply(asking::call(&ready).await?),
+        (Era::Legacy, true) => park::call(&ready).await,
     }
 }
 
@@ -185,20 +187,60 @@ impl<'a> Ready<'a> {
                 verb: self.call.verb,
                 client,
                 upstream: &self.negotiated,
-                config: &self.call.upstream.config,
+                scheme: self.call.upstream.names.scheme(),
                 gateway_meta: &self.call.exchange.gateway.server_meta,
             }
             .reply(result),
             Response::Error(rpc) => {
-                let config = &self.call.upstream.config;
+                if rpc.code == error::URL_ELICITATION_REQUIRED
+                    && let Some(reply) = self.urls_required(&rpc)
+                {
+                    return Ok(reply);
+                }
                 let eras = (client, self.negotiated.revision);
-                let error = error::for_client(&rpc, self.call.verb, eras, self.call.uri, config);
+                let error =
+                    error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
                 // No code of its era says so; a result at least reaches the model.
                 if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
                     return Ok(failed(&error));
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// A handshake-era upstream wants URLs to be opened before the call is made: for a stateless client that is input
+    /// which is needed, and with its retry the call is made for the first time (2025-11-25/client/elicitation).
+    fn urls_required(&self, error: &RpcError) -> Option<Reply> {
+        let (client, upstream) = (self.call.exchange.revision(), self.negotiated.revision);
+        if (upstream.era(), client.era()) != (Era::Legacy, Era::Modern)
+            || self.call.verb == Verb::Complete
+            || !self.caller.capabilities.elicitation_url
+        {
+            return None;
+        }
+        let urls = member(error.data.as_deref()?.get(), "elicitations")?;
+        let urls: Vec<(String, String)> = edit::elements(urls)
+            .enumerate()
+            .filter(|(_, (_, url))| questions::is_url(questions::ELICITATION, Some(url)))
+            .map(|(at, (_, url))| {
+                let name = member(url, "elicitationId").and_then(edit::string);
+                let name = name.map_or_else(|| format!("url-{}", at + 1), std::borrow::Cow::into_owned);
+                (name, edit::edit(url, &[("elicitationId", edit::Op::Drop)]))
+            })
+            .collect();
+        if urls.is_empty() {
+            return None;
+        }
+        let requests = urls.iter().map(|(name, url)| (name.as_str(), questions::ELICITATION, Some(url.as_str())));
+        Some(Reply::passed_on(park::input_result(requests, None, &self.server_meta())))
+    }
+
+    /// `_meta` of a result that the gateway makes in the upstream's place.
+    fn server_meta(&self) -> std::borrow::Cow<'_, str> {
+        match &self.negotiated.server_info {
+            Some(info) => splice::add_members("{}", &[(crate::protocol::params::keys::SERVER_INFO, info.get())]).into(),
+            None => self.call.exchange.gateway.server_meta.as_str().into(),
         }
     }
 

@@ -50,6 +50,27 @@ pub(super) fn pattern(text: &str) -> Result<(), Wrong> {
     }
 }
 
+/// A tool's further name, or a category of them.
+pub(super) fn category(text: &str) -> Result<(), Wrong> {
+    let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
+    if fits && !text.is_empty() && text.matches('*').count() <= 1 {
+        return Ok(());
+    }
+    let remedy = "Use letters, digits and _ - . /, and at most one *, which stands for any text: file.*";
+    Err((format!("{} is not a category of names", quoted(text)), remedy.to_owned()))
+}
+
+/// The name of a provider.
+pub(super) fn provider(text: &str) -> Result<(), Wrong> {
+    if !text.trim().is_empty() && text.chars().count() <= 100 && !text.chars().any(is_hidden) {
+        return Ok(());
+    }
+    Err((
+        format!("{} is not the name of a provider", quoted(text)),
+        "Write a name of mcpServers, or tracker.".to_owned(),
+    ))
+}
+
 /// A Host header value: a name or address, with a port or without.
 pub(super) fn host(text: &str) -> Result<(), Wrong> {
     let parsed = Url::parse(&format!("http://{text}/")).ok();

@@ -35,7 +35,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         modules: ModulesConfig { tracker: tracker(r) },
         upstreams: servers::read(r),
         routes: routes(r),
-        policy: PolicyConfig { default: policy_default(r) },
+        policy: PolicyConfig { default: policy_default(r), rules: r.rules("policy.rules") },
         changes: changes(r),
         limits: limits(r),
         log: log(r),
@@ -92,6 +92,9 @@ fn routes(r: &mut Reader) -> RoutesConfig {
     RoutesConfig {
         prefixes: r.pairs("routes.prefixes", check::prefix),
         patterns: r.pairs("routes.patterns", check::pattern),
+        categories: r.pairs("routes.categories", check::category),
+        priority: r.list("routes.priority", check::provider),
+        fallback: r.optional_text("routes.fallback", check::provider),
     }
 }
 

@@ -17,11 +17,11 @@ const MAX_FAULTS: usize = 10;
 pub fn check(route: &ToolRoute, arguments: &RawValue) -> Result<(), McpError> {
     let value: Value = serde_json::from_str(arguments.get())
         .map_err(|e| McpError::new(ErrorKind::ValidationFailed, format!("the arguments cannot be read: {e}")))?;
-    if route.input.is_valid(&value) {
+    let input = route.input()?;
+    if input.is_valid(&value) {
         return Ok(());
     }
-    let faults: Vec<Value> = route
-        .input
+    let faults: Vec<Value> = input
         .iter_errors(&value)
         .take(MAX_FAULTS)
         .map(|e| {

@@ -187,6 +187,7 @@ fn proposal(n: usize) -> Proposal {
             diff,
             fingerprint: fingerprint(&[("project", "CORE"), ("issues", "41")]),
         },
+        review: None,
         idempotency_key: None,
         expire_after: Duration::from_secs(86_400),
     }

@@ -275,6 +275,7 @@ impl Bench {
             tool_hash: "sha256:tool".into(),
             preview: self.fake.preview_now(&arguments),
             arguments,
+            review: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(60),
         }

@@ -280,6 +280,16 @@ pub trait Provider: Send + Sync + 'static {
     fn upstream(&self) -> Option<&Arc<Upstream>> {
         None
     }
+
+    /// Whether it is compiled in: what it says of its tools is believed.
+    fn is_module(&self) -> bool {
+        self.upstream().is_none()
+    }
+
+    /// Whether the operator vouches for what it says of its tools (`trust_annotations`).
+    fn trust_annotations(&self) -> bool {
+        self.upstream().is_some_and(|upstream| upstream.config.trust_annotations)
+    }
 }
 
 /// Finds providers and tool definitions by name; implemented by the route table.

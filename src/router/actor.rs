@@ -1,13 +1,15 @@
 //! The Router actor.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-use actix::{Actor, Addr, Context, Handler, Message, MessageResult};
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, MessageResult};
 use serde_json::Value;
+use tokio::sync::broadcast::Receiver;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    subscribers::{ListenFilter, ListenSink, Subscribers},
-    table::{Aliases, Published, RouteError, RouteTable},
+    subscribers::{List, ListenFilter, ListenSink, Ready, Source, Subscribers},
+    table::{Aliases, Build, Published, RouteError, RouteTable},
 };
 use crate::{
     policy::Policy,
@@ -21,9 +23,13 @@ pub struct Router {
     published: Arc<Published>,
     policy: Policy,
     aliases: Aliases,
-    pending_schema: Value,
+    pending_schema: Arc<Value>,
     registry: Arc<Registry>,
     subscribers: Subscribers,
+    /// Each provider whose events are followed, until its entry is dropped.
+    followed: HashMap<usize, (Arc<dyn Provider>, DropGuard)>,
+    /// A list has changed and the table was not built again yet.
+    stale: bool,
 }
 
 impl Router {
@@ -35,22 +41,49 @@ impl Router {
         pending_schema: Value,
         registry: Arc<Registry>,
     ) -> Self {
-        Self { published, policy, aliases, pending_schema, registry, subscribers: Subscribers::default() }
-    }
-
-    /// The same providers offer other things. A table that cannot be built leaves the old one in force.
-    fn rebuild(&mut self) {
-        let old = self.published.load_full();
-        let built =
-            RouteTable::build(old.generation + 1, old.providers(), &self.policy, &self.aliases, &self.pending_schema);
-        match built {
-            Ok(table) => self.published.store(Arc::new(table)),
-            Err(error) => tracing::error!(%error, "what the providers offer now cannot be routed"),
+        Self {
+            published,
+            policy,
+            aliases,
+            pending_schema: Arc::new(pending_schema),
+            registry,
+            subscribers: Subscribers::default(),
+            followed: HashMap::new(),
+            stale: false,
         }
     }
 
-    fn resource_list_changed(&mut self) {
-        let message = encode::notification("notifications/resources/list_changed", None);
+    /// Builds a table of these providers, publishes it, and tells clients of the lists that are others now.
+    fn publish(&mut self, providers: &[Arc<dyn Provider>], strict: bool) -> Result<(), RouteError> {
+        let old = self.published.load_full();
+        let table = Arc::new(RouteTable::of(&Build {
+            providers,
+            policy: &self.policy,
+            aliases: &self.aliases,
+            pending: &self.pending_schema,
+            previous: Some(&old),
+            strict,
+        })?);
+        self.published.store(table.clone());
+        self.subscribers.move_sources(|uri| source(&table, uri));
+        if old.generation > 0 {
+            for (list, before, after) in [
+                (List::Tools, old.versions.tools, table.versions.tools),
+                (List::Prompts, old.versions.prompts, table.versions.prompts),
+                (List::Resources, old.versions.resources, table.versions.resources),
+            ] {
+                if before != after {
+                    self.list_changed(list);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// To handshake-era clients that are initialized, and to those that listen
+    /// (2025-11-25/server/tools#list-changed-notification, 2026-07-28/basic/patterns/subscriptions).
+    fn list_changed(&mut self, list: List) {
+        let message = encode::notification(list.notification(), None);
         self.registry.for_each(|session| {
             if session.is_initialized()
                 && session.legacy_revision().is_some()
@@ -59,8 +92,16 @@ impl Router {
                 session.send_unsolicited(message.clone());
             }
         });
-        self.subscribers.resource_list_changed();
+        self.subscribers.list_changed(list);
     }
+}
+
+/// Whose a resource is, if it is an upstream's.
+fn source(table: &RouteTable, uri: &str) -> Option<Source> {
+    let provider = table.resource(uri)?;
+    let upstream = provider.upstream()?;
+    let own = upstream.names.own_uri(uri)?.to_owned();
+    Some(Source { upstream: upstream.clone(), own })
 }
 
 impl Actor for Router {
@@ -68,7 +109,7 @@ impl Actor for Router {
 }
 
 /// Sent at start and whenever providers come or go: builds a table, publishes it, and follows their events.
-/// Fails without any effect when the table cannot be built.
+/// Fails without any effect when the table cannot be built, for one because two of them claim one name.
 #[derive(Message)]
 #[rtype(result = "Result<(), RouteError>")]
 pub struct PublishProviders(pub Vec<Arc<dyn Provider>>);
@@ -77,68 +118,166 @@ impl Handler<PublishProviders> for Router {
     type Result = Result<(), RouteError>;
 
     fn handle(&mut self, PublishProviders(providers): PublishProviders, ctx: &mut Self::Context) -> Self::Result {
-        let generation = self.published.load().generation + 1;
-        let table = RouteTable::build(generation, &providers, &self.policy, &self.aliases, &self.pending_schema)?;
-        self.published.store(Arc::new(table));
-        for provider in providers {
-            follow(&provider, actix::AsyncContext::address(ctx));
+        // Before the lists are read: what changes from now on is an event.
+        let new: Vec<_> = providers
+            .iter()
+            .filter(|provider| !self.followed.contains_key(&address(provider)))
+            .map(|provider| (provider.clone(), provider.events()))
+            .collect();
+        self.publish(&providers, true)?;
+        self.stale = false;
+        self.followed.retain(|_, (followed, _)| providers.iter().any(|provider| Arc::ptr_eq(provider, followed)));
+        for (provider, events) in new {
+            let guard = follow(&provider, events, ctx.address());
+            self.followed.insert(address(&provider), (provider, guard));
         }
         Ok(())
     }
 }
 
-/// Forwards a provider's events one at a time, so that a burst waits in the provider's own bounded channel.
-fn follow(provider: &Arc<dyn Provider>, router: Addr<Router>) {
-    let mut events = provider.events();
+/// What tells one provider from another of the same name.
+fn address(provider: &Arc<dyn Provider>) -> usize {
+    Arc::as_ptr(provider).cast::<()>() as usize
+}
+
+/// Sent when the configuration was read again: another policy and other aliases for the same providers. Names that
+/// several claim stay where they are; new claims are judged by [`PublishProviders`], which comes after it.
+#[derive(Message)]
+#[rtype(result = "Result<(), RouteError>")]
+pub struct Reconfigure {
+    pub policy: Policy,
+    pub aliases: Aliases,
+}
+
+impl Handler<Reconfigure> for Router {
+    type Result = Result<(), RouteError>;
+
+    fn handle(&mut self, Reconfigure { policy, aliases }: Reconfigure, _: &mut Self::Context) -> Self::Result {
+        let old = (std::mem::replace(&mut self.policy, policy), std::mem::replace(&mut self.aliases, aliases));
+        let providers = self.published.load().providers().to_vec();
+        let built = self.publish(&providers, false);
+        if built.is_err() {
+            (self.policy, self.aliases) = old;
+        }
+        built
+    }
+}
+
+/// Sent when a reviewer accepted or revoked definitions: the same providers, ruled upon anew.
+#[derive(Message)]
+#[rtype(result = "Result<(), RouteError>")]
+pub struct RuleAnew;
+
+impl Handler<RuleAnew> for Router {
+    type Result = Result<(), RouteError>;
+
+    fn handle(&mut self, _: RuleAnew, _: &mut Self::Context) -> Self::Result {
+        let providers = self.published.load().providers().to_vec();
+        self.publish(&providers, false)
+    }
+}
+
+/// Sent by the Router to itself when lists of providers have changed, once for all that have changed by then.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Rebuild;
+
+impl Handler<Rebuild> for Router {
+    type Result = ();
+
+    fn handle(&mut self, _: Rebuild, _: &mut Self::Context) {
+        if !std::mem::take(&mut self.stale) {
+            return;
+        }
+        let providers = self.published.load().providers().to_vec();
+        if let Err(error) = self.publish(&providers, false) {
+            tracing::error!(%error, "the old route table stays");
+        }
+    }
+}
+
+/// Forwards a provider's events one at a time, so that a burst waits in the provider's own bounded channel, until the
+/// guard is dropped.
+fn follow(provider: &Arc<dyn Provider>, mut events: Receiver<ProviderEvent>, router: Addr<Router>) -> DropGuard {
+    use tokio::sync::broadcast::error::RecvError;
     let name = provider.name().to_owned();
-    actix::spawn(async move {
-        use tokio::sync::broadcast::error::RecvError;
+    let upstream = provider.upstream().is_some();
+    let over = CancellationToken::new();
+    let guard = over.clone().drop_guard();
+    actix::spawn(over.run_until_cancelled_owned(async move {
         loop {
-            let event = match events.recv().await {
-                Ok(event) => event,
+            let moved = match events.recv().await {
+                // The table knows what upstreams list, and tells whether it has changed. A module is asked each time.
+                Ok(ProviderEvent::ResourceListChanged) if !upstream => ProviderMoved::LiveListChanged,
+                Ok(event) => ProviderMoved::Event(event),
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(provider = %name, missed, "events lost, clients are told to list again");
-                    ProviderEvent::ResourceListChanged
+                    ProviderMoved::Lost
                 }
                 Err(RecvError::Closed) => break,
             };
-            if router.send(ProviderMoved(event)).await.is_err() {
+            if router.send(moved).await.is_err() {
                 break;
             }
         }
-    });
+    }));
+    guard
 }
 
 /// Sent by the forwarder of a provider's events.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct ProviderMoved(ProviderEvent);
+enum ProviderMoved {
+    Event(ProviderEvent),
+    /// A module has other resources.
+    LiveListChanged,
+    /// Events were missed: anything may have changed.
+    Lost,
+}
 
 impl Handler<ProviderMoved> for Router {
     type Result = ();
 
-    fn handle(&mut self, ProviderMoved(event): ProviderMoved, _: &mut Self::Context) {
-        match event {
-            ProviderEvent::ResourcesUpdated(uris) => uris.iter().for_each(|uri| self.subscribers.updated(uri)),
-            ProviderEvent::ResourceListChanged => self.resource_list_changed(),
-            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => self.rebuild(),
+    fn handle(&mut self, moved: ProviderMoved, ctx: &mut Self::Context) {
+        let rebuild = match moved {
+            ProviderMoved::Event(ProviderEvent::ResourcesUpdated(uris)) => {
+                uris.iter().for_each(|uri| self.subscribers.updated(uri));
+                false
+            }
+            ProviderMoved::LiveListChanged => {
+                self.list_changed(List::Resources);
+                false
+            }
+            ProviderMoved::Event(
+                ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged | ProviderEvent::ResourceListChanged,
+            ) => true,
+            ProviderMoved::Lost => {
+                self.list_changed(List::Resources);
+                true
+            }
+        };
+        // Several servers often change at once, and then one table is enough.
+        if rebuild && !std::mem::replace(&mut self.stale, true) {
+            ctx.notify(Rebuild);
         }
     }
 }
 
-/// Sent by a session for `resources/subscribe`; the answer goes out once it is in force.
+/// Sent by a session for `resources/subscribe`; the answer goes out once it is in force, which may take an upstream's
+/// answer.
 #[derive(Message)]
-#[rtype(result = "()")]
+#[rtype(result = "Option<Ready>")]
 pub struct Subscribe {
     pub session: Arc<SessionShared>,
     pub uri: String,
 }
 
 impl Handler<Subscribe> for Router {
-    type Result = ();
+    type Result = MessageResult<Subscribe>;
 
-    fn handle(&mut self, Subscribe { session, uri }: Subscribe, _: &mut Self::Context) {
-        self.subscribers.subscribe(&session, uri);
+    fn handle(&mut self, Subscribe { session, uri }: Subscribe, _: &mut Self::Context) -> Self::Result {
+        let table = self.published.load();
+        MessageResult(self.subscribers.subscribe(&session, uri, |uri| source(&table, uri)))
     }
 }
 
@@ -176,9 +315,10 @@ impl Handler<SessionClosed> for Router {
     }
 }
 
-/// Sent for `subscriptions/listen`: acknowledges it through `sink` and gives the key to end it with.
+/// Sent for `subscriptions/listen`: gives the key to end it with, and the resources that an upstream must be asked to
+/// tell of. [`Acknowledge`] must follow; until then it hears nothing.
 #[derive(Message)]
-#[rtype(u64)]
+#[rtype(result = "(u64, Vec<(String, Ready)>)")]
 pub struct Listen {
     pub id: RequestId,
     pub filter: ListenFilter,
@@ -189,7 +329,24 @@ impl Handler<Listen> for Router {
     type Result = MessageResult<Listen>;
 
     fn handle(&mut self, Listen { id, filter, sink }: Listen, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.subscribers.listen(id, filter, sink))
+        let table = self.published.load();
+        MessageResult(self.subscribers.listen(id, filter, sink, |uri| source(&table, uri)))
+    }
+}
+
+/// Sent when what a listener asked for is in force, but for the resources that their servers refused.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Acknowledge {
+    pub key: u64,
+    pub refused: Vec<String>,
+}
+
+impl Handler<Acknowledge> for Router {
+    type Result = ();
+
+    fn handle(&mut self, Acknowledge { key, refused }: Acknowledge, _: &mut Self::Context) {
+        self.subscribers.acknowledge(key, &refused);
     }
 }
 

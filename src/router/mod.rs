@@ -2,10 +2,16 @@
 //! publishes. It answers synchronously and never holds an I/O future.
 
 pub mod actor;
+pub mod aliases;
+pub mod claims;
 pub mod listing;
 pub mod passed;
+pub mod rendered;
+pub mod resources;
+pub mod ruling;
 pub mod subscribers;
 pub mod table;
+pub mod template;
 
 pub use actor::Router;
 pub use table::{Directory, Published, RouteTable, ToolRoute};

@@ -1,20 +1,31 @@
 //! The route table: where a name leads. Immutable; a change makes a new one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, OnceLock},
+};
 
-use regex::Regex;
+use parking_lot::RwLock;
 use serde_json::Value;
 
-use super::listing;
+pub use super::{aliases::Aliases, rendered::PromptRoute};
+use super::{
+    claims::{Claims, Rules, Settled, Warnings},
+    listing, passed,
+    rendered::{Rendered, ResourceRoute, TemplateRoute},
+    resources::Resources,
+    ruling,
+};
 use crate::{
-    config::RoutesConfig,
-    policy::{Policy, Verdict},
+    auth::Principal,
+    policy::{Policy, Ruling, Standing},
     protocol::{
-        Revision,
-        arguments::canonical_hash,
+        Era, ErrorKind, McpError, Revision,
         param_headers::{ParamHeader, x_mcp_headers},
     },
-    providers::{PromptDef, Provider, ProviderDirectory, ResourceTemplateDef, ToolDef},
+    providers::{Provider, ProviderDirectory, ToolDef},
+    upstream::names,
 };
 
 /// A tool as it is reached: its provider, its checked schema, and what policy says of it.
@@ -25,64 +36,66 @@ pub struct ToolRoute {
     pub def: ToolDef,
     /// `sha256:…` of the definition; part of every change, so that nobody approves one tool and runs another.
     pub hash: String,
-    /// Compiled input schema. Network `$ref`s are never followed.
-    pub input: jsonschema::Validator,
-    pub verdict: Verdict,
+    /// What was said of this definition.
+    pub standing: Standing,
+    /// What the policy says of calls.
+    pub ruling: Ruling,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
-    rendered: [String; 5],
+    /// The schema of the answer of a call that waits for a person, where that can happen.
+    pending: Option<Arc<Value>>,
+    input: OnceLock<Result<jsonschema::Validator, String>>,
+    rendered: Rendered,
 }
 
 impl ToolRoute {
     /// The tool's entry in `tools/list`.
     #[must_use]
     pub fn listed(&self, revision: Revision) -> &str {
-        &self.rendered[revision as usize]
+        let pending = self.pending.as_deref();
+        self.rendered.text(
+            revision,
+            self.def.raw.as_ref(),
+            |raw| passed::tool(raw, pending, revision),
+            || listing::tool(&self.def, &self.name, pending, revision),
+        )
     }
-}
 
-/// A prompt as it is reached.
-pub struct PromptRoute {
-    pub provider: Arc<dyn Provider>,
-    pub def: PromptDef,
-    rendered: [String; 5],
-}
-
-impl PromptRoute {
+    /// Whether the tool is listed to that principal: what somebody may never call is not.
     #[must_use]
-    pub fn listed(&self, revision: Revision) -> &str {
-        &self.rendered[revision as usize]
+    pub fn visible_to(&self, principal: &Principal) -> bool {
+        self.ruling.lists_to(principal)
     }
-}
 
-/// A configured regular expression: names that match lead to another name, built from its captures.
-#[derive(Clone, Debug)]
-pub struct Pattern {
-    pub pattern: Regex,
-    /// The routed name, with `$1` or `$name` for captures.
-    pub to: String,
-}
-
-/// The configured further names of tools.
-#[derive(Clone, Debug, Default)]
-pub struct Aliases {
-    /// What a name begins with, and the provider that the rest is a tool of.
-    pub prefixes: Vec<(String, String)>,
-    pub patterns: Vec<Pattern>,
-}
-
-impl Aliases {
+    /// The input schema, compiled when it is first needed. Network `$ref`s are never followed.
+    ///
     /// # Errors
-    /// [`RouteError::Pattern`]
-    pub fn new(config: &RoutesConfig) -> Result<Self, RouteError> {
-        let patterns = config.patterns.iter().map(|(pattern, to)| {
-            // The whole name must match: a pattern that fits somewhere in a name is almost never meant.
-            let compiled = Regex::new(&format!("^(?:{pattern})$"))
-                .map_err(|e| RouteError::Pattern { pattern: pattern.clone(), reason: e.to_string() })?;
-            Ok(Pattern { pattern: compiled, to: to.clone() })
-        });
-        Ok(Self { prefixes: config.prefixes.clone(), patterns: patterns.collect::<Result<_, _>>()? })
+    /// `TOOL_EXECUTION_ERROR` for a schema that is none; it concerns nobody but who calls the tool.
+    pub fn input(&self) -> Result<&jsonschema::Validator, McpError> {
+        self.input.get_or_init(|| compile(&self.def)).as_ref().map_err(|reason| {
+            let message = format!("the input schema of {} cannot be used: {reason}", self.name);
+            McpError::new(ErrorKind::ToolExecution, message).with("tool", self.name.clone())
+        })
     }
+
+    /// What decides whether the list that it stands in has changed.
+    fn identify(&self, hasher: &mut DefaultHasher) {
+        self.name.hash(hasher);
+        self.pending.is_some().hash(hasher);
+        self.ruling.fixed().map(|decision| decision.verdict as u8).hash(hasher);
+        match &self.def.raw {
+            Some(raw) => raw.get().hash(hasher),
+            None => self.listed(Revision::MODERN).hash(hasher),
+        }
+    }
+}
+
+fn compile(def: &ToolDef) -> Result<jsonschema::Validator, String> {
+    let options = jsonschema::options().should_validate_formats(true);
+    // An upstream may write in another dialect and say so; 2020-12 is what is meant where nothing is said
+    // (2025-11-25/basic/index#json-schema-usage).
+    let options = if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
+    options.build(&def.input_schema).map_err(|e| e.to_string().chars().take(500).collect())
 }
 
 /// Why a table cannot be built; the old one stays.
@@ -96,19 +109,46 @@ pub enum RouteError {
     Schema { provider: String, tool: String, reason: String },
 }
 
+/// Names that lead to a tool by a detour are remembered up to this number and this length.
+const REMEMBERED: usize = 4096;
+const REMEMBERED_LEN: usize = 256;
+
+/// The generations in which each list last changed: cursors name them, so that a page is never counted in another list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    pub tools: u64,
+    pub prompts: u64,
+    /// Of what upstreams list, and of all templates.
+    pub resources: u64,
+}
+
 /// See the module's page.
 pub struct RouteTable {
-    /// Rises with every table; cursors name it.
+    /// Rises with every table.
     pub generation: u64,
+    pub versions: Versions,
     providers: Vec<Arc<dyn Provider>>,
-    tools: HashMap<String, Arc<ToolRoute>>,
-    /// In listing order: by provider, then as the provider lists them. Stable across restarts.
-    tool_order: Vec<Arc<ToolRoute>>,
-    prompts: HashMap<String, Arc<PromptRoute>>,
-    prompt_order: Vec<Arc<PromptRoute>>,
-    templates: Vec<ResourceTemplateDef>,
-    schemes: Vec<(String, Arc<dyn Provider>)>,
+    tools: Settled<ToolRoute>,
+    prompts: Settled<PromptRoute>,
+    pub(super) resources: Resources,
     aliases: Aliases,
+    warnings: Warnings,
+    /// Of each list, to tell whether it has changed.
+    prints: [u64; 3],
+    detours: RwLock<HashMap<String, Arc<ToolRoute>>>,
+}
+
+/// What a table is built of.
+pub struct Build<'a> {
+    pub providers: &'a [Arc<dyn Provider>],
+    pub policy: &'a Policy,
+    pub aliases: &'a Aliases,
+    /// The schema of the answer of a call that waits for a person.
+    pub pending: &'a Arc<Value>,
+    /// The table that this one takes the place of.
+    pub previous: Option<&'a RouteTable>,
+    /// Two providers that claim one name are an error. Else the one that had it keeps it.
+    pub strict: bool,
 }
 
 impl RouteTable {
@@ -117,21 +157,22 @@ impl RouteTable {
     pub fn empty() -> Self {
         Self {
             generation: 0,
+            versions: Versions::default(),
             providers: Vec::new(),
-            tools: HashMap::new(),
-            tool_order: Vec::new(),
-            prompts: HashMap::new(),
-            prompt_order: Vec::new(),
-            templates: Vec::new(),
-            schemes: Vec::new(),
+            tools: Settled::default(),
+            prompts: Settled::default(),
+            resources: Resources::default(),
             aliases: Aliases::default(),
+            warnings: Warnings::default(),
+            prints: [0; 3],
+            detours: RwLock::default(),
         }
     }
 
-    /// Builds the table of these providers.
+    /// Builds the first table of these providers.
     ///
     /// # Errors
-    /// A name that two providers claim, or a schema that does not compile.
+    /// A name that two providers claim, or a module's schema that does not compile.
     pub fn build(
         generation: u64,
         providers: &[Arc<dyn Provider>],
@@ -139,79 +180,185 @@ impl RouteTable {
         aliases: &Aliases,
         pending: &Value,
     ) -> Result<Self, RouteError> {
-        let mut table = Self { generation, providers: providers.to_vec(), aliases: aliases.clone(), ..Self::empty() };
-        for provider in providers {
-            for def in provider.tools() {
-                let route = tool_route(provider, def, policy, pending)?;
-                if let Some(other) = table.tools.insert(route.name.clone(), route.clone()) {
-                    return Err(collision("a tool", &route.name, &other.provider, provider));
+        let pending = &Arc::new(pending.clone());
+        let build = Build { providers, policy, aliases, pending, previous: None, strict: true };
+        Ok(Self { generation, ..Self::of(&build)? })
+    }
+
+    /// Builds the table after the previous one.
+    ///
+    /// # Errors
+    /// As [`RouteTable::build`]; collisions only where the build is strict.
+    pub fn of(build: &Build<'_>) -> Result<Self, RouteError> {
+        let Build { providers, policy, aliases, pending, previous, strict } = *build;
+        let rules = Rules { providers, aliases, strict };
+        let mut warnings = Warnings::default();
+        let (mut tools, mut prompts) = (Claims::new("a tool"), Claims::new("a prompt"));
+        for (index, provider) in providers.iter().enumerate() {
+            let offered = provider.tools();
+            ruling::observe(policy, provider, &offered);
+            for def in offered {
+                let Some(route) = tool_route(provider, def, policy, pending, &mut warnings)? else { continue };
+                let name = route.name.clone();
+                if !tools.add(index, name.clone(), route) {
+                    warnings.add(provider.name(), format!("the tool {name:?} is there twice: the first one counts"));
                 }
-                table.tool_order.push(route);
             }
             for def in provider.prompts() {
-                let rendered = Revision::ALL.map(|r| listing::prompt(&def, r));
-                let route = Arc::new(PromptRoute { provider: provider.clone(), def, rendered });
-                if let Some(other) = table.prompts.insert(route.def.name.clone(), route.clone()) {
-                    return Err(collision("a prompt", &route.def.name, &other.provider, provider));
+                let name = def.name.clone();
+                if !prompts.add(index, name.clone(), Arc::new(PromptRoute::new(provider.clone(), def))) {
+                    warnings.add(provider.name(), format!("the prompt {name:?} is there twice: the first one counts"));
                 }
-                table.prompt_order.push(route);
-            }
-            table.templates.extend(provider.resource_templates());
-            for scheme in provider.uri_schemes() {
-                if let Some((_, other)) = table.schemes.iter().find(|(s, _)| *s == scheme) {
-                    return Err(collision("resources", &scheme, other, provider));
-                }
-                table.schemes.push((scheme, provider.clone()));
             }
         }
+        let held = |name: &str| previous?.tools.by_name.get(name).map(|route| route.provider.name().to_owned());
+        let tools = tools.settle(&rules, held, &mut warnings)?;
+        let held = |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
+        let prompts = prompts.settle(&rules, held, &mut warnings)?;
+        let resources = Resources::build(&rules, previous, &mut warnings)?;
+        let mut table = Self {
+            generation: previous.map_or(1, |table| table.generation + 1),
+            providers: providers.to_vec(),
+            tools,
+            prompts,
+            resources,
+            aliases: aliases.clone(),
+            warnings,
+            ..Self::empty()
+        };
+        table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
+        table.prints = table.fingerprints();
+        let old = previous.map_or([0; 3], |table| table.prints);
+        let versions = previous.map(|table| table.versions).unwrap_or_default();
+        let version = |list: usize, before: u64| {
+            if table.prints[list] == old[list] { before } else { table.generation }
+        };
+        table.versions = Versions {
+            tools: version(0, versions.tools),
+            prompts: version(1, versions.prompts),
+            resources: version(2, versions.resources),
+        };
         Ok(table)
     }
 
-    /// Where a tool's name leads: the exact name, then `<provider>.<name>`, then the configured prefixes, then the
-    /// configured patterns; else nowhere.
+    fn fingerprints(&self) -> [u64; 3] {
+        let mut tools = DefaultHasher::new();
+        self.tools.order.iter().for_each(|route| route.identify(&mut tools));
+        let mut prompts = DefaultHasher::new();
+        for route in &self.prompts.order {
+            route.listed(Revision::MODERN).hash(&mut prompts);
+        }
+        let mut resources = DefaultHasher::new();
+        for route in self.resources.listed() {
+            route.listed(Revision::MODERN).hash(&mut resources);
+        }
+        for route in self.resources.templates() {
+            route.listed(Revision::MODERN).hash(&mut resources);
+        }
+        [tools, prompts, resources].map(|hasher| hasher.finish())
+    }
+
+    /// Where a tool's name leads: the exact name; then `<provider>.<name>`, the configured prefixes, categories and
+    /// patterns, and the fallback, each of which may name a tool as its server does; else nowhere.
     #[must_use]
     pub fn tool(&self, name: &str) -> Option<Arc<ToolRoute>> {
-        if let Some(route) = self.tools.get(name) {
-            return Some(route.clone());
+        if let Some(route) = self.tools.by_name.get(name) {
+            return Some(self.best(route));
         }
-        if let Some((provider, rest)) = name.split_once('.')
-            && let Some(route) = self.tools.get(rest).filter(|r| r.provider.name() == provider)
-        {
-            return Some(route.clone());
+        if let Some(route) = self.detours.read().get(name) {
+            return Some(self.best(route));
         }
-        let by_prefix = self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
-            let rest = name.strip_prefix(prefix.as_str())?;
-            self.tools.get(rest).filter(|route| route.provider.name() == provider)
-        });
-        let found = by_prefix.or_else(|| {
+        let route = self.detour(name)?;
+        // Names that lead nowhere are not remembered: anybody can make those up.
+        if name.len() <= REMEMBERED_LEN {
+            let mut detours = self.detours.write();
+            if detours.len() < REMEMBERED {
+                detours.insert(name.to_owned(), route.clone());
+            }
+        }
+        Some(self.best(&route))
+    }
+
+    fn detour(&self, name: &str) -> Option<Arc<ToolRoute>> {
+        let by_provider = || {
+            self.providers.iter().find_map(|provider| {
+                let own = name.strip_prefix(provider.name())?.strip_prefix('.')?;
+                self.tool_of(provider, own)
+            })
+        };
+        let by_prefix = || {
+            self.aliases.prefixes.iter().find_map(|(prefix, provider)| {
+                let own = name.strip_prefix(prefix.as_str())?;
+                self.tool_of(self.provider(provider)?, own)
+            })
+        };
+        let by_category = || {
+            self.aliases.categories.iter().find_map(|category| {
+                let own = category.own(name)?;
+                self.tool_of(self.provider(&category.provider)?, &own)
+            })
+        };
+        let by_pattern = || {
             self.aliases.patterns.iter().find_map(|pattern| {
                 let captures = pattern.pattern.captures(name)?;
                 let mut to = String::new();
                 captures.expand(&pattern.to, &mut to);
-                self.tools.get(&to)
+                self.tools.by_name.get(&to).cloned()
             })
-        });
-        found.cloned()
+        };
+        let by_fallback = || self.tool_of(self.provider(self.aliases.fallback.as_deref()?)?, name);
+        by_provider().or_else(by_prefix).or_else(by_category).or_else(by_pattern).or_else(by_fallback)
+    }
+
+    /// A provider's tool, by its own name or by that which clients use.
+    fn tool_of(&self, provider: &Arc<dyn Provider>, own: &str) -> Option<Arc<ToolRoute>> {
+        let prefix = provider.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
+        let exposed = (!prefix.is_empty()).then(|| format!("{prefix}{own}"));
+        exposed.and_then(|name| self.served_by(&name, provider.name())).or_else(|| self.served_by(own, provider.name()))
+    }
+
+    /// The tool of that name at that provider, whoever else serves it.
+    fn served_by(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
+        let first = self.tools.by_name.get(name)?;
+        let others = self.tools.others.get(name).into_iter().flatten();
+        std::iter::once(first).chain(others).find(|route| route.provider.name() == provider).cloned()
+    }
+
+    /// Of several that serve one name, the first that can be reached.
+    fn best(&self, route: &Arc<ToolRoute>) -> Arc<ToolRoute> {
+        if self.tools.others.is_empty() || is_up(&route.provider) {
+            return route.clone();
+        }
+        // By an alias that names its provider, one comes here that is not the first: then it alone is meant.
+        let first = self.tools.by_name.get(&route.name).is_some_and(|first| Arc::ptr_eq(first, route));
+        let others = self.tools.others.get(&route.name).filter(|_| first);
+        others.into_iter().flatten().find(|other| is_up(&other.provider)).unwrap_or(route).clone()
     }
 
     #[must_use]
     pub fn tools(&self) -> &[Arc<ToolRoute>] {
-        &self.tool_order
+        &self.tools.order
     }
 
     #[must_use]
     pub fn prompt(&self, name: &str) -> Option<Arc<PromptRoute>> {
-        self.prompts.get(name).cloned()
+        self.prompts.by_name.get(name).cloned()
     }
 
     #[must_use]
     pub fn prompts(&self) -> &[Arc<PromptRoute>] {
-        &self.prompt_order
+        &self.prompts.order
+    }
+
+    /// Those that upstreams list; modules are asked each time.
+    #[must_use]
+    pub fn resources(&self) -> &[Arc<ResourceRoute>] {
+        self.resources.listed()
     }
 
     #[must_use]
-    pub fn templates(&self) -> &[ResourceTemplateDef] {
-        &self.templates
+    pub fn templates(&self) -> &[Arc<TemplateRoute>] {
+        self.resources.templates()
     }
 
     #[must_use]
@@ -219,59 +366,90 @@ impl RouteTable {
         &self.providers
     }
 
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Option<&Arc<dyn Provider>> {
+        self.providers.iter().find(|provider| provider.name() == name)
+    }
+
     /// The provider that answers for a URI or a URI template.
     #[must_use]
     pub fn resource(&self, uri: &str) -> Option<Arc<dyn Provider>> {
-        self.schemes.iter().find(|(scheme, _)| uri.starts_with(scheme.as_str())).map(|(_, p)| p.clone())
+        self.resources.find(uri).cloned()
+    }
+
+    /// What is wrong with what a provider offers: definitions that are left out, names that clients refuse.
+    #[must_use]
+    pub fn warnings(&self, provider: &str) -> Vec<String> {
+        self.warnings.of(provider)
+    }
+
+    #[must_use]
+    pub fn has_upstreams(&self) -> bool {
+        self.providers.iter().any(|provider| provider.upstream().is_some())
+    }
+
+    /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
+    #[must_use]
+    pub fn varies_by_principal(&self) -> bool {
+        self.tools().iter().any(|route| route.ruling.fixed().is_none())
+    }
+
+    /// Every upstream was reached: nothing is missing in the lists only because it is early.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.providers.iter().all(is_up)
     }
 }
 
+fn is_up(provider: &Arc<dyn Provider>) -> bool {
+    provider.upstream().is_none_or(|upstream| upstream.negotiated().is_some())
+}
+
+/// `None` for a tool that must not be offered; the warning says why.
 fn tool_route(
     provider: &Arc<dyn Provider>,
     def: ToolDef,
     policy: &Policy,
-    pending: &Value,
-) -> Result<Arc<ToolRoute>, RouteError> {
-    let input = jsonschema::options()
-        .with_draft(jsonschema::Draft::Draft202012)
-        .should_validate_formats(true)
-        .build(&def.input_schema)
-        .map_err(|e| RouteError::Schema {
-            provider: provider.name().to_owned(),
-            tool: def.name.clone(),
-            reason: e.to_string(),
-        })?;
-    let verdict = policy.decide(&def);
-    let pending = (verdict == Verdict::Review).then_some(pending);
-    let rendered = Revision::ALL.map(|r| listing::tool(&def, &def.name, pending, r));
-    let hash = canonical_hash(&serde_json::json!({
-        "name": def.name, "description": def.description, "inputSchema": def.input_schema,
-        "annotations": def.annotations,
-    }));
-    let param_headers = x_mcp_headers(&def.input_schema).map_err(|reason| RouteError::Schema {
-        provider: provider.name().to_owned(),
-        tool: def.name.clone(),
-        reason,
-    })?;
-    Ok(Arc::new(ToolRoute {
+    pending: &Arc<Value>,
+    warnings: &mut Warnings,
+) -> Result<Option<Arc<ToolRoute>>, RouteError> {
+    let fault =
+        |reason: String| RouteError::Schema { provider: provider.name().to_owned(), tool: def.name.clone(), reason };
+    let upstream = provider.upstream();
+    let param_headers = match (x_mcp_headers(&def.input_schema), upstream) {
+        (Ok(headers), _) => headers,
+        (Err(reason), None) => return Err(fault(reason)),
+        // Clients must not use such a tool (2026-07-28/server/tools, `x-mcp-header`), and this is one.
+        (Err(reason), Some(upstream)) if upstream.negotiated().is_some_and(|n| n.revision.era() == Era::Modern) => {
+            warnings.add(provider.name(), format!("the tool {:?} is left out: {reason}", def.name));
+            return Ok(None);
+        }
+        // To a server of the handshake era the annotation means nothing.
+        (Err(_), Some(_)) => Vec::new(),
+    };
+    if let Some(reason) = upstream.and_then(|_| names::refused_by_clients(&def.name)) {
+        warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
+    }
+    let input = OnceLock::new();
+    if def.raw.is_none() {
+        // A module's schema is ours, and must be right from the start.
+        input.get_or_init(|| compile(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
+    }
+    let hash = ruling::definition_hash(&def);
+    let (standing, ruling) = ruling::ruling(policy, provider, &def, &hash);
+    let pending = ruling.may_review().then(|| pending.clone());
+    Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
         provider: provider.clone(),
         def,
         hash,
-        input,
-        verdict,
+        standing,
+        ruling,
         param_headers,
-        rendered,
-    }))
-}
-
-fn collision(what: &'static str, name: &str, first: &Arc<dyn Provider>, second: &Arc<dyn Provider>) -> RouteError {
-    RouteError::Collision {
-        what,
-        name: name.to_owned(),
-        first: first.name().to_owned(),
-        second: second.name().to_owned(),
-    }
+        pending,
+        input,
+        rendered: Rendered::default(),
+    })))
 }
 
 /// The published snapshot: loading it costs some ten nanoseconds and no hop.
@@ -282,12 +460,11 @@ pub struct Directory(pub Arc<Published>);
 
 impl ProviderDirectory for Directory {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
-        self.0.load().providers.iter().find(|p| p.name() == name).cloned()
+        self.0.load().provider(name).cloned()
     }
 
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
-        let table = self.0.load();
-        table.tools.get(tool).filter(|r| r.provider.name() == provider).map(|r| r.hash.clone())
+        self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
     }
 }
 
@@ -295,7 +472,7 @@ impl ProviderDirectory for Directory {
 mod tests {
     use super::*;
     use crate::{
-        config::{PolicyConfig, PolicyDefault, TrackerConfig},
+        config::{PolicyDefault, RoutesConfig, TrackerConfig},
         providers::tracker::Tracker,
     };
 
@@ -308,7 +485,7 @@ mod tests {
             people: Vec::new(),
         };
         let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites });
+        let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
         let aliases = Aliases::new(routes).unwrap();
         (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
     }
@@ -323,6 +500,7 @@ mod tests {
             prefixes: pairs(&[("pm_", "tracker"), ("x_", "nobody")]),
             // The first would shadow an exact name and a prefix if the order were another.
             patterns: pairs(&[("get_issue|pm_get_issue", "delete_issue"), ("jira_(.*)", "$1")]),
+            ..RoutesConfig::default()
         };
         let (table, _dir) = table(&routes);
         let leads = |name: &str| table.tool(name).map(|route| route.name.clone());
@@ -352,7 +530,7 @@ mod tests {
             people: Vec::new(),
         };
         let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::Allow });
+        let policy = Policy::new(&PolicyDefault::Allow.into());
         let twice = [tracker.clone(), tracker];
         let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
         assert!(
@@ -362,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_is_none_is_an_error_that_names_it() {
-        let routes = RoutesConfig { prefixes: vec![], patterns: pairs(&[("(", "x")]) };
+        let routes = RoutesConfig { patterns: pairs(&[("(", "x")]), ..RoutesConfig::default() };
         assert!(matches!(Aliases::new(&routes), Err(RouteError::Pattern { pattern, .. }) if pattern == "("));
     }
 }

@@ -37,6 +37,7 @@ mod provider;
 pub mod received;
 mod registry;
 pub mod server;
+pub mod sse;
 pub mod status;
 mod subscriptions;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub(crate) mod testing;
 mod tests;
 mod timeouts;
 mod watched;
+pub mod ws;
 
 pub use backoff::Backoff;
 pub use caller::{Caller, ClientCapabilities};

@@ -7,11 +7,15 @@ use parking_lot::Mutex;
 use futures_util::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use super::offered::Offered;
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, RpcError, UpstreamNotification,
-    UpstreamRequest,
+    Catalog, Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, RpcError, Upstream,
+    UpstreamNotification, UpstreamRequest,
 };
-use crate::protocol::{Era, Revision};
+use crate::{
+    config::UpstreamConfig,
+    protocol::{Era, Revision},
+};
 
 /// Keeps what it hears.
 #[derive(Default)]
@@ -155,4 +159,23 @@ pub fn result(json: &str) -> Result<Response, LinkError> {
 pub fn error(code: i64, data: Option<&str>) -> Result<Response, LinkError> {
     let data = data.map(|data| serde_json::from_str(data).unwrap());
     Ok(Response::Error(RpcError { code, message: "no".to_owned(), data, status: None }))
+}
+
+/// An upstream that offers this and was never connected.
+pub fn stocked(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog) -> Arc<Upstream> {
+    let upstream = Upstream::new(Arc::new(config), Vec::new());
+    restock(&upstream, catalog);
+    upstream.negotiated.store(Some(Arc::new(negotiated)));
+    upstream
+}
+
+/// It offers something else now.
+pub fn restock(upstream: &Upstream, catalog: Catalog) {
+    upstream.offered.store(Arc::new(Offered::build(&upstream.config, &upstream.names, &catalog)));
+    upstream.catalog.store(Arc::new(catalog));
+}
+
+/// What it is to tell of.
+pub fn watched(upstream: &Upstream) -> Vec<String> {
+    upstream.watched.uris().into_iter().collect()
 }

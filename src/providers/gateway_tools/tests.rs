@@ -95,6 +95,7 @@ impl Fixture {
             tool_hash: "sha256:tool".into(),
             arguments: Arc::from(arguments),
             preview,
+            review: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::{CacheHint, Reply};
 use crate::{
-    config::PolicyDefault,
     gateway::Gateway,
-    protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params},
+    protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params, splice},
+    reload::diff::default_name,
+    router::RouteTable,
     session::{ClientFacts, exchange::Exchange},
 };
 
@@ -24,15 +25,44 @@ withdraw it with `withdraw_change` if you no longer want it.";
 #[must_use]
 pub fn capabilities(revision: Revision) -> Value {
     let mut out = json!({
-        "tools": {},
+        "tools": { "listChanged": true },
         "resources": { "subscribe": true, "listChanged": true },
-        "prompts": {},
+        "prompts": { "listChanged": true },
         "logging": {},
     });
     if revision.rules().completions_capability {
         out["completions"] = json!({});
     }
     out
+}
+
+/// Extensions that take more than to be passed on: declaring one is for who serves it.
+const SERVED_HERE: &[&str] = &["io.modelcontextprotocol/tasks"];
+
+/// The gateway's capabilities as JSON text, with what it does not know and yet passes on: extensions and experimental
+/// capabilities that both the client and an upstream declare. Of several upstreams the first one's words count.
+fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
+    let own = capabilities(revision).to_string();
+    let mut members = Vec::new();
+    for kind in ["experimental", "extensions"] {
+        let Some(declared) = edit::member(client, kind) else { continue };
+        let mut shared: Vec<(String, String)> = Vec::new();
+        for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
+            let offered = edit::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
+            for theirs in edit::members(offered) {
+                let known = SERVED_HERE.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
+                if !known && edit::members(declared).any(|ours| ours.key == theirs.key) {
+                    shared.push((theirs.key.into_owned(), theirs.value.to_owned()));
+                }
+            }
+        }
+        if !shared.is_empty() {
+            let shared: Vec<_> = shared.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            members.push((kind, splice::add_members("{}", &shared)));
+        }
+    }
+    let members: Vec<_> = members.iter().map(|(kind, text)| (*kind, text.as_str())).collect();
+    splice::add_members(&own, &members)
 }
 
 /// The gateway's name and version; newer revisions also have a title and a description.
@@ -61,21 +91,25 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
     }));
     let result = json!({
         "protocolVersion": revision.as_str(),
-        "capabilities": capabilities(revision),
         "serverInfo": server_info(revision),
         "instructions": INSTRUCTIONS,
     });
-    Ok(Reply { revision: Some(revision), ..Reply::new(result.to_string()) })
+    let table = exchange.gateway.routes.load();
+    let capabilities = capabilities_with(&table, revision, params.capabilities.get());
+    let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
+    Ok(Reply { revision: Some(revision), ..Reply::new(result) })
 }
 
 /// 2026-07-28/server/discover.
-pub fn discover(_: &Exchange) -> Reply {
+pub fn discover(exchange: &Exchange) -> Reply {
     let result = json!({
         "supportedVersions": negotiate::supported(Some(Era::Modern)),
-        "capabilities": capabilities(Revision::MODERN),
         "instructions": INSTRUCTIONS,
     });
-    Reply::new(result.to_string()).cached(CacheHint::STATIC)
+    let table = exchange.gateway.routes.load();
+    let capabilities = capabilities_with(&table, Revision::MODERN, &exchange.facts.capabilities);
+    let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
+    Reply::new(result).cached(CacheHint::of_list(&table))
 }
 
 /// 2025-11-25/server/utilities/logging.
@@ -128,18 +162,9 @@ pub fn info_of(gateway: &Gateway) -> Value {
         "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
-        "policy": policy_name(gateway.config.policy.default),
+        "policy": default_name(gateway.reloads.config().policy.default),
         "uptimeSeconds": gateway.started.elapsed().as_secs(),
     })
-}
-
-const fn policy_name(default: PolicyDefault) -> &'static str {
-    match default {
-        PolicyDefault::Allow => "allow",
-        PolicyDefault::ReviewWrites => "review_writes",
-        PolicyDefault::ReviewAll => "review_all",
-        PolicyDefault::Deny => "deny",
-    }
 }
 
 /// Our own `info/server`.

@@ -3,6 +3,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::Reply;
@@ -14,7 +15,8 @@ use crate::{
         params::{self, keys},
     },
     router::{
-        actor::{Listen, Unlisten},
+        actor::{Acknowledge, Listen, Unlisten},
+        resources::can_subscribe,
         subscribers::{ListenFilter, ListenSink},
     },
     session::exchange::{Exchange, Related},
@@ -26,11 +28,11 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
     let gateway = &exchange.gateway;
     let _slot = gateway.long_lived(&exchange.identity.principal)?;
     let table = gateway.routes.load();
-    let uris: HashSet<String> = params
-        .notifications
+    let asked = params.notifications;
+    let uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
-        .filter(|uri| table.resource(uri).is_some())
+        .filter(|uri| table.resource(uri).is_some_and(|provider| can_subscribe(&provider)))
         .map(std::borrow::Cow::into_owned)
         .collect();
     let max = gateway.config.limits.max_subscriptions;
@@ -38,7 +40,12 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
     drop(table);
-    let filter = ListenFilter { resources_list_changed: params.notifications.resources_list_changed, uris };
+    let filter = ListenFilter {
+        tools_list_changed: asked.tools_list_changed,
+        prompts_list_changed: asked.prompts_list_changed,
+        resources_list_changed: asked.resources_list_changed,
+        uris,
+    };
     let related = exchange.related.clone();
     // A listener that does not read loses its stream: it learns of the loss when it opens another.
     let deaf = CancellationToken::new();
@@ -52,12 +59,16 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
             sent
         })
     };
-    let key = gateway
-        .router
-        .send(Listen { id: request.id.clone(), filter, sink })
-        .await
-        .map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+    let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
+    let (key, resources) = gateway.router.send(Listen { id: request.id.clone(), filter, sink }).await.map_err(gone)?;
     let _open = Open { gateway: gateway.clone(), key };
+    // What the client does once it is acknowledged may already be what it wants to hear of.
+    let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
+    let refused = tokio::select! {
+        refused = join_all(watched) => refused.into_iter().flatten().collect(),
+        () = cancel.cancelled() => Vec::new(),
+    };
+    gateway.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
     tokio::select! {
         () = gateway.shutdown.cancelled() => {
             // On a shared channel the teardown is told as a cancellation too

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use crate::{
     gateway::Gateway,
-    policy::Verdict,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, method::Method, params, splice},
+    router::RouteTable,
 };
 
 /// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
@@ -32,6 +32,23 @@ impl CacheHint {
     pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
     /// Live data.
     pub const LIVE: Self = Self { ttl_ms: 0, public: false };
+
+    /// Lists of what providers offer. Upstreams may change theirs at any time, and while one was never reached, what
+    /// it offers is missing.
+    #[must_use]
+    pub fn of_list(table: &RouteTable) -> Self {
+        match (table.has_upstreams(), table.is_complete()) {
+            (false, _) => Self::STATIC,
+            (true, true) => Self { ttl_ms: 5_000, public: true },
+            (true, false) => Self { ttl_ms: 0, public: true },
+        }
+    }
+
+    /// `tools/list`, which leaves out what a principal may not call.
+    #[must_use]
+    pub fn of_tools(table: &RouteTable) -> Self {
+        Self { public: !table.varies_by_principal(), ..Self::of_list(table) }
+    }
 }
 
 /// The result of a request.
@@ -158,7 +175,7 @@ pub fn is_shareable_read(gateway: &Gateway, request: &Request<'_>) -> bool {
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
             gateway.routes.load().tool(&call.name).is_some_and(|route| {
-                route.verdict == Verdict::Allow && route.def.annotations.read_only_hint && !route.def.long_running
+                route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })
         }),
         _ => false,

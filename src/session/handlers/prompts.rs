@@ -1,26 +1,38 @@
 //! Prompts, and completion of their arguments and of resource templates.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
-    bridge::{self, request::Subject, uris},
-    protocol::{ErrorKind, McpError, envelope::Request, params},
+    bridge::{self, request::Subject},
+    protocol::{ErrorKind, McpError, edit as raw, envelope::Request, params},
     providers::CompletionRef,
     session::exchange::Exchange,
+    upstream::Upstream,
 };
 
 /// Values at most (2025-11-25/server/utilities/completion).
 const MAX_VALUES: usize = 100;
 
+/// No suggestions.
+const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
+
 /// `prompts/list`.
 pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
-    let prompts = table.prompts().iter().map(|route| route.listed(exchange.revision()));
-    let json = page("prompts", prompts, params.cursor.as_deref(), table.generation)?;
-    Ok(Reply::new(json).cached(CacheHint::STATIC))
+    let revision = exchange.revision();
+    let json = page(
+        "prompts",
+        table.prompts(),
+        |route| route.listed(revision),
+        params.cursor.as_deref(),
+        table.versions.prompts,
+    )?;
+    Ok(Reply::new(json).cached(CacheHint::of_list(&table)))
 }
 
 /// `prompts/get`.
@@ -28,7 +40,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = exchange.gateway.routes.load().prompt(&params.name).ok_or_else(|| not_found(&params.name))?;
     if let Some(upstream) = route.provider.upstream() {
-        let own = uris::own_name(&upstream.config, &route.def.name);
+        let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
         let verb = bridge::Verb::Prompt;
         let call = bridge::Call {
             exchange,
@@ -80,8 +92,11 @@ pub async fn complete(
     let Some((provider, reference)) = target else {
         // Completion only ever helps somebody type: for what does not exist there is nothing to suggest, and the
         // specification's -32602 for it is a SHOULD that its own test suite does not follow.
-        return Ok(Reply::new(r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#.into()));
+        return Ok(Reply::new(NOTHING.into()));
     };
+    if let Some(upstream) = provider.upstream() {
+        return complete_upstream(exchange, request, upstream).await;
+    }
     let context = exchange.call_context(cancel.clone(), None);
     let given: &Map<String, Value> = &params.context.arguments;
     let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
@@ -94,6 +109,35 @@ pub async fn complete(
         out["total"] = total.into();
     }
     Ok(Reply::new(json!({ "completion": out }).to_string()))
+}
+
+/// The upstream completes its own prompts and templates.
+async fn complete_upstream(
+    exchange: &Exchange,
+    request: &Request<'_>,
+    upstream: &Arc<Upstream>,
+) -> Result<Reply, McpError> {
+    // Servers without completions are asked in vain (2025-11-25/server/utilities/completion#capabilities); the
+    // capability is younger than the method.
+    let knows = upstream.negotiated().is_none_or(|negotiated| {
+        !negotiated.revision.rules().completions_capability
+            || raw::member(negotiated.capabilities.get(), "completions").is_some()
+    });
+    if !knows {
+        return Ok(Reply::new(NOTHING.into()));
+    }
+    let own = request.params.map(|params| upstream.names.own_params(params));
+    let reference = own.as_ref().and_then(|params| raw::member(params.get(), "ref")).unwrap_or("{}");
+    let call = bridge::Call {
+        exchange,
+        upstream,
+        verb: bridge::Verb::Complete,
+        subject: Subject::Reference(reference),
+        uri: None,
+        params: request.params,
+        headers: &[],
+    };
+    bridge::call(call).await
 }
 
 fn not_found(name: &str) -> McpError {

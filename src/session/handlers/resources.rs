@@ -1,15 +1,18 @@
 //! Resources: lists, templates, reading, and the handshake era's subscriptions.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
-    bridge::{self, request::Subject, uris},
-    protocol::{ErrorKind, McpError, envelope::Request, params},
+    bridge::{self, request::Subject},
+    protocol::{ErrorKind, McpError, Revision, envelope::Request, params},
     router::{
         actor::{Subscribe, Unsubscribe},
         listing,
+        rendered::ResourceRoute,
     },
     session::exchange::Exchange,
 };
@@ -17,30 +20,56 @@ use crate::{
 /// Bytes of a URI that is remembered.
 const MAX_URI: usize = 8192;
 
-/// `resources/list`: what all providers have, in their order.
+/// `resources/list`: what all providers have, in their order. Modules are asked; what upstreams have is known.
 pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load_full();
+    let revision = exchange.revision();
     let context = exchange.call_context(cancel.clone(), None);
-    let mut items = Vec::new();
+    let mut items: Vec<Item<'_>> = Vec::new();
+    let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
+        if provider.upstream().is_some() {
+            while let Some(route) = known.next_if(|route| Arc::ptr_eq(&route.provider, provider)) {
+                items.push(Item::Known(route));
+            }
+            continue;
+        }
         match exchange.gateway.in_time(provider.resources(&context)).await {
-            Ok(resources) => items.extend(resources.iter().map(|r| listing::resource(r, exchange.revision()))),
+            Ok(resources) => items.extend(resources.iter().map(|r| Item::Live(listing::resource(r, revision)))),
             // One bad provider never spoils the others.
             Err(error) => tracing::warn!(provider = provider.name(), %error, "resources left out of a list"),
         }
     }
-    let json = page("resources", items.iter().map(String::as_str), params.cursor.as_deref(), table.generation)?;
+    let json =
+        page("resources", &items, |item| item.text(revision), params.cursor.as_deref(), table.versions.resources)?;
     Ok(Reply::new(json).cached(CacheHint::LIVE))
+}
+
+/// One entry of the list.
+enum Item<'a> {
+    Live(String),
+    Known(&'a ResourceRoute),
+}
+
+impl Item<'_> {
+    fn text(&self, revision: Revision) -> &str {
+        match self {
+            Self::Live(text) => text,
+            Self::Known(route) => route.listed(revision),
+        }
+    }
 }
 
 /// `resources/templates/list`.
 pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
-    let items: Vec<String> = table.templates().iter().map(|t| listing::template(t, exchange.revision())).collect();
-    let json = page("resourceTemplates", items.iter().map(String::as_str), params.cursor.as_deref(), table.generation)?;
-    Ok(Reply::new(json).cached(CacheHint::STATIC))
+    let revision = exchange.revision();
+    let cursor = params.cursor.as_deref();
+    let json =
+        page("resourceTemplates", table.templates(), |route| route.listed(revision), cursor, table.versions.resources)?;
+    Ok(Reply::new(json).cached(CacheHint::of_list(&table)))
 }
 
 /// `resources/read`.
@@ -48,7 +77,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
     let params: params::ReadResource<'_> = params::parse(request.params)?;
     let provider = exchange.gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
     if let Some(upstream) = provider.upstream() {
-        let own = uris::own_uri(&upstream.config, &params.uri);
+        let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
         let verb = bridge::Verb::Resource;
         let uri = Some(params.uri.as_ref());
         let call = bridge::Call {
@@ -78,8 +107,21 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
     if !exchange.session.subscribe(&params.uri, max) {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
-    let subscribe = Subscribe { session: exchange.session.clone(), uri: params.uri.into_owned() };
-    gateway.router.send(subscribe).await.map_err(|_| gone())?;
+    let session = exchange.session.clone();
+    let subscribe = Subscribe { session: session.clone(), uri: params.uri.to_string() };
+    let ready = gateway.router.send(subscribe).await.map_err(|_| gone())?;
+    if let Some(ready) = ready
+        && let Err(error) = ready.await
+    {
+        // Its server does not tell of changes: then there is no subscription.
+        session.unsubscribe(&params.uri);
+        gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
+        return Err(error);
+    }
+    // The session may have ended while an upstream was asked, after its subscriptions were taken down.
+    if session.ended.is_cancelled() {
+        gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
+    }
     Ok(Reply::new("{}".into()))
 }
 

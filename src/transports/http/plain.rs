@@ -70,7 +70,10 @@ pub async fn tools(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRes
         return problem(error);
     }
     let table = gateway.routes.load();
-    let tools: Vec<&str> = table.tools().iter().map(|route| route.listed(REVISION)).collect();
+    let tools: Vec<&str> = {
+        let visible = table.tools().iter().filter(|route| route.visible_to(&identity.principal));
+        visible.map(|route| route.listed(REVISION)).collect()
+    };
     HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "application/json"))
         .body(format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
