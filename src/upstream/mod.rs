@@ -26,6 +26,7 @@ mod execute;
 pub mod handshake;
 mod held;
 pub mod http;
+mod lease;
 pub mod link;
 pub mod names;
 mod offered;
@@ -41,6 +42,8 @@ pub mod status;
 mod subscriptions;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 mod watched;
 pub mod ws;
