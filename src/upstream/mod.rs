@@ -33,7 +33,7 @@ mod offered;
 mod places;
 mod pool;
 mod preview;
-mod provider;
+pub(crate) mod provider;
 pub mod received;
 mod registry;
 pub mod server;
