@@ -259,7 +259,7 @@ async fn stderr_is_logged_without_secrets() {
     child.gone().await;
     until("a count", || written.text().contains("lines were left out")).await;
     let text = written.text();
-    assert!(text.contains("countersign::upstream") && text.contains("server=test"), "{text}");
+    assert!(text.contains("countersign::upstream") && text.contains("upstream=test"), "{text}");
     assert!(!text.contains("hunter2") && text.len() < 100_000);
     assert!(text.matches("chatter").count() < 1000);
 }

@@ -172,6 +172,8 @@ impl Mux {
     /// # Errors
     /// Why it is no message. Other requests are not harmed; one that it answers has failed.
     pub(super) fn receive(self: &Arc<Self>, line: &[u8]) -> Result<(), Cow<'static, str>> {
+        // Some write it at the start of their output (RFC 8259, section 8.1, lets readers ignore it).
+        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
         match envelope::parse(line, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
             Ok(Incoming::Single(message)) => self.take(message),
             Ok(Incoming::Batch(messages)) => {
