@@ -1,5 +1,7 @@
 //! Servers that are child processes, good ones and bad ones: what is said over their pipes.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
 #[path = "upstream_child/support.rs"]
 mod support;
 

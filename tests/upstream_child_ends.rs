@@ -1,5 +1,7 @@
 //! How servers that are child processes end, and that nothing of them is left, whoever dies first.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
 #[path = "upstream_child/support.rs"]
 mod support;
 
