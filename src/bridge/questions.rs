@@ -7,7 +7,7 @@ use crate::{
     config::UpstreamConfig,
     protocol::{
         Era, ErrorKind, McpError, Revision,
-        edit::{Op, edit, member, string},
+        edit::{Op, edit, member, members, string},
     },
     session::{Exchange, ask::AskError},
     upstream::{ClientCapabilities, RpcError},
@@ -17,15 +17,25 @@ pub const ELICITATION: &str = "elicitation/create";
 pub const SAMPLING: &str = "sampling/createMessage";
 pub const ROOTS: &str = "roots/list";
 
+/// The extension (SEP-2663).
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
 const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL: i64 = -32603;
 
-/// What a client can be asked for by this upstream: what it declared, its revision has and the configuration allows.
+/// What a client can be asked for by this upstream: what it declared, its revision has and the configuration allows; and
+/// whether that is less than it declared.
 #[must_use]
-pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> ClientCapabilities {
-    let mut can = ClientCapabilities::declared(&exchange.facts.capabilities);
+pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
+    let declared = ClientCapabilities::declared(&exchange.facts.capabilities);
+    let mut can = declared.clone();
     let revision = exchange.revision();
+    // Tasks are the gateway's own to keep: an upstream must not make some that nobody could ask for again.
+    if let Some(extensions) = can.extensions.as_deref().filter(|extensions| member(extensions, TASKS).is_some()) {
+        let rest = edit(extensions, &[(TASKS, Op::Drop)]);
+        can.extensions = (members(&rest).next().is_some()).then(|| rest.into());
+    }
     if revision < Revision::V2025_11_25 {
         can.elicitation_url = false;
         can.sampling_tools = false;
@@ -42,7 +52,8 @@ pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> ClientCapab
         can.sampling_tools = false;
         can.sampling_context = false;
     }
-    can
+    let less = can != declared;
+    (can, less)
 }
 
 /// Whether the question asks a person to open a URL.
