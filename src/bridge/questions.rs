@@ -7,7 +7,7 @@ use crate::{
     config::UpstreamConfig,
     protocol::{
         Era, ErrorKind, McpError, Revision,
-        edit::{Op, edit, member, members, string},
+        edit::{Op, edit, member, string},
     },
     session::{Exchange, ask::AskError},
     upstream::{ClientCapabilities, RpcError},
@@ -16,9 +16,6 @@ use crate::{
 pub const ELICITATION: &str = "elicitation/create";
 pub const SAMPLING: &str = "sampling/createMessage";
 pub const ROOTS: &str = "roots/list";
-
-/// The extension (SEP-2663).
-const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
@@ -31,11 +28,6 @@ pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapa
     let declared = ClientCapabilities::declared(&exchange.facts.capabilities);
     let mut can = declared.clone();
     let revision = exchange.revision();
-    // Tasks are the gateway's own to keep: an upstream must not make some that nobody could ask for again.
-    if let Some(extensions) = can.extensions.as_deref().filter(|extensions| member(extensions, TASKS).is_some()) {
-        let rest = edit(extensions, &[(TASKS, Op::Drop)]);
-        can.extensions = (members(&rest).next().is_some()).then(|| rest.into());
-    }
     if revision < Revision::V2025_11_25 {
         can.elicitation_url = false;
         can.sampling_tools = false;

@@ -98,10 +98,6 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
             edits.push((key, Op::Drop));
         }
     }
-    if draft.method == "tools/call" {
-        // Whoever declares no tasks ignores it (2025-11-25/basic/utilities/tasks), and the gateway declares none.
-        edits.push(("task", Op::Drop));
-    }
     let room = draft.params.len() + own.len() + 96 + draft.more.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
     let mut body = String::with_capacity(room + if let Meta::New(text) = &meta { text.len() } else { 0 });
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
@@ -269,7 +265,7 @@ mod tests {
 
     #[test]
     fn handshake_peers_pass_on_what_they_wrote() {
-        let text = r#"{"arguments":{ },"name":"é","_meta":{"k":1}, "tasks":{"ttl":1}}"#;
+        let text = r#"{"arguments":{ },"name":"é","_meta":{"k":1}, "task":{"ttl":1}}"#;
         let got = body(Revision::V2025_06_18, &draft(text, Speaker::default()));
         assert!(got.ends_with(&format!(r#""params":{text}}}"#)));
     }

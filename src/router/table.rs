@@ -15,17 +15,18 @@ use super::{
     listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
     resources::Resources,
+    ruling,
 };
 use crate::{
     auth::Principal,
-    policy::{Policy, Verdict},
+    policy::{Policy, Ruling, Standing},
     protocol::{
         Era, ErrorKind, McpError, Revision,
-        arguments::canonical_hash,
         param_headers::{ParamHeader, x_mcp_headers},
     },
     providers::{Provider, ProviderDirectory, ToolDef},
-    upstream::names,
+    telemetry::metrics::Breaker,
+    upstream::{names, server::Phase},
 };
 
 /// A tool as it is reached: its provider, its checked schema, and what policy says of it.
@@ -36,7 +37,10 @@ pub struct ToolRoute {
     pub def: ToolDef,
     /// `sha256:…` of the definition; part of every change, so that nobody approves one tool and runs another.
     pub hash: String,
-    pub verdict: Verdict,
+    /// What was said of this definition.
+    pub standing: Standing,
+    /// What the policy says of calls.
+    pub ruling: Ruling,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
     /// The schema of the answer of a call that waits for a person, where that can happen.
@@ -60,8 +64,8 @@ impl ToolRoute {
 
     /// Whether the tool is listed to that principal: what somebody may never call is not.
     #[must_use]
-    pub fn visible_to(&self, _: &Principal) -> bool {
-        self.verdict != Verdict::Deny
+    pub fn visible_to(&self, principal: &Principal) -> bool {
+        self.ruling.lists_to(principal)
     }
 
     /// The input schema, compiled when it is first needed. Network `$ref`s are never followed.
@@ -78,7 +82,8 @@ impl ToolRoute {
     /// What decides whether the list that it stands in has changed.
     fn identify(&self, hasher: &mut DefaultHasher) {
         self.name.hash(hasher);
-        (self.verdict as u8).hash(hasher);
+        self.pending.is_some().hash(hasher);
+        self.ruling.fixed().map(|decision| decision.verdict as u8).hash(hasher);
         match &self.def.raw {
             Some(raw) => raw.get().hash(hasher),
             None => self.listed(Revision::MODERN).hash(hasher),
@@ -191,7 +196,9 @@ impl RouteTable {
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (Claims::new("a tool"), Claims::new("a prompt"));
         for (index, provider) in providers.iter().enumerate() {
-            for def in provider.tools() {
+            let offered = provider.tools();
+            ruling::observe(policy, provider, &offered);
+            for def in offered {
                 let Some(route) = tool_route(provider, def, policy, pending, &mut warnings)? else { continue };
                 let name = route.name.clone();
                 if !tools.add(index, name.clone(), route) {
@@ -259,8 +266,9 @@ impl RouteTable {
         if let Some(route) = self.tools.by_name.get(name) {
             return Some(self.best(route));
         }
+        // A detour names a provider, or should lead to one and the same place.
         if let Some(route) = self.detours.read().get(name) {
-            return Some(self.best(route));
+            return Some(route.clone());
         }
         let route = self.detour(name)?;
         // Names that lead nowhere are not remembered: anybody can make those up.
@@ -270,7 +278,7 @@ impl RouteTable {
                 detours.insert(name.to_owned(), route.clone());
             }
         }
-        Some(self.best(&route))
+        Some(route)
     }
 
     fn detour(&self, name: &str) -> Option<Arc<ToolRoute>> {
@@ -318,15 +326,13 @@ impl RouteTable {
         std::iter::once(first).chain(others).find(|route| route.provider.name() == provider).cloned()
     }
 
-    /// Of several that serve one name, the first that can be reached.
-    fn best(&self, route: &Arc<ToolRoute>) -> Arc<ToolRoute> {
-        if self.tools.others.is_empty() || is_up(&route.provider) {
-            return route.clone();
+    /// Of several that serve one name, the first that can take calls.
+    fn best(&self, first: &Arc<ToolRoute>) -> Arc<ToolRoute> {
+        if self.tools.others.is_empty() || can_serve(&first.provider) {
+            return first.clone();
         }
-        // By an alias that names its provider, one comes here that is not the first: then it alone is meant.
-        let first = self.tools.by_name.get(&route.name).is_some_and(|first| Arc::ptr_eq(first, route));
-        let others = self.tools.others.get(&route.name).filter(|_| first);
-        others.into_iter().flatten().find(|other| is_up(&other.provider)).unwrap_or(route).clone()
+        let mut others = self.tools.others.get(&first.name).into_iter().flatten();
+        others.find(|other| can_serve(&other.provider)).unwrap_or(first).clone()
     }
 
     #[must_use]
@@ -377,6 +383,14 @@ impl RouteTable {
         self.warnings.of(provider)
     }
 
+    /// Somebody reads the lists: upstreams whose lists are older than they allow read them again in the background.
+    pub fn refresh(&self) {
+        self.providers
+            .iter()
+            .filter_map(|provider| provider.upstream())
+            .for_each(|upstream| upstream.refresh_if_stale());
+    }
+
     #[must_use]
     pub fn has_upstreams(&self) -> bool {
         self.providers.iter().any(|provider| provider.upstream().is_some())
@@ -385,7 +399,7 @@ impl RouteTable {
     /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
     #[must_use]
     pub fn varies_by_principal(&self) -> bool {
-        false
+        self.tools().iter().any(|route| route.ruling.fixed().is_none())
     }
 
     /// Every upstream was reached: nothing is missing in the lists only because it is early.
@@ -397,6 +411,14 @@ impl RouteTable {
 
 fn is_up(provider: &Arc<dyn Provider>) -> bool {
     provider.upstream().is_none_or(|upstream| upstream.negotiated().is_some())
+}
+
+fn can_serve(provider: &Arc<dyn Provider>) -> bool {
+    provider.upstream().is_none_or(|upstream| {
+        upstream.negotiated().is_some()
+            && !matches!(upstream.phase(), Phase::Down(_))
+            && upstream.breaker_state() != Breaker::Open
+    })
 }
 
 /// `None` for a tool that must not be offered; the warning says why.
@@ -429,18 +451,16 @@ fn tool_route(
         // A module's schema is ours, and must be right from the start.
         input.get_or_init(|| compile(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
-    let verdict = policy.decide(&def);
-    let pending = (verdict == Verdict::Review).then(|| pending.clone());
-    let hash = canonical_hash(&serde_json::json!({
-        "name": def.name, "description": def.description, "inputSchema": def.input_schema,
-        "annotations": def.annotations,
-    }));
+    let hash = ruling::definition_hash(&def);
+    let (standing, ruling) = ruling::ruling(policy, provider, &def, &hash);
+    let pending = ruling.may_review().then(|| pending.clone());
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
         provider: provider.clone(),
         def,
         hash,
-        verdict,
+        standing,
+        ruling,
         param_headers,
         pending,
         input,
@@ -462,81 +482,11 @@ impl ProviderDirectory for Directory {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
         self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
     }
+
+    fn has_tools(&self, provider: &str) -> bool {
+        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        config::{PolicyConfig, PolicyDefault, RoutesConfig, TrackerConfig},
-        providers::tracker::Tracker,
-    };
-
-    fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let config = TrackerConfig {
-            enabled: true,
-            workflow: std::collections::BTreeMap::new(),
-            sample_project: false,
-            people: Vec::new(),
-        };
-        let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites });
-        let aliases = Aliases::new(routes).unwrap();
-        (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
-    }
-
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
-    }
-
-    #[test]
-    fn exact_then_namespace_then_prefix_then_pattern_then_nowhere() {
-        let routes = RoutesConfig {
-            prefixes: pairs(&[("pm_", "tracker"), ("x_", "nobody")]),
-            // The first would shadow an exact name and a prefix if the order were another.
-            patterns: pairs(&[("get_issue|pm_get_issue", "delete_issue"), ("jira_(.*)", "$1")]),
-            ..RoutesConfig::default()
-        };
-        let (table, _dir) = table(&routes);
-        let leads = |name: &str| table.tool(name).map(|route| route.name.clone());
-        for (name, to) in [
-            ("get_issue", Some("get_issue")),
-            ("tracker.get_issue", Some("get_issue")),
-            ("pm_get_issue", Some("get_issue")),
-            ("jira_list_issues", Some("list_issues")),
-            ("my_jira_list_issues", None),
-            ("jira_nothing", None),
-            ("x_get_issue", None),
-            ("gateway.get_issue", None),
-            ("GET_ISSUE", None),
-            ("", None),
-        ] {
-            assert_eq!(leads(name).as_deref(), to, "{name}");
-        }
-    }
-
-    #[test]
-    fn two_providers_of_one_name_are_refused_and_both_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = TrackerConfig {
-            enabled: true,
-            workflow: std::collections::BTreeMap::new(),
-            sample_project: false,
-            people: Vec::new(),
-        };
-        let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyConfig { default: PolicyDefault::Allow });
-        let twice = [tracker.clone(), tracker];
-        let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
-        assert!(
-            matches!(&error, RouteError::Collision { first, second, .. } if first == "tracker" && second == "tracker")
-        );
-    }
-
-    #[test]
-    fn a_pattern_that_is_none_is_an_error_that_names_it() {
-        let routes = RoutesConfig { patterns: pairs(&[("(", "x")]), ..RoutesConfig::default() };
-        assert!(matches!(Aliases::new(&routes), Err(RouteError::Pattern { pattern, .. }) if pattern == "("));
-    }
-}
+mod tests;

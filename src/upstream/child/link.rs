@@ -164,9 +164,9 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
     }
     let how = describe(report.as_ref());
     if stop.is_cancelled() {
-        tracing::debug!(target: "countersign::upstream", server = %log.server(), "it has ended: {how}");
+        tracing::debug!(target: "countersign::upstream", upstream = %log.server(), "it has ended: {how}");
     } else {
-        tracing::warn!(target: "countersign::upstream", server = %log.server(), "it ended unasked: {how}");
+        tracing::warn!(target: "countersign::upstream", upstream = %log.server(), "it has ended unasked: {how}");
     }
     mux.end(LinkError::Lost(how));
     writing.abort();
@@ -215,8 +215,17 @@ async fn read(mux: &Arc<Mux>, mut stdout: pipe::Receiver, max: usize, log: &Serv
 async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
     let mut out = BytesMut::new();
     while mux.queue.next(&mut out).await {
-        if stdin.write_all(&out).await.is_err() {
-            return;
+        let mut written = 0;
+        while written < out.len() {
+            match stdin.write(&out[written..]).await {
+                Ok(more @ 1..) => written += more,
+                Ok(0) | Err(_) => {
+                    if written == 0 {
+                        mux.queue.unwritten();
+                    }
+                    return;
+                }
+            }
         }
         if out.capacity() > KEPT {
             out = BytesMut::new();
