@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::Users,
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
+    bridge::park::Lot,
     config::Config,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
     protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
     providers::{CallContext, NoProgress, Provider},
+    reload::Reloads,
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
     session::{
@@ -49,6 +51,8 @@ pub struct Gateway {
     pub authenticator: Arc<Authenticator>,
     pub limiter: Limiter,
     pub connections: Arc<Connections>,
+    /// The configuration that is in force; `config` is that of the start.
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub upstreams: Arc<Upstreams>,
     pub started: Instant,
@@ -58,10 +62,14 @@ pub struct Gateway {
     pub ended: CancellationToken,
     /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
     pub server_meta: String,
+    /// Tasks of upstreams that clients may ask for.
+    pub tasks: crate::bridge::tasks::Tasks,
     /// Places for requests that stay open, at whatever door.
     pub streams: Arc<StreamSlots>,
     /// Requests that are being answered, at every door.
     pub requests: AtomicUsize,
+    /// Calls that wait for what their stateless clients answer.
+    pub parked: Arc<Lot>,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -73,6 +81,7 @@ pub struct Parts {
     pub changes: Changes,
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
+    pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub upstreams: Arc<Upstreams>,
     pub shutdown: CancellationToken,
@@ -90,6 +99,7 @@ impl Gateway {
             changes,
             feed,
             authenticator,
+            reloads,
             metrics,
             upstreams,
             shutdown,
@@ -101,8 +111,10 @@ impl Gateway {
             started: Instant::now(),
             ended: CancellationToken::new(),
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
+            tasks: crate::bridge::tasks::Tasks::default(),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
+            parked: Lot::new(),
             config,
             routes,
             router,
@@ -110,6 +122,7 @@ impl Gateway {
             changes,
             feed,
             authenticator,
+            reloads,
             metrics,
             upstreams,
             shutdown,

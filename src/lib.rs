@@ -29,7 +29,7 @@
 //! 5. [`router`], [`session`], [`middleware`]; [`gateway`] holds what they share.
 //! 6. [`transports`], [`rest`], [`dashboard`], [`attach`], [`cli`]; [`serve`] puts everything together.
 //!
-//! Beside them: [`config`] is proved as a whole before anything opens, [`auth`] says who asks, [`telemetry`] keeps logs
+//! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
 //! (stderr) and metrics.
 //!
 //! # Invariants
@@ -38,6 +38,8 @@
 //!   caller of a reviewed write).
 //! - A change is durable before anyone hears of it; every transition is one transaction with compare-and-set on its
 //!   version, and one link of the audit chain.
+//! - What an upstream says of its tools counts as far as the operator or a reviewer vouches for it, and a reviewer's word
+//!   holds for one definition only: another one is reviewed ([`policy::pins`], [`definitions`]).
 //! - What was approved is what runs: exact argument bytes, tool definition and state fingerprint are compared when it is
 //!   approved and again just before it runs.
 //! - It runs at most once: the claim is durable before the provider is called, and nothing is retried after.
@@ -61,12 +63,14 @@ pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod dashboard;
+pub mod definitions;
 pub mod gateway;
 pub mod middleware;
 pub mod pending;
 pub mod policy;
 pub mod protocol;
 pub mod providers;
+pub mod reload;
 pub mod rest;
 pub mod router;
 pub mod serve;

@@ -12,6 +12,7 @@ use std::{
 
 use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +21,9 @@ use crate::{
     auth::{
         Authenticator, DashboardSignIns, Identity, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
     },
-    config::Config,
+    config::{Config, Flags, Loaded},
     dashboard,
+    definitions::Definitions,
     gateway::{Gateway, Parts},
     pending::{Changes, StartError},
     policy::Policy,
@@ -31,14 +33,15 @@ use crate::{
         gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
+    reload::{Reloads, Source, apply::Live, watch},
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
-        actor::PublishProviders,
+        actor::{PublishProviders, RuleAnew},
         table::{Aliases, RouteError},
     },
     session::Registry,
-    store::{LockError, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
+    store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
     upstream::Upstreams,
@@ -110,7 +113,8 @@ pub struct Running {
 ///
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
-pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+    let config = loaded.config.clone();
     // Proved before anything is opened.
     let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
     let mut lock = lock_data_dir(&config.data)?;
@@ -123,13 +127,20 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
     let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
-    let changes = Changes::start(store, directory, (&config.changes).into()).await?;
+    let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
+    let changes = Changes::start(Arc::clone(&store), directory, (&config.changes).into()).await?;
     let router_thread = Arbiter::new();
-    let router = start_router(&router_thread, &config, &routes, &registry)?;
-    let mut providers = providers(&config, &changes, &routes)?;
+    let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
+    let built_in = providers(&config, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
-    providers.extend(upstreams.apply(&config.upstreams));
-    router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
+    let mut all = built_in.clone();
+    all.extend(upstreams.apply(&config.upstreams));
+    router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let live =
+        Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store, pins: Arc::clone(&pins) };
+    let feed = changes.feed().clone();
+    let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
+    let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
 
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
     let gateway = Arc::new(Gateway::new(Parts {
@@ -140,13 +151,15 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         feed: changes.feed().clone(),
         changes,
         authenticator,
+        reloads: Arc::clone(&reloads),
         metrics,
         upstreams,
         shutdown,
         users: users.clone(),
     }));
 
-    let (server, serving, address) = open_doors(&gateway, &keys, options, tls)?;
+    let definitions = Arc::new(definitions(&gateway, pins));
+    let (server, serving, address) = open_doors(&gateway, &keys, definitions, options, tls)?;
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
@@ -155,6 +168,7 @@ pub async fn start(config: Config, options: Options, metrics: Metrics) -> Result
         tracing::debug!(%error, "the lock's note was not written");
     }
     let file = said.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    actix::spawn(watch::run(reloads, gateway.shutdown.clone()));
     tracing::info!(url = %said.url, data = %config.data.display(), "countersign serves");
     Ok(Running {
         gateway,
@@ -175,11 +189,12 @@ fn start_router(
     config: &Config,
     routes: &Arc<Published>,
     registry: &Arc<Registry>,
+    pins: &Arc<Pinboard>,
 ) -> Result<Addr<Router>, ServeError> {
     let aliases = Aliases::new(&config.routes)?;
     let router = Router::new(
         Arc::clone(routes),
-        Policy::new(&config.policy),
+        Policy::new(&config.policy).with_pins(Arc::clone(pins) as _),
         aliases,
         pending_output_schema(),
         Arc::clone(registry),
@@ -206,11 +221,27 @@ fn providers(
     Ok(all)
 }
 
+fn definitions(gateway: &Arc<Gateway>, pins: Arc<Pinboard>) -> Definitions {
+    let router = gateway.router.clone();
+    let rebuild = move || -> BoxFuture<'static, ()> {
+        let sent = router.send(RuleAnew);
+        Box::pin(async move {
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the routes could not be built anew"),
+                Err(error) => tracing::error!(%error, "the router does not answer"),
+            }
+        })
+    };
+    Definitions::new(Arc::clone(&gateway.routes), pins, Box::new(rebuild), gateway.feed.clone())
+}
+
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
 fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
+    definitions: Arc<Definitions>,
     options: Options,
     tls: Option<rustls::ServerConfig>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
@@ -228,6 +259,8 @@ fn open_doors(
         origins: Arc::clone(&origins),
         sessions: Arc::clone(gateway) as _,
         providers: Arc::clone(gateway) as _,
+        reloads: Arc::clone(&gateway.reloads),
+        definitions,
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),
@@ -412,10 +445,10 @@ async fn signal() -> &'static str {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn run(config: Config, options: Options, metrics: Metrics) -> Result<(), ServeError> {
+pub fn run(loaded: Loaded, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
     let system = actix::System::new();
     let ended = system.block_on(async move {
-        let running = start(config, options, metrics).await?;
+        let running = start(loaded, Source::of_process(flags), options, metrics).await?;
         if !options.stdio && !options.detached && std::io::stderr().is_terminal() {
             match running.sign_in_link() {
                 // Not through the log: it is a secret for the person at this terminal.

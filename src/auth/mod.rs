@@ -32,6 +32,21 @@ pub enum Role {
 }
 
 impl Role {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Reviewer => "reviewer",
+            Self::Viewer => "viewer",
+            Self::Admin => "admin",
+        }
+    }
+
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Agent, Self::Reviewer, Self::Viewer, Self::Admin].into_iter().find(|role| role.as_str() == word)
+    }
+
     /// May use the MCP doors and `/tools`.
     #[must_use]
     pub const fn may_call(self) -> bool {

@@ -12,19 +12,19 @@ use crate::protocol::{
 };
 
 /// How content has to be changed on its way to one client.
-#[derive(Clone, Debug)]
-pub struct Tailor {
-    /// What exposed URIs begin with, if the upstream's own are not used.
-    pub scheme: Option<String>,
+#[derive(Clone, Copy, Debug)]
+pub struct Tailor<'a> {
+    /// What exposed URIs begin with; empty where the upstream's own are used.
+    pub scheme: &'a str,
     /// The client's revision, if the upstream's has more than it.
     pub older: Option<Revision>,
 }
 
-impl Tailor {
+impl Tailor<'_> {
     /// Nothing has to be changed.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.scheme.is_none() && self.older.is_none()
+        self.scheme.is_empty() && self.older.is_none()
     }
 
     /// The `content` of a tool's result, or `None` if it stays as it is.
@@ -108,7 +108,7 @@ impl Tailor {
 
     /// The exposed form of an object's `uri`, as JSON text.
     fn uri(&self, object: &str) -> Option<String> {
-        let scheme = self.scheme.as_deref()?;
+        let scheme = Some(self.scheme).filter(|scheme| !scheme.is_empty())?;
         let own = string(member(object, "uri")?)?;
         Some(Value::from(format!("{scheme}{own}")).to_string())
     }
@@ -118,7 +118,7 @@ impl Tailor {
         let uri = member(block, "uri").and_then(string).unwrap_or_default();
         let name = member(block, "title").or_else(|| member(block, "name")).and_then(string).unwrap_or_default();
         let about = member(block, "description").and_then(string).unwrap_or_default();
-        let scheme = self.scheme.as_deref().unwrap_or_default();
+        let scheme = self.scheme;
         format!("[resource {scheme}{uri} {name}{}{about}]", if about.is_empty() { "" } else { ": " })
     }
 }
@@ -141,13 +141,13 @@ fn dropped(object: &str, key: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn tailor(scheme: Option<&str>, older: Option<Revision>) -> Tailor {
-        Tailor { scheme: scheme.map(Into::into), older }
+    fn tailor(scheme: &str, older: Option<Revision>) -> Tailor<'_> {
+        Tailor { scheme, older }
     }
 
     #[test]
     fn uris_are_exposed_where_they_stand() {
-        let tailor = tailor(Some("fs+"), None);
+        let tailor = tailor("fs+", None);
         let blocks = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "file:///\u0061","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"file:///b"}} ]"#;
         let expected = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "fs+file:///a","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"fs+file:///b"}} ]"#;
         assert_eq!(tailor.blocks(blocks).as_deref(), Some(expected));
@@ -177,7 +177,7 @@ mod tests {
             (R::V2025_03_26, noted, Some(r#"{"type":"text","text":"x","annotations":{"priority":1}}"#)),
             (R::V2025_06_18, noted, None),
         ] {
-            assert_eq!(tailor(None, Some(revision)).block(block).as_deref(), expected, "{revision:?} {block}");
+            assert_eq!(tailor("", Some(revision)).block(block).as_deref(), expected, "{revision:?} {block}");
         }
     }
 }

@@ -3,12 +3,11 @@
 
 use serde_json::Value;
 
-use super::{Verb, uris};
+use super::Verb;
 use crate::{
-    config::UpstreamConfig,
     protocol::{
         Era, ErrorKind, McpError, Revision,
-        edit::{Op, edit, member},
+        edit::{Op, edit, member, string},
     },
     upstream::RpcError,
 };
@@ -21,16 +20,16 @@ pub const MISSING_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_VERSION: i64 = -32022;
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 
-/// `uri` is the exposed one of a resource that was read.
+/// `uri` is the exposed one of a resource that was read; exposed URIs begin with `scheme`.
 #[must_use]
 pub fn for_client(
     error: &RpcError,
     verb: Verb,
     (client, upstream): (Revision, Revision),
     uri: Option<&str>,
-    config: &UpstreamConfig,
+    scheme: &str,
 ) -> McpError {
-    let data = error.data.as_deref().map(|data| exposed(data.get(), config));
+    let data = error.data.as_deref().map(|data| exposed(data.get(), scheme));
     let data = data.as_deref();
     let foreign = |kind, code| McpError::foreign(kind, code, error.message.clone(), data);
     let missing = verb == Verb::Resource;
@@ -40,16 +39,20 @@ pub fn for_client(
             let data = edit(data.filter(|data| data.starts_with('{')).unwrap_or("{}"), &[("uri", Op::Default(&uri))]);
             McpError::foreign(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
         }
-        // Must not be sent in this era, and meant something else than a missing resource.
-        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND | URL_ELICITATION_REQUIRED) => {
-            foreign(ErrorKind::UpstreamError, INTERNAL)
+        // Nobody can be sent there who did not say that they can be.
+        (Era::Legacy, Era::Modern, URL_ELICITATION_REQUIRED) => {
+            let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
+            let message = error.message.clone();
+            McpError::foreign(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
         }
+        // Must not be sent in this era, and meant something else than a missing resource.
+        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) => foreign(ErrorKind::UpstreamError, INTERNAL),
         (Era::Modern, Era::Legacy, INVALID_PARAMS) if missing => {
             foreign(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
         }
         // What the gateway and the upstream have to settle between them is nothing to a client.
         (Era::Modern, _, HEADER_MISMATCH | UNSUPPORTED_VERSION) => {
-            tracing::warn!(upstream = %config.name, code = error.code, "the upstream refuses how the gateway speaks to it");
+            tracing::warn!(code = error.code, "the upstream refuses how the gateway speaks to it");
             McpError::new(ErrorKind::Internal, format!("the upstream refuses the gateway's request: {}", error.message))
                 .with("upstreamCode", error.code)
         }
@@ -60,11 +63,10 @@ pub fn for_client(
 }
 
 /// `data` with its `uri` as clients know it.
-fn exposed(data: &str, config: &UpstreamConfig) -> String {
-    let own = member(data, "uri").and_then(crate::protocol::edit::string);
-    match (own, config.prefix.is_empty()) {
-        (Some(own), false) => {
-            let uri = Value::from(uris::exposed_uri(config, &own)).to_string();
+fn exposed(data: &str, scheme: &str) -> String {
+    match member(data, "uri").and_then(string) {
+        Some(own) if !scheme.is_empty() => {
+            let uri = Value::from(format!("{scheme}{own}")).to_string();
             edit(data, &[("uri", Op::Replace(&uri))])
         }
         _ => data.to_owned(),

@@ -13,12 +13,14 @@
 pub mod asking;
 pub mod content;
 pub mod error;
+pub mod park;
 pub mod questions;
 pub mod relay;
 pub mod request;
 pub mod result;
 pub mod rounds;
-pub mod uris;
+pub mod seal;
+pub mod tasks;
 
 use std::sync::Arc;
 
@@ -27,13 +29,14 @@ use serde_json::value::RawValue;
 use crate::{
     protocol::{
         Era, ErrorKind, McpError,
-        edit::{member, members},
+        edit::{self, member, members},
         param_headers::ParamHeader,
         params::LoggingLevel,
+        splice,
     },
     providers::ToolResult,
     session::{Exchange, handlers::Reply},
-    upstream::{Caller, Negotiated, Outgoing, Response, Upstream},
+    upstream::{Caller, Negotiated, Outgoing, Response, RpcError, Upstream},
 };
 use relay::Hearer;
 use request::{Draft, Speaker, Subject};
@@ -86,6 +89,8 @@ pub struct Ready<'a> {
     params: &'a str,
     meta: Option<&'a str>,
     speaker: Speaker<'a>,
+    /// What makes the upstream run the call as a task, where the client cannot say so itself.
+    task: Option<(&'static str, &'static str)>,
 }
 
 /// Takes a call to its upstream and brings the answer back.
@@ -96,12 +101,13 @@ pub struct Ready<'a> {
 /// The upstream's own errors as its client's era has them ([`McpError::foreign`]), those of
 /// [`Upstream::call`], and `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
-    let ready = Ready::new(call)?;
+    let mut ready = Ready::new(call)?;
+    ready.task = tasks::augmentation(&ready)?;
     match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
         (Era::Modern, true) => rounds::pass_through(&ready).await,
         (Era::Modern, false) => rounds::gather(&ready).await,
         (Era::Legacy, false) => ready.reply(asking::call(&ready).await?),
-        (Era::Legacy, true) => ready.reply(asking::call(&ready).await?),
+        (Era::Legacy, true) => park::call(&ready).await,
     }
 }
 
@@ -131,7 +137,8 @@ impl<'a> Ready<'a> {
             stateless: modern,
             log_level: level,
         };
-        let mut ready = Self { call, negotiated, caller, params, meta: member(params, "_meta"), speaker };
+        let meta = member(params, "_meta");
+        let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None };
         ready.speaker.capabilities = ready.declared();
         Ok(ready)
     }
@@ -142,6 +149,10 @@ impl<'a> Ready<'a> {
             return None;
         }
         let can = &self.caller.capabilities;
+        if tasks::speaks_for(self.call.exchange.revision(), &self.negotiated) {
+            let capabilities = can.to_json(self.negotiated.revision).to_string();
+            return Some(tasks::ask::with_extension(&capabilities).into());
+        }
         let facts = &self.call.exchange.facts;
         if *facts.capabilities == *"{}" {
             return (!self.speaker.modern).then_some("{}".into());
@@ -154,6 +165,14 @@ impl<'a> Ready<'a> {
 
     /// The request as the upstream gets it, each time under a new id.
     fn outgoing(&self, more: &[(&'static str, &str)]) -> Outgoing {
+        let with_task: Vec<_>;
+        let more = match self.task {
+            None => more,
+            Some(task) => {
+                with_task = more.iter().copied().chain([task]).collect();
+                &with_task
+            }
+        };
         let draft = Draft {
             method: self.call.verb.method(),
             params: self.params,
@@ -172,6 +191,16 @@ impl<'a> Ready<'a> {
         outgoing
     }
 
+    /// The client's own, a JSON object.
+    fn params(&self) -> &str {
+        self.params
+    }
+
+    /// The gateway asked for a task in the client's place.
+    fn augmented(&self) -> bool {
+        self.task.is_some()
+    }
+
     fn hearer(&self) -> Hearer {
         let token = self.meta.and_then(|meta| member(meta, crate::protocol::params::keys::PROGRESS_TOKEN));
         Hearer::of(self.call.exchange, token, self.caller.log_level)
@@ -180,25 +209,70 @@ impl<'a> Ready<'a> {
     /// What the client is answered.
     fn reply(&self, response: Response) -> Result<Reply, McpError> {
         let client = self.call.exchange.revision();
+        if let Response::Result(result) = &response
+            && let Some(reply) = tasks::created(self, result)?
+        {
+            return Ok(reply);
+        }
         match response {
             Response::Result(result) => result::Dress {
                 verb: self.call.verb,
                 client,
                 upstream: &self.negotiated,
-                config: &self.call.upstream.config,
+                scheme: self.call.upstream.names.scheme(),
                 gateway_meta: &self.call.exchange.gateway.server_meta,
             }
             .reply(result),
             Response::Error(rpc) => {
-                let config = &self.call.upstream.config;
+                if rpc.code == error::URL_ELICITATION_REQUIRED
+                    && let Some(reply) = self.urls_required(&rpc)
+                {
+                    return Ok(reply);
+                }
                 let eras = (client, self.negotiated.revision);
-                let error = error::for_client(&rpc, self.call.verb, eras, self.call.uri, config);
+                let error =
+                    error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
                 // No code of its era says so; a result at least reaches the model.
                 if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
                     return Ok(failed(&error));
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// A handshake-era upstream wants URLs to be opened before the call is made: for a stateless client that is input
+    /// which is needed, and with its retry the call is made for the first time (2025-11-25/client/elicitation).
+    fn urls_required(&self, error: &RpcError) -> Option<Reply> {
+        let (client, upstream) = (self.call.exchange.revision(), self.negotiated.revision);
+        if (upstream.era(), client.era()) != (Era::Legacy, Era::Modern)
+            || self.call.verb == Verb::Complete
+            || !self.caller.capabilities.elicitation_url
+        {
+            return None;
+        }
+        let urls = member(error.data.as_deref()?.get(), "elicitations")?;
+        let urls: Vec<(String, String)> = edit::elements(urls)
+            .enumerate()
+            .filter(|(_, (_, url))| questions::is_url(questions::ELICITATION, Some(url)))
+            .map(|(at, (_, url))| {
+                let name = member(url, "elicitationId").and_then(edit::string);
+                let name = name.map_or_else(|| format!("url-{}", at + 1), std::borrow::Cow::into_owned);
+                (name, edit::edit(url, &[("elicitationId", edit::Op::Drop)]))
+            })
+            .collect();
+        if urls.is_empty() {
+            return None;
+        }
+        let requests = urls.iter().map(|(name, url)| (name.as_str(), questions::ELICITATION, Some(url.as_str())));
+        Some(Reply::passed_on(park::input_result(requests, None, &self.server_meta())))
+    }
+
+    /// `_meta` of a result that the gateway makes in the upstream's place.
+    fn server_meta(&self) -> std::borrow::Cow<'_, str> {
+        match &self.negotiated.server_info {
+            Some(info) => splice::add_members("{}", &[(crate::protocol::params::keys::SERVER_INFO, info.get())]).into(),
+            None => self.call.exchange.gateway.server_meta.as_str().into(),
         }
     }
 

@@ -49,6 +49,14 @@ impl Hearer {
     }
 }
 
+#[cfg(test)]
+impl Hearer {
+    pub(super) fn nobody() -> Self {
+        let revision = Revision::MODERN;
+        Self { related: Related::Nowhere, token: None, log_level: None, revision, completions: false }
+    }
+}
+
 struct State {
     hearer: Option<Hearer>,
     /// The progress that the hearer was last told.
@@ -143,4 +151,90 @@ impl Listener for Relay {
 pub fn tell_completed(related: &Related, elicitation: &str) {
     let params = format!(r#"{{"elicitationId":{}}}"#, Value::from(elicitation));
     related.send(encode::notification("notifications/elicitation/complete", Some(&params)));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::session::exchange::ResponseQueue;
+
+    fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -> (Arc<Relay>, Arc<ResponseQueue>) {
+        let queue = Arc::new(ResponseQueue::new(100, 10_000));
+        let hearer = Hearer {
+            related: Related::Queue(Arc::clone(&queue)),
+            token: token.map(Into::into),
+            log_level: level,
+            revision,
+            completions: revision == Revision::V2025_11_25,
+        };
+        (Relay::new(hearer, true), queue)
+    }
+
+    fn tell(relay: &Relay, method: &str, params: &str) {
+        let params = RawValue::from_string(params.to_owned()).ok();
+        relay.notification(UpstreamNotification { method: method.into(), params });
+    }
+
+    fn heard(queue: &ResponseQueue) -> Vec<String> {
+        queue.take().iter().map(|message| String::from_utf8(message.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn progress_goes_under_the_clients_token_and_only_rises() {
+        let (relay, queue) = relay(Some("\"t\\u0041\""), None, Revision::V2025_11_25);
+        for progress in ["0", "0", "1.50", "1.2", "2e0"] {
+            let params = format!(r#"{{"progressToken":17,"progress":{progress},"message":"m","vendor":[1.0]}}"#);
+            tell(&relay, "notifications/progress", &params);
+        }
+        tell(&relay, "notifications/progress", r#"{"progressToken":17,"progress":"3"}"#);
+        tell(&relay, "notifications/progress", "{}");
+        let message = |progress: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":"t\u0041","progress":{progress},"message":"m","vendor":[1.0]}}}}"#
+            )
+        };
+        assert_eq!(heard(&queue), ["0", "1.50", "2e0"].map(message));
+        // Another request of the client: another token, from the beginning.
+        let mut next = relay.state.lock().hearer.clone().unwrap();
+        next.token = Some("2".into());
+        next.revision = Revision::V2024_11_05;
+        relay.turn_to(Some(next));
+        tell(&relay, "notifications/progress", r#"{"progressToken":17,"progress":1,"message":"m"}"#);
+        assert_eq!(
+            heard(&queue),
+            [r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":2,"progress":1}}"#]
+        );
+        relay.turn_to(None);
+        tell(&relay, "notifications/progress", r#"{"progressToken":17,"progress":9}"#);
+        assert!(heard(&queue).is_empty());
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_not_told() {
+        let (relay, queue) = relay(None, None, Revision::V2026_07_28);
+        tell(&relay, "notifications/progress", r#"{"progressToken":1,"progress":1}"#);
+        tell(&relay, "notifications/message", r#"{"level":"emergency","data":1}"#);
+        for method in
+            ["notifications/elicitation/complete", "notifications/cancelled", "notifications/tools/list_changed"]
+        {
+            tell(&relay, method, "{}");
+        }
+        assert!(heard(&queue).is_empty());
+    }
+
+    #[test]
+    fn logs_from_the_wanted_level_on_word_for_word() {
+        let (relay, queue) = relay(None, Some(LoggingLevel::Warning), Revision::V2025_11_25);
+        for level in ["debug", "warning", "alert", "WARNING", "loud"] {
+            tell(&relay, "notifications/message", &format!(r#"{{ "level":"{level}", "data":1.0 }}"#));
+        }
+        tell(&relay, "notifications/elicitation/complete", r#"{"elicitationId":"e"}"#);
+        tell(&relay, "notifications/vendor/thing", r#"{"n":1e400}"#);
+        let told = heard(&queue);
+        assert_eq!(told.len(), 4);
+        assert!(told[0].ends_with(r#""params":{ "level":"warning", "data":1.0 }}"#) && told[1].contains("alert"));
+        assert!(told[3].contains("1e400"));
+    }
 }

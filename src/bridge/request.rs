@@ -28,6 +28,17 @@ pub enum Subject<'a> {
     None,
 }
 
+impl<'a> Subject<'a> {
+    /// What names it.
+    #[must_use]
+    pub const fn text(self) -> &'a str {
+        match self {
+            Self::Name(text) | Self::Uri(text) | Self::Task(text) | Self::Reference(text) => text,
+            Self::None => "",
+        }
+    }
+}
+
 /// For whom an upstream is asked, as far as it is told.
 #[derive(Clone, Debug, Default)]
 pub struct Speaker<'a> {

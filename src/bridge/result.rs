@@ -4,9 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{Verb, content::Tailor, uris};
+use super::{Verb, content::Tailor};
 use crate::{
-    config::UpstreamConfig,
     protocol::{
         Era, ErrorKind, McpError, Revision,
         edit::{Op, edit, members, string},
@@ -78,17 +77,15 @@ pub struct Dress<'a> {
     pub verb: Verb,
     pub client: Revision,
     pub upstream: &'a Negotiated,
-    pub config: &'a UpstreamConfig,
+    /// What exposed URIs begin with; empty where the upstream's own are used.
+    pub scheme: &'a str,
     /// `{"io.modelcontextprotocol/serverInfo": …}` of the gateway, for an upstream that did not name itself.
     pub gateway_meta: &'a str,
 }
 
-impl Dress<'_> {
-    fn tailor(&self) -> Tailor {
-        Tailor {
-            scheme: uris::scheme(self.config),
-            older: (self.client < self.upstream.revision).then_some(self.client),
-        }
+impl<'a> Dress<'a> {
+    fn tailor(&self) -> Tailor<'a> {
+        Tailor { scheme: self.scheme, older: (self.client < self.upstream.revision).then_some(self.client) }
     }
 
     /// The reply that a result becomes.
@@ -105,6 +102,17 @@ impl Dress<'_> {
         let changed = self.changed(text, &glance);
         let json = changed.unwrap_or_else(|| String::from(Box::<str>::from(result)));
         Ok(Reply::passed_on(json).failing(failure))
+    }
+
+    /// The same for a result that stands inside another.
+    ///
+    /// # Errors
+    /// As [`Self::reply`].
+    pub fn text(&self, result: &str) -> Result<String, McpError> {
+        if !result.starts_with('{') {
+            return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
+        }
+        Ok(self.changed(result, &Glance::at(result)).unwrap_or_else(|| result.to_owned()))
     }
 
     /// `None` where nothing has to change.
@@ -153,7 +161,7 @@ impl Dress<'_> {
     }
 
     /// The blocks, and whether `structuredContent` goes: it is then told as text, if nothing else is.
-    fn content(&self, tailor: &Tailor, glance: &Glance<'_>) -> (Option<String>, Structured) {
+    fn content(&self, tailor: &Tailor<'_>, glance: &Glance<'_>) -> (Option<String>, Structured) {
         let rules = self.client.rules();
         let structured = glance.structured.filter(|value| {
             tailor.older.is_some()

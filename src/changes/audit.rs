@@ -22,10 +22,12 @@ pub struct AuditEntry {
     /// From 1, without gaps.
     pub seq: u64,
     pub at: Timestamp,
+    /// Empty where the entry is of no change.
     pub change_id: String,
     pub event: String,
     pub from: Option<ChangeState>,
-    pub to: ChangeState,
+    /// None where the entry is of no change.
+    pub to: Option<ChangeState>,
     pub actor: String,
     /// A JSON object: version, digest, comment, hash of the whole change.
     pub details: Box<RawValue>,
@@ -179,7 +181,7 @@ impl Serialize for AuditEntry {
             change_id: &'a str,
             event: &'a str,
             from: Option<ChangeState>,
-            to: ChangeState,
+            to: Option<ChangeState>,
             actor: &'a str,
             details: &'a RawValue,
             prev_hash: String,

@@ -140,6 +140,20 @@ pub struct Proposer {
     pub revision: Option<String>,
 }
 
+/// Why a call became a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReviewNote {
+    /// The rule of the policy that decided; none where `policy.default` did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// One clause for people.
+    pub reason: String,
+    /// `TOOL_NEW` or `TOOL_CHANGED` where the tool's definition waits for acceptance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<String>,
+}
+
 /// What a reviewer said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -197,6 +211,8 @@ pub struct Change {
     pub fingerprint: String,
     /// Hash of what is shown to a reviewer (arguments, target, diff); a decision may carry it.
     pub digest: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub review: Option<ReviewNote>,
     #[serde(default)]
     pub idempotency_key: Option<String>,
     /// How many approvals it needs.

@@ -76,6 +76,9 @@ pub enum Command {
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = CHANGES_HELP)]
     Changes(ChangesArgs),
+    /// List servers and their tools, and accept the definitions of tools
+    #[command(after_long_help = PROVIDERS_HELP)]
+    Providers(ProvidersArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
     /// Check the audit trail
@@ -173,8 +176,9 @@ Examples:
 The gateway is the one that --url or COUNTERSIGN_URL names, else the one that serves the data directory.
 A decision is made on the version that was shown: if the change has moved on, it is refused with exit code 4.";
 
+/// Which gateway to talk to, and how to print what it says.
 #[derive(Debug, Args)]
-pub struct ChangesArgs {
+pub struct ConnectArgs {
     /// The gateway [default: COUNTERSIGN_URL, or the one that serves the data directory]
     #[arg(long, value_name = "URL", global = true)]
     pub url: Option<String>,
@@ -186,8 +190,60 @@ pub struct ChangesArgs {
     pub ca: Option<PathBuf>,
     #[command(flatten)]
     pub data: DataArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ChangesArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
     #[command(subcommand)]
     pub command: ChangesCommand,
+}
+
+const PROVIDERS_HELP: &str = "\
+The key comes from COUNTERSIGN_KEY, as for `countersign changes`; accepting needs a reviewer's.
+
+A tool of an upstream server counts as a read only if the server is trusted (trust_annotations) or if a reviewer
+accepted its definition. What is accepted is the definition as it was shown: when it changes, its calls are reviewed
+until somebody accepts the new one.";
+
+#[derive(Debug, Args)]
+pub struct ProvidersArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<ProvidersCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ProvidersCommand {
+    /// List servers with their state, and what of each waits for a reviewer (also without a command)
+    List,
+    /// Show a server's tools: what the policy says of each, and which definitions are new or changed
+    Show { name: String },
+    /// Accept definitions; they are shown first, and on a terminal you are asked
+    Accept(AcceptArgs),
+    /// Take acceptances back
+    Revoke {
+        name: String,
+        /// This tool; may be given many times
+        #[arg(long = "tool", value_name = "TOOL", required = true)]
+        tools: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct AcceptArgs {
+    pub name: String,
+    /// This tool, whatever it says of itself; may be given many times
+    #[arg(long = "tool", value_name = "TOOL", required_unless_present = "all_reads")]
+    pub tools: Vec<String>,
+    /// All tools that say that they only read
+    #[arg(long, conflicts_with = "tools")]
+    pub all_reads: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 const STATES: [&str; 11] = [

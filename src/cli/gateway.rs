@@ -31,7 +31,7 @@ pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
     let rotate = args.detached.then(|| loaded.config.data.join(start::LOG_FILE));
     let (_logs, metrics) = set_up(&loaded, rotate)?;
     let options = Options { detached: args.detached, stdio: false };
-    serve::run(loaded.config, options, metrics)?;
+    serve::run(loaded, args.flags(), options, metrics)?;
     Ok(Exit::Ok)
 }
 
@@ -39,7 +39,7 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
     if args.standalone {
         let (_logs, metrics) = set_up(&loaded, None)?;
-        serve::run(loaded.config, Options { detached: false, stdio: true }, metrics)?;
+        serve::run(loaded, args.flags(), Options { detached: false, stdio: true }, metrics)?;
         return Ok(Exit::Ok);
     }
     let _logs = logging(&loaded, None)?;

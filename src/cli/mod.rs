@@ -12,6 +12,7 @@ mod gateway;
 mod keys;
 mod open;
 mod output;
+mod providers;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Stdio(args) => return gateway::stdio(&args),
         Command::Open(args) => open::run(&args, &mut out),
         Command::Changes(args) => changes::run(&args, &mut out),
+        Command::Providers(args) => providers::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args, &mut out),

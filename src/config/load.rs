@@ -10,7 +10,7 @@ use super::{
     Config, check,
     environment::Environment,
     error::{ConfigError, Origin, Problem, quoted},
-    read,
+    own_files, read,
     reader::{Placed, Reader, Setting},
     tree::{self, Node, Spot},
 };
@@ -102,6 +102,7 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
     problems.append(&mut reader.problems);
     if problems.is_empty() {
         problems = check::cross(&config, &reader);
+        problems.extend(own_files::problems(&config, file.as_ref().map(|(path, _)| path.as_path()), &reader));
     }
     if !problems.is_empty() {
         return Err(ConfigError { problems });

@@ -7,8 +7,10 @@ mod check;
 pub mod environment;
 pub mod error;
 pub mod load;
+mod own_files;
 mod read;
 pub mod reader;
+mod rules;
 mod servers;
 pub mod show;
 #[cfg(test)]
@@ -20,6 +22,7 @@ pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
+use crate::policy::Rule;
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
@@ -150,6 +153,15 @@ pub enum PolicyDefault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
     pub default: PolicyDefault,
+    /// Compiled; the first that matches decides.
+    pub rules: Vec<Rule>,
+}
+
+impl From<PolicyDefault> for PolicyConfig {
+    /// Without rules.
+    fn from(default: PolicyDefault) -> Self {
+        Self { default, rules: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

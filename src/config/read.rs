@@ -35,7 +35,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         modules: ModulesConfig { tracker: tracker(r) },
         upstreams: servers::read(r),
         routes: routes(r),
-        policy: PolicyConfig { default: policy_default(r) },
+        policy: PolicyConfig { default: policy_default(r), rules: r.rules("policy.rules") },
         changes: changes(r),
         limits: limits(r),
         log: log(r),

@@ -15,9 +15,11 @@ use std::{
 use super::{
     environment::Environment,
     error::{Origin, Problem, quoted},
+    rules,
     tree::{self, Node, Spot},
     units,
 };
+use crate::policy::Rule;
 
 /// A value of one layer.
 #[derive(Clone, Debug)]
@@ -284,6 +286,27 @@ impl Reader {
             if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
         };
         self.take(key, parse, show).unwrap_or_default()
+    }
+
+    /// Rules of the policy, compiled. Each problem is told at its own place.
+    pub fn rules(&mut self, key: &'static str) -> Vec<Rule> {
+        let mut found = Vec::new();
+        let parse = |placed: &Placed, _: &Environment| {
+            let list = structured(placed)?;
+            let at = |spot: &Spot| match &placed.origin {
+                Origin::File { path, .. } => {
+                    Origin::File { path: Arc::clone(path), line: spot.line, column: spot.column }
+                }
+                other => other.clone(),
+            };
+            Ok(rules::read(&list, &at, &placed.origin).unwrap_or_else(|problems| {
+                found = problems;
+                Vec::new()
+            }))
+        };
+        let rules = self.take(key, parse, |rules| rules::show(rules)).unwrap_or_default();
+        self.problems.append(&mut found);
+        rules
     }
 
     /// A value as it was written, from whatever layer; `None` where only the keys are listed.

@@ -131,6 +131,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "routes.patterns" => "{'jira_(.*)': '$1'}",
             "routes.categories" => "{'file.*': fs/do_*}",
             "policy.default" => "deny",
+            "policy.rules" => "[{ tools: 'db__*', when: 'arguments.n > 1', then: deny }]",
             "log.filter" => "warn,countersign=trace",
             "log.format" => "json",
             "limits.max_depth" | "limits.max_batch" => "64",
@@ -246,6 +247,20 @@ fn wrong_values_name_place_key_and_remedy() {
         ("modules: { tracker: { workflow: { Todo: Done } } }", &["map of lists"]),
         ("modules: { tracker: { people: [' '] } }", &["not a person's name"]),
         ("policy: { default: none }", &["allow, review_writes, review_all, deny"]),
+        ("policy: { rules: { then: deny } }", &["expected a list of rules, found a map"]),
+        ("policy:\n  rules:\n    - tools: a\n", &["c.yaml:3:7: policy.rules: rule 1 has no `then`"]),
+        (
+            "policy:\n  rules:\n    - then: allow\n    - then: allow\n      when: arguments.x ==\n",
+            &["c.yaml:5:13: policy.rules: the condition cannot be used"],
+        ),
+        ("policy: { rules: [{ then: deny, when: argument.x }] }", &["there is no `argument`", "1:39"]),
+        ("policy: { rules: [{ then: deny, tool: x }] }", &["a rule has no key `tool`", "tools, servers"]),
+        ("policy: { rules: [{ then: block }] }", &["`block` is not one of allow, review, deny"]),
+        ("policy: { rules: [{ then: deny, roles: [boss] }] }", &["`boss` is not a role"]),
+        ("policy: { rules: [{ then: deny, tools: '[' }] }", &["`[` is not a pattern"]),
+        ("policy: { rules: [{ then: deny, tools: [] }] }", &["an empty list"]),
+        ("policy: { rules: [{ then: deny, annotations: { readonly: true } }] }", &["no annotation `readonly`"]),
+        ("policy: { rules: [{ name: a, then: deny }, { name: a, then: allow }] }", &["the same name"]),
         ("log: { filter: 'a=loud' }", &["not a log filter"]),
         (
             "transports: { websocket: { max_message_size: 1MiB }, stdio: { max_message_size: 1MiB } }\nlimits: { outbox_bytes: 1MiB }",
@@ -309,7 +324,9 @@ fn listening_off_loopback_needs_keys_and_encryption() {
 fn what_is_shown_loads_to_the_same() {
     let case = Case::file(
         "listen: 127.0.0.1:1\ndata: '/tmp/a b'\nallowed_hosts: [a.example, 'b.example:1']\nlog: {format: json}\n\
-         modules: { tracker: { workflow: { Todo: [InProgress, Done], Done: [] } } }\npublic_url: https://x.example\n",
+         modules: { tracker: { workflow: { Todo: [InProgress, Done], Done: [] } } }\npublic_url: https://x.example\n\
+         policy: { rules: [{ name: 'a: b', tools: [x, 'y,z'], servers: s, roles: agent, principals: ['*'], then: deny,\n\
+         annotations: { readOnlyHint: false }, when: 'arguments.a == \"b\"', reason: 'no' }, { then: review }] }\n",
     );
     let loaded = case.load().unwrap();
     let text = show::yaml(&loaded.settings);

@@ -69,6 +69,9 @@ impl ProviderDirectory for Nobody {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         None
     }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
 }
 
 /// In each round, proposes `proposals` changes of the size of a `create_issue`, `callers` at a time, into a new
@@ -187,6 +190,7 @@ fn proposal(n: usize) -> Proposal {
             diff,
             fingerprint: fingerprint(&[("project", "CORE"), ("issues", "41")]),
         },
+        review: None,
         idempotency_key: None,
         expire_after: Duration::from_secs(86_400),
     }

@@ -30,7 +30,7 @@ use serde_json::value::RawValue;
 use crate::{
     auth::Principal,
     changes::{
-        Change, ChangeState, Preview, Proposer, Verdict,
+        Change, ChangeState, Preview, Proposer, ReviewNote, Verdict,
         audit::{AuditEntry, AuditHead},
     },
     config::ChangesConfig,
@@ -51,6 +51,8 @@ pub struct Proposal {
     pub tool_hash: String,
     pub arguments: Arc<RawValue>,
     pub preview: Preview,
+    /// Why the policy put it under review.
+    pub review: Option<ReviewNote>,
     pub idempotency_key: Option<String>,
     pub expire_after: Duration,
 }

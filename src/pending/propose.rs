@@ -86,8 +86,18 @@ fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
 }
 
 fn new_change(inner: &Inner, proposal: Proposal) -> Change {
-    let Proposal { proposer, provider, tool, tool_title, tool_hash, arguments, preview, idempotency_key, expire_after } =
-        proposal;
+    let Proposal {
+        proposer,
+        provider,
+        tool,
+        tool_title,
+        tool_hash,
+        arguments,
+        preview,
+        review,
+        idempotency_key,
+        expire_after,
+    } = proposal;
     let preview = recheck::presentable(preview);
     let now = inner.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
@@ -108,6 +118,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         previous_diff: None,
         fingerprint: preview.fingerprint,
         digest: String::new(),
+        review,
         idempotency_key,
         quorum: 1,
         decisions: Vec::new(),

@@ -10,6 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::{ErrorKind, McpError};
 
+mod text_hash;
+pub use text_hash::canonical_text_hash;
+
 /// Refuses duplicate keys at any depth (compared after unescaping) and too deep nesting.
 ///
 /// # Errors

@@ -26,12 +26,25 @@ pub async fn json<T: DeserializeOwned>(
     payload: web::Payload,
     patience: Duration,
 ) -> Result<T, Problem> {
-    check_headers(request)?;
-    let body = tokio::time::timeout(patience, read(payload)).await.map_err(|_| Problem::request_timeout())??;
+    json_up_to(MAX_BODY, request, payload, patience).await
+}
+
+/// As [`json`], with another bound on the bytes.
+///
+/// # Errors
+/// As [`json`].
+pub async fn json_up_to<T: DeserializeOwned>(
+    max: usize,
+    request: &HttpRequest,
+    payload: web::Payload,
+    patience: Duration,
+) -> Result<T, Problem> {
+    check_headers(max, request)?;
+    let body = tokio::time::timeout(patience, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
     parse(&body)
 }
 
-fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
+fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {
     let headers = request.headers();
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let essence = text(CONTENT_TYPE).and_then(|value| value.split(';').next()).unwrap_or_default();
@@ -42,23 +55,23 @@ fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
         return Err(Problem::unsupported_media_type());
     }
     let announced = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > MAX_BODY as u64) {
-        return Err(too_large());
+    if announced.is_some_and(|length| length > max as u64) {
+        return Err(too_large(max));
     }
     Ok(())
 }
 
-fn too_large() -> Problem {
-    Problem::new(ErrorKind::TooLarge, format!("the body is larger than {MAX_BODY} bytes"))
+fn too_large(max: usize) -> Problem {
+    Problem::new(ErrorKind::TooLarge, format!("the body is larger than {max} bytes"))
 }
 
-async fn read(mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
+async fn read(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
     let mut body = Vec::new();
     while let Some(chunk) = payload.next().await {
         let chunk =
             chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
-        if body.len() + chunk.len() > MAX_BODY {
-            return Err(too_large());
+        if body.len() + chunk.len() > max {
+            return Err(too_large(max));
         }
         body.extend_from_slice(&chunk);
     }

@@ -112,10 +112,11 @@ pub async fn settle(
 struct Entry<'a> {
     seq: u64,
     at: Timestamp,
-    change_id: &'a str,
+    /// None for what is of no change: what was accepted of a server's definitions.
+    change_id: Option<&'a str>,
     event: &'a str,
     from: Option<ChangeState>,
-    to: ChangeState,
+    to: Option<ChangeState>,
     actor: &'a str,
     details: &'a RawValue,
     prev_hash: String,
@@ -127,7 +128,7 @@ impl<'a> From<&'a AuditEntry> for Entry<'a> {
         Self {
             seq: entry.seq,
             at: entry.at,
-            change_id: &entry.change_id,
+            change_id: Some(entry.change_id.as_str()).filter(|id| !id.is_empty()),
             event: &entry.event,
             from: entry.from,
             to: entry.to,

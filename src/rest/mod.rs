@@ -10,7 +10,9 @@ pub mod changes;
 pub mod events;
 pub mod events_ws;
 pub mod problem;
+pub mod providers;
 pub mod query;
+pub mod reload;
 pub mod views;
 
 #[cfg(test)]
@@ -36,7 +38,9 @@ pub use views::{ProviderInfo, ProvidersView, SessionInfo, SessionsView};
 use crate::{
     auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore},
     config::Config,
+    definitions::Definitions,
     pending::Changes,
+    reload::Reloads,
     session::slots::StreamSlots,
 };
 
@@ -53,6 +57,8 @@ pub struct RestState {
     pub origins: Arc<OriginRules>,
     pub sessions: Arc<dyn SessionsView>,
     pub providers: Arc<dyn ProvidersView>,
+    pub reloads: Arc<Reloads>,
+    pub definitions: Arc<Definitions>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
@@ -76,7 +82,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 13] = [
+pub const ROUTES: [Route; 18] = [
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -87,7 +93,16 @@ pub const ROUTES: [Route; 13] = [
     Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
-    Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::providers)) },
+    Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
+    Route {
+        path: "/api/providers/{name}",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(providers::one)),
+    },
+    Route { path: "/api/providers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
+    Route { path: "/api/providers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
+    Route { path: "/api/reload", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::status)) },
+    Route { path: "/api/reload/consent", allow: POST, build: |r| r.route(web::post().to(reload::consent)) },
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];

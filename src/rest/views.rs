@@ -1,7 +1,5 @@
 //! What the doors show of parts that others own: sessions and providers.
 
-use std::sync::Arc;
-
 use actix_web::{HttpResponse, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
@@ -69,17 +67,6 @@ pub async fn sessions(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     let mut sessions = state.sessions.sessions();
     sessions.sort_by_key(|session| std::cmp::Reverse(session.created_at));
     json_ok(&Answer { sessions })
-}
-
-/// `GET /api/providers`
-pub async fn providers(_: Caller, state: web::Data<RestState>) -> HttpResponse {
-    #[derive(Serialize)]
-    struct Answer {
-        providers: Vec<ProviderInfo>,
-    }
-    let view = Arc::clone(&state.providers);
-    let providers = view.providers().await;
-    json_ok(&Answer { providers })
 }
 
 #[cfg(test)]

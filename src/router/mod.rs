@@ -8,6 +8,7 @@ pub mod listing;
 pub mod passed;
 pub mod rendered;
 pub mod resources;
+pub mod ruling;
 pub mod subscribers;
 pub mod table;
 pub mod template;

@@ -15,13 +15,13 @@ use super::{
     listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
     resources::Resources,
+    ruling,
 };
 use crate::{
     auth::Principal,
-    policy::{Policy, Verdict},
+    policy::{Policy, Ruling, Standing},
     protocol::{
         Era, ErrorKind, McpError, Revision,
-        arguments::canonical_hash,
         param_headers::{ParamHeader, x_mcp_headers},
     },
     providers::{Provider, ProviderDirectory, ToolDef},
@@ -37,7 +37,10 @@ pub struct ToolRoute {
     pub def: ToolDef,
     /// `sha256:…` of the definition; part of every change, so that nobody approves one tool and runs another.
     pub hash: String,
-    pub verdict: Verdict,
+    /// What was said of this definition.
+    pub standing: Standing,
+    /// What the policy says of calls.
+    pub ruling: Ruling,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
     /// The schema of the answer of a call that waits for a person, where that can happen.
@@ -61,8 +64,8 @@ impl ToolRoute {
 
     /// Whether the tool is listed to that principal: what somebody may never call is not.
     #[must_use]
-    pub fn visible_to(&self, _: &Principal) -> bool {
-        self.verdict != Verdict::Deny
+    pub fn visible_to(&self, principal: &Principal) -> bool {
+        self.ruling.lists_to(principal)
     }
 
     /// The input schema, compiled when it is first needed. Network `$ref`s are never followed.
@@ -79,7 +82,8 @@ impl ToolRoute {
     /// What decides whether the list that it stands in has changed.
     fn identify(&self, hasher: &mut DefaultHasher) {
         self.name.hash(hasher);
-        (self.verdict as u8).hash(hasher);
+        self.pending.is_some().hash(hasher);
+        self.ruling.fixed().map(|decision| decision.verdict as u8).hash(hasher);
         match &self.def.raw {
             Some(raw) => raw.get().hash(hasher),
             None => self.listed(Revision::MODERN).hash(hasher),
@@ -192,7 +196,9 @@ impl RouteTable {
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (Claims::new("a tool"), Claims::new("a prompt"));
         for (index, provider) in providers.iter().enumerate() {
-            for def in provider.tools() {
+            let offered = provider.tools();
+            ruling::observe(policy, provider, &offered);
+            for def in offered {
                 let Some(route) = tool_route(provider, def, policy, pending, &mut warnings)? else { continue };
                 let name = route.name.clone();
                 if !tools.add(index, name.clone(), route) {
@@ -393,7 +399,7 @@ impl RouteTable {
     /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
     #[must_use]
     pub fn varies_by_principal(&self) -> bool {
-        false
+        self.tools().iter().any(|route| route.ruling.fixed().is_none())
     }
 
     /// Every upstream was reached: nothing is missing in the lists only because it is early.
@@ -445,18 +451,16 @@ fn tool_route(
         // A module's schema is ours, and must be right from the start.
         input.get_or_init(|| compile(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
-    let verdict = policy.decide(&def);
-    let pending = (verdict == Verdict::Review).then(|| pending.clone());
-    let hash = canonical_hash(&serde_json::json!({
-        "name": def.name, "description": def.description, "inputSchema": def.input_schema,
-        "annotations": def.annotations,
-    }));
+    let hash = ruling::definition_hash(&def);
+    let (standing, ruling) = ruling::ruling(policy, provider, &def, &hash);
+    let pending = ruling.may_review().then(|| pending.clone());
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
         provider: provider.clone(),
         def,
         hash,
-        verdict,
+        standing,
+        ruling,
         param_headers,
         pending,
         input,
@@ -477,6 +481,10 @@ impl ProviderDirectory for Directory {
 
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
         self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
+    }
+
+    fn has_tools(&self, provider: &str) -> bool {
+        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
     }
 }
 

@@ -11,6 +11,7 @@ mod faults;
 pub mod keys;
 pub mod lock;
 pub mod open;
+pub mod pins;
 mod reader;
 mod rows;
 mod sqlite;
@@ -32,6 +33,10 @@ use crate::changes::{
 };
 
 pub use error::StoreError;
+pub use pins::{PinWrite, Pinboard};
+
+use crate::policy::Pins;
+
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use verify::{Verified, VerifyError, verify_audit};
@@ -55,12 +60,25 @@ pub struct Draft {
     pub event_tail: String,
 }
 
+/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub server: String,
+    pub pins: Vec<PinWrite>,
+    /// As `definitions_accepted`.
+    pub event: &'static str,
+    pub at: Timestamp,
+    pub actor: String,
+    /// The audit entry's details: a JSON object.
+    pub details: String,
+}
+
 /// A transition that is durable.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// Of its feed event.
+    /// Of its feed event; 0 for a [`Record`], which has none.
     pub seq: u64,
-    /// The feed event's JSON.
+    /// The feed event's JSON; empty for a [`Record`].
     pub event: Bytes,
 }
 
@@ -139,6 +157,11 @@ pub trait Store: Send + Sync + 'static {
     /// ([`StoreError::certainly_aborted`]).
     fn submit(&self, draft: Draft, done: Done);
 
+    /// Queues a record and its pins, all or nothing; otherwise as [`Store::submit`].
+    fn submit_record(&self, record: Record, done: Done);
+
+    /// All pins of tool definitions.
+    fn pins(&self) -> Answer<Pins>;
     /// The change with that id.
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.

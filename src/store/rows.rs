@@ -185,7 +185,7 @@ fn audit_entry(row: &Row<'_>) -> Result<AuditEntry, StoreError> {
         change_id: row.get(2)?,
         event: row.get(3)?,
         from: from.as_deref().map(parse_state).transpose()?,
-        to: parse_state(&row.get::<_, String>(5)?)?,
+        to: Some(row.get::<_, String>(5)?).filter(|to| !to.is_empty()).as_deref().map(parse_state).transpose()?,
         actor: row.get(6)?,
         details: RawValue::from_string(row.get(7)?)
             .map_err(|e| StoreError::BadRecord(format!("details of an audit entry: {e}")))?,

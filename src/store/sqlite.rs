@@ -11,13 +11,16 @@ use std::{
 };
 
 use super::{
-    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Store, StoreError, StoredEvent,
+    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Record, Store, StoreError, StoredEvent,
     open::open_writer,
     reader::Readers,
     rows,
-    writer::{Command, CommitFn, Writer, plain_commit},
+    writer::{Command, CommitFn, Work, Writer, plain_commit},
 };
-use crate::changes::{Change, ChangeState, audit::AuditEntry};
+use crate::{
+    changes::{Change, ChangeState, audit::AuditEntry},
+    policy::Pins,
+};
 
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +80,8 @@ impl SqliteStore {
     }
 }
 
-impl Store for SqliteStore {
-    fn submit(&self, draft: Draft, done: Done) {
-        let command = Command { draft, done };
+impl SqliteStore {
+    fn send(&self, command: Command) {
         let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let (error, command) = match commands.as_ref() {
             None => (StoreError::Closed, command),
@@ -95,6 +97,20 @@ impl Store for SqliteStore {
         };
         drop(commands);
         (command.done)(Err(error.into()), false);
+    }
+}
+
+impl Store for SqliteStore {
+    fn submit(&self, draft: Draft, done: Done) {
+        self.send(Command { work: Work::Transition(draft), done });
+    }
+
+    fn submit_record(&self, record: Record, done: Done) {
+        self.send(Command { work: Work::Record(record), done });
+    }
+
+    fn pins(&self) -> Answer<Pins> {
+        self.readers.read(super::pins::load)
     }
 
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {

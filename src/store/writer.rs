@@ -22,7 +22,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
 use super::{
-    Done, Draft, Heads, StoreError, WriteError, Written,
+    Done, Draft, Heads, Record, StoreError, WriteError, Written,
     crash::crash_point,
     open::open_writer,
     rows::{self, signed},
@@ -37,8 +37,26 @@ const MAX_BATCH_BYTES: usize = 32 << 20;
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 pub(super) struct Command {
-    pub draft: Draft,
+    pub work: Work,
     pub done: Done,
+}
+
+pub(super) enum Work {
+    Transition(Draft),
+    Record(Record),
+}
+
+impl Work {
+    /// Bytes, about.
+    fn len(&self) -> usize {
+        match self {
+            Self::Transition(draft) => draft.body.len(),
+            Self::Record(record) => {
+                let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
+                record.details.len() + texts.map(str::len).sum::<usize>()
+            }
+        }
+    }
 }
 
 /// Commits a transaction; a seam for tests of failing commits.
@@ -76,11 +94,11 @@ impl Writer {
         let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
         let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
         while let Ok(first) = self.queue.recv() {
-            let mut bytes = first.draft.body.len();
+            let mut bytes = first.work.len();
             let mut batch = vec![first];
             while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
                 let Ok(next) = self.queue.try_recv() else { break };
-                bytes += next.draft.body.len();
+                bytes += next.work.len();
                 batch.push(next);
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge")]
@@ -138,7 +156,11 @@ impl Writer {
     fn write_all(&mut self, batch: &[Command]) -> Result<Vec<Outcome>, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for command in batch {
-            outcomes.push(match self.write(&command.draft) {
+            let written = match &command.work {
+                Work::Transition(draft) => self.write(draft),
+                Work::Record(record) => self.write_record(record),
+            };
+            outcomes.push(match written {
                 Ok((written, heads)) => {
                     self.heads = heads;
                     Ok(written)
@@ -212,11 +234,30 @@ impl Writer {
         Ok((Written { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
     }
 
+    /// A record has no feed event of its own.
+    fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
+        let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
+        super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        let at = record.at.to_string();
+        let audit = self
+            .append(EntryContent {
+                seq: self.heads.audit.seq + 1,
+                at: &at,
+                change_id: "",
+                event: record.event,
+                from: None,
+                to: "",
+                actor: &record.actor,
+                details: &record.details,
+            })
+            .map_err(sqlite)?;
+        Ok((Written { seq: 0, event: Bytes::new() }, Heads { event: self.heads.event, audit }))
+    }
+
     fn append_audit(&self, draft: &Draft) -> rusqlite::Result<AuditHead> {
-        let prev = self.heads.audit;
         let at = draft.at.to_string();
-        let content = EntryContent {
-            seq: prev.seq + 1,
+        self.append(EntryContent {
+            seq: self.heads.audit.seq + 1,
             at: &at,
             change_id: &draft.change.id,
             event: draft.kind.as_str(),
@@ -224,7 +265,11 @@ impl Writer {
             to: draft.change.state.as_str(),
             actor: &draft.actor,
             details: &draft.details,
-        };
+        })
+    }
+
+    fn append(&self, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
+        let prev = self.heads.audit;
         let hash = content.hash(&prev.hash);
         self.conn
             .prepare_cached(

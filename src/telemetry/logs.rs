@@ -2,7 +2,9 @@
 
 use std::{io::IsTerminal, path::PathBuf, sync::OnceLock, time::Duration};
 
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry, layer::SubscriberExt, reload::Handle, reload::Layer as Reload, util::SubscriberInitExt,
+};
 
 use super::writer::StderrWriter;
 pub use super::writer::open_log;
@@ -12,6 +14,7 @@ use crate::config::{LogConfig, LogFormat};
 const FLUSH: Duration = Duration::from_millis(250);
 
 static WRITER: OnceLock<StderrWriter> = OnceLock::new();
+static FILTER: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Writes what is still queued when it is dropped: keep it until the process ends.
 #[must_use]
@@ -32,6 +35,8 @@ pub enum LogError {
     Filter(#[from] tracing_subscriber::filter::ParseError),
     #[error("logging was set up before")]
     Twice,
+    #[error("logging is not set up")]
+    NotYet,
 }
 
 /// Starts logging. With `rotate`, stderr is that file (see [`open_log`]), and it is kept below a few MiB.
@@ -49,8 +54,10 @@ pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, Log
         LogFormat::Text => layer.with_ansi(colour).boxed(),
         LogFormat::Json => layer.with_ansi(false).json().flatten_event(true).boxed(),
     };
+    let (filter, handle) = Reload::new(filter);
     tracing_subscriber::registry().with(layer.with_filter(filter)).try_init().map_err(|_| LogError::Twice)?;
     let _ = WRITER.set(writer);
+    let _ = FILTER.set(handle);
     std::panic::set_hook(Box::new(|info| {
         let message = info.payload_as_str().unwrap_or("(no message)");
         let at = info.location().map(ToString::to_string).unwrap_or_default();
@@ -61,6 +68,15 @@ pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, Log
         flush();
     }));
     Ok(LogGuard(()))
+}
+
+/// Logs by another filter from now on.
+///
+/// # Errors
+/// A bad filter, or logging that was never set up; the old one stays.
+pub fn set_filter(filter: &str) -> Result<(), LogError> {
+    let filter = EnvFilter::builder().parse(filter)?;
+    FILTER.get().ok_or(LogError::NotYet)?.reload(filter).map_err(|_| LogError::NotYet)
 }
 
 /// Waits, for a quarter of a second at most, until everything logged so far is written.

@@ -18,6 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -25,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
     asked::{self, Asked, cancelled_id},
     received::{self, Received},
 };
@@ -34,9 +35,23 @@ use crate::protocol::{Era, RequestId};
 /// Messages that wait for the transport's writer.
 pub const OUTBOX: usize = 1024;
 
+/// What the transport's writer has to write: one JSON-RPC message without line breaks.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Of a request of ours: what [`Attribution::failed`] wants if it cannot be written.
+    pub request: Option<u64>,
+    pub text: Bytes,
+}
+
+impl From<Bytes> for Message {
+    fn from(text: Bytes) -> Self {
+        Self { request: None, text }
+    }
+}
+
 /// See the module's page.
 pub struct Attribution {
-    outbox: mpsc::Sender<Bytes>,
+    outbox: mpsc::Sender<Message>,
     unsolicited: Arc<dyn Listener>,
     pending: Mutex<HashMap<u64, Pending>>,
     asked: Asked,
@@ -53,14 +68,14 @@ struct Pending {
 }
 
 impl Attribution {
-    /// The link's bookkeeping, and what its writer has to write: one JSON-RPC message each, without line breaks.
-    /// `closed` is cancelled at the end.
+    /// The link's bookkeeping, and what its writer has to write. `closed` is cancelled when the link is closed, also by
+    /// itself (a server that asks faster than it reads): the transport then ends and calls [`Self::broken`].
     #[must_use]
-    pub fn new(unsolicited: Arc<dyn Listener>, closed: CancellationToken) -> (Arc<Self>, mpsc::Receiver<Bytes>) {
-        let (outbox, messages) = mpsc::channel(OUTBOX);
+    pub fn new(unsolicited: Arc<dyn Listener>, closed: CancellationToken) -> (Arc<Self>, mpsc::Receiver<Message>) {
+        let (outbox, messages) = mpsc::channel::<Message>(OUTBOX);
         let (answers, ended) = (outbox.clone(), closed.clone());
         let send: asked::Queue = Arc::new(move |message| {
-            if answers.try_send(message).is_err() {
+            if answers.try_send(message.into()).is_err() {
                 // It asks and cancels faster than it reads: nothing good comes of that connection.
                 ended.cancel();
             }
@@ -110,7 +125,7 @@ impl Attribution {
             pending.insert(outgoing.id, Pending { listener, done, listens });
         }
         let mut guard = Guard { of: self, id: outgoing.id, cancels: &*outgoing.method != "initialize", armed: true };
-        place.send(outgoing.body);
+        place.send(Message { request: Some(outgoing.id), text: outgoing.body });
         let answer = answer.await;
         guard.armed = false;
         answer.unwrap_or_else(|_| Err(LinkError::Lost("the connection has ended".to_owned())))
@@ -122,7 +137,7 @@ impl Attribution {
     /// [`LinkError::Unreachable`] if the link has ended.
     pub async fn notify(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
         let sent = tokio::select! {
-            sent = self.outbox.send(notification(method, params)) => sent.is_ok(),
+            sent = self.outbox.send(notification(method, params).into()) => sent.is_ok(),
             () = self.closed.cancelled() => false,
         };
         if sent { Ok(()) } else { Err(LinkError::Unreachable("the connection has ended".to_owned())) }
@@ -137,6 +152,13 @@ impl Attribution {
         });
         if let Err(unreadable) = outcome {
             tracing::warn!(text = %received::shown(&text[..text.len().min(200)]), "not a message: {}", unreadable.why);
+        }
+    }
+
+    /// One request could not be sent, and why; the link goes on.
+    pub fn failed(&self, id: u64, why: LinkError) {
+        if let Some(pending) = self.pending.lock().remove(&id) {
+            let _ = pending.done.send(Err(why));
         }
     }
 
@@ -223,6 +245,45 @@ impl Attribution {
         let pending = self.pending.lock();
         let id = alone(&pending)?;
         pending.get(&id).map(|pending| Arc::clone(&pending.listener))
+    }
+}
+
+/// A link whose transport's tasks do the rest: dropped, it is closed.
+pub struct SharedLink(pub Arc<Attribution>);
+
+impl Link for SharedLink {
+    fn kind(&self) -> LinkKind {
+        LinkKind::Shared
+    }
+
+    fn request<'a>(
+        &'a self,
+        outgoing: Outgoing,
+        listener: Arc<dyn Listener>,
+    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
+        Box::pin(self.0.request(outgoing, listener))
+    }
+
+    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
+        Box::pin(self.0.notify(method, params))
+    }
+
+    fn opened(&self, negotiated: &Negotiated) {
+        self.0.opened(negotiated);
+    }
+
+    fn closed(&self) -> CancellationToken {
+        self.0.closed()
+    }
+
+    fn close(&self) {
+        self.0.closed.cancel();
+    }
+}
+
+impl Drop for SharedLink {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

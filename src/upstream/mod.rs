@@ -26,6 +26,7 @@ mod execute;
 pub mod handshake;
 mod held;
 pub mod http;
+mod lease;
 pub mod link;
 pub mod names;
 mod offered;
@@ -36,12 +37,16 @@ pub(crate) mod provider;
 pub mod received;
 mod registry;
 pub mod server;
+pub mod sse;
 pub mod status;
 mod subscriptions;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 mod watched;
+pub mod ws;
 
 pub use backoff::Backoff;
 pub use caller::{Caller, ClientCapabilities};

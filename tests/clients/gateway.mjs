@@ -1,6 +1,6 @@
 // Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid.
 import { spawn, execFile } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -28,7 +28,10 @@ export async function freePort() {
     return port;
 }
 
-/** Resolves with the first true value of `check`, which is asked every 25 ms; rejects after `limit` ms. */
+/** What is waited for will never come. */
+export class Hopeless extends Error {}
+
+/** Resolves with the first true value of `check`, which is asked every 25 ms; rejects after `limit` ms, or at once by a `Hopeless`. */
 export async function eventually(what, check, limit = 15_000) {
     const end = Date.now() + limit;
     let last;
@@ -38,6 +41,7 @@ export async function eventually(what, check, limit = 15_000) {
             if (value) return value;
             last = undefined;
         } catch (error) {
+            if (error instanceof Hopeless) throw error;
             last = error;
         }
         if (Date.now() > end) throw new Error(`not in ${limit} ms: ${what}`, { cause: last });
@@ -115,7 +119,7 @@ export class Gateway extends Reviewer {
             'the gateway answers /health',
             async () => {
                 if (this.child?.exitCode !== null && this.child?.exitCode !== undefined) {
-                    throw new Error(`the gateway ended with ${this.child.exitCode}`);
+                    throw new Hopeless(`the gateway ended with ${this.child.exitCode}`);
                 }
                 return (await fetch(`${this.url}/health`)).ok;
             },
@@ -128,7 +132,7 @@ export class Gateway extends Reviewer {
     /** Ends it by pid and removes its data. */
     async stop() {
         await stopChild(this.child);
-        await rm(this.data, { recursive: true, force: true });
+        for (const folder of [this.data, this.home]) if (folder) await rm(folder, { recursive: true, force: true });
     }
 }
 
@@ -147,19 +151,24 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
-/** Starts `countersign serve` with fresh data on a free port, with a reviewer named alice. */
-export async function startGateway({ env = {} } = {}) {
+/** Starts `countersign serve` with fresh data on a free port, with a reviewer named alice; `config` is the configuration file's content. */
+export async function startGateway({ env = {}, config } = {}) {
     const data = await temporaryData();
+    // Beside the data, not in it: a server that is configured to read the file's folder must not reach the store.
+    const home = config && (await temporaryData());
+    const file = config ? ['--config', path.join(home, 'countersign.yaml')] : [];
+    // JSON is YAML.
+    if (config) await writeFile(file[1], JSON.stringify(config, null, 4), { mode: 0o600 });
     for (let attempt = 1; ; attempt++) {
         const port = await freePort();
-        const child = spawn(binary, ['serve', '--listen', `127.0.0.1:${port}`, '--data', data], {
+        const child = spawn(binary, ['serve', ...file, '--listen', `127.0.0.1:${port}`, '--data', data], {
             env: environment(env),
             stdio: ['ignore', 'ignore', 'pipe']
         });
         let log = '';
         child.stderr.setEncoding('utf8').on('data', text => (log = (log + text).slice(-64_000)));
         await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
-        const gateway = new Gateway({ port, data, child, log: () => log });
+        const gateway = new Gateway({ port, data, home, file: file[1], child, log: () => log });
         try {
             await gateway.waitHealthy();
             gateway.key = await gateway.createKey('reviewer', 'alice');
@@ -168,7 +177,7 @@ export async function startGateway({ env = {} } = {}) {
             await stopChild(child);
             // Somebody else may have taken the port in between.
             if (attempt < 3 && /in use/i.test(log)) continue;
-            await rm(data, { recursive: true, force: true });
+            for (const folder of [data, home]) if (folder) await rm(folder, { recursive: true, force: true });
             throw error;
         }
     }

@@ -7,34 +7,10 @@ import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
 import { Gateway, binary, environment, eventually, freePort, startGateway, startRelay, temporaryData } from './gateway.mjs';
 import { firstProject, propose, runJourney, settled } from './journey.mjs';
+import { WebSocketTransport } from './websocket.mjs';
 
 const NAME = 'ts-sdk-v2';
 const MODERN = '2026-07-28';
-
-/** The SDK has no WebSocket of its own since v2: this is all that one needs. */
-class WebSocketTransport {
-    constructor(url) {
-        this.url = url;
-    }
-
-    start() {
-        this.socket = new WebSocket(this.url, 'mcp');
-        this.socket.onmessage = event => this.onmessage?.(JSON.parse(event.data));
-        this.socket.onclose = () => this.onclose?.();
-        return new Promise((resolve, reject) => {
-            this.socket.onopen = () => resolve();
-            this.socket.onerror = event => reject(new Error(event.message ?? 'WebSocket error'));
-        });
-    }
-
-    async send(message) {
-        this.socket.send(JSON.stringify(message));
-    }
-
-    async close() {
-        this.socket.close();
-    }
-}
 
 async function connect(transport, label, mode) {
     const client = new Client({ name: NAME, version: '2.0.0' }, { capabilities: {}, versionNegotiation: { mode } });

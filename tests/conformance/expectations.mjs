@@ -94,3 +94,23 @@ export const needsFixture = {
     'tasks-required-task-error': tasks,
     'tasks-mrtr-composition': tasks
 };
+
+/** The scenarios of the tasks extension; `tasks-status-notifications` is one that the suite itself skips, so it proves nothing. */
+export const TASKS = Object.keys(needsFixture).filter(name => needsFixture[name] === tasks && name !== 'tasks-status-notifications');
+
+/** The suite's client scenarios that the gateway's upstream side must pass; the others are of authorization. */
+export const UPSTREAM_SIDE = {
+    '2025-11-25': ['initialize', 'tools_call', 'elicitation-sep1034-client-defaults', 'sse-retry'],
+    '2026-07-28': [
+        'tools_call',
+        'request-metadata',
+        'sep-2322-client-request-state',
+        'http-standard-headers',
+        'http-custom-headers',
+        'http-invalid-tool-headers',
+        'json-schema-ref-no-deref'
+    ]
+};
+
+/** Scenarios that only ever warn, so that they pass against a dead port too: a run shows their warnings beside them. */
+export const warnOnly = ['input-required-result-missing-input-response', 'input-required-result-ignore-extra-params'];

@@ -1,56 +1,152 @@
-// Runs the official conformance suite against the gateway itself, once for each revision of `expectations.mjs`, then
-// against a dead port as the negative control. Ends with `N passed, N failed`.
-import { spawn } from 'node:child_process';
-import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
-import os from 'node:os';
+// Runs the official conformance suite in groups, and ends with `N passed, N failed`:
+//
+//   self     against the gateway alone: what it must pass by itself (expectations.mjs), and a dead port as the control
+//   http     through the gateway to a fixture over HTTP that speaks both eras, the legacy one only, the modern one only
+//   stdio    the same with the fixture as a local command
+//   shim     the same with the 2.x SDK behind an era filter (not part of a normal run)
+//   tasks    the scenarios of the tasks extension, through the gateway to a fixture that has tasks
+//   client   the suite's client scenarios, run through the gateway's upstream side by a client of each era
+//   direct   the fixtures without a gateway: proves them (not part of a normal run)
+//   script   the client scenarios without a gateway: proves their script (not part of a normal run)
+//
+//   node run.mjs [GROUP...] [--verbose] [--kind both|legacy|modern] [--revision R] [--scenario S] [--front legacy|modern]
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
 
+import { inFrontOf, overHttp, overStdio, startFixture, startGatewayWith, startTasksFixture } from '../clients/fixture.mjs';
 import { freePort, startGateway } from '../clients/gateway.mjs';
-import { needsFixture, required, untestable } from './expectations.mjs';
+import { TASKS, UPSTREAM_SIDE, needsFixture, required, untestable, warnOnly } from './expectations.mjs';
+import { judge, requirements, runSuite } from './suite.mjs';
 
-const here = path.dirname(fileURLToPath(import.meta.url));
-const suite = path.join(here, 'node_modules/@modelcontextprotocol/conformance/dist/index.js');
-const verbose = process.argv.includes('--verbose');
+const { values: options, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+        verbose: { type: 'boolean', default: false },
+        kind: { type: 'string' },
+        revision: { type: 'string' },
+        scenario: { type: 'string' },
+        front: { type: 'string' }
+    }
+});
+const REVISIONS = ['2025-11-25', '2026-07-28'].filter(revision => revision === (options.revision ?? revision));
+const KINDS = ['both', 'legacy', 'modern'].filter(kind => kind === (options.kind ?? kind));
+const only = options.scenario ? ['--scenario', options.scenario] : undefined;
 
-/** Runs the whole requirement set; answers scenario → checks. */
-async function runSuite(revision, url) {
-    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-conformance-'));
-    try {
-        let output = '';
-        const child = spawn(process.execPath, [suite, 'server', '--url', url, '--requirements', revision, '-o', folder], {
-            stdio: ['ignore', 'pipe', 'pipe']
-        });
-        for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', text => (output += text));
-        // The suite's own exit code counts the scenarios that need fixtures as failures; the checks are judged below.
-        await new Promise((resolve, reject) => child.once('error', reject).once('exit', resolve));
-        if (verbose) process.stdout.write(output);
-        const results = new Map();
-        for (const name of await readdir(folder)) {
-            const scenario = /^server-(.*?)-\d{4}-\d\d-\d\dT/.exec(name)?.[1];
-            if (!scenario) throw new Error(`a result folder with a strange name: ${name}`);
+let passed = 0;
+let failed = 0;
+/** Everything that failed, for the end. */
+const broken = [];
+const row = (verdict, scenario, note) => console.log(`  ${verdict.padEnd(6)} ${scenario.padEnd(46)} ${note}`);
+const brief = message => String(message ?? 'no message').replace(/\s+/g, ' ').slice(0, 600);
+
+/** Counts one scenario and shows it. */
+function count(where, scenario, checks, excused = {}) {
+    const { passed: good, successes, failures, warnings } = judge(checks, excused);
+    good ? passed++ : failed++;
+    row(good ? 'ok' : 'FAILED', scenario, checks === undefined ? 'did not run' : `${successes} checks${warnings.length ? `, ${warnings.length} warnings` : ''}`);
+    for (const check of failures) console.log(`         ${check.id}: ${brief(check.errorMessage ?? JSON.stringify(check.details))}`);
+    for (const check of warnings) console.log(`         warning ${check.id}: ${brief(check.errorMessage)}`);
+    if (!good) broken.push(`${where}: ${scenario} (${failures.map(check => check.id).join(', ') || 'no check succeeded'})`);
+    return good;
+}
+
+const serverSide = async (revision, url) => {
+    const { results, output } = await runSuite(['server', '--url', url, ...(only ? [...only, '--spec-version', revision] : ['--requirements', revision])]);
+    if (options.verbose) process.stdout.write(output);
+    return results;
+};
+
+/** Runs everything that the revisions require against `start()`'s `{ url, stop() }`, fresh for each revision. */
+async function requirementsOf(title, start) {
+    const before = [passed, failed];
+    for (const revision of REVISIONS) {
+        const where = `${revision}, ${title}`;
+        console.log(`\n${where}:`);
+        const wanted = options.scenario ? [options.scenario] : (await requirements(revision)).server;
+        let results = new Map();
+        try {
+            const under = await start();
             try {
-                results.set(scenario, JSON.parse(await readFile(path.join(folder, name, 'checks.json'), 'utf8')));
-            } catch (error) {
-                if (error.code !== 'ENOENT') throw error;
-                results.set(scenario, []);
+                results = await serverSide(revision, under.url);
+            } finally {
+                const log = under.log?.();
+                await under.stop();
+                if (options.verbose && log) console.log(`--- log ---\n${log}`);
             }
+        } catch (error) {
+            console.log(`         ${error.message}`);
         }
-        if (results.size === 0) throw new Error(`the suite ran nothing:\n${output}`);
-        return results;
-    } finally {
-        await rm(folder, { recursive: true, force: true });
+        for (const scenario of wanted) count(where, scenario, results.get(scenario));
+        const extra = [...results.keys()].filter(scenario => !wanted.includes(scenario) && !scenario.startsWith('tasks-'));
+        for (const scenario of extra) row('-', scenario, `not required: ${judge(results.get(scenario)).passed ? 'passes' : 'fails'}`);
+    }
+    return [passed - before[0], failed - before[1]];
+}
+
+/** A gateway in front of what `start` makes, as `{ url, stop() }`. */
+async function behindGateway(server, upstream) {
+    try {
+        const gateway = await startGatewayWith(inFrontOf(server));
+        return {
+            url: gateway.mcp.href,
+            log: () => gateway.log() + (upstream?.log() ?? ''),
+            async stop() {
+                await gateway.stop();
+                await upstream?.stop();
+            }
+        };
+    } catch (error) {
+        await upstream?.stop();
+        throw error;
     }
 }
 
-/** What the checks of one scenario come to. */
-function judge(scenario, checks) {
-    const excused = untestable[scenario] ?? {};
-    const counted = checks.filter(check => !(check.id in excused));
-    const failures = counted.filter(check => check.status === 'FAILURE');
-    const successes = counted.filter(check => check.status === 'SUCCESS').length;
-    const warnings = counted.filter(check => check.status === 'WARNING');
-    return { passed: successes > 0 && failures.length === 0, successes, failures, warnings };
+async function matrix(name, kinds, start) {
+    let [good, bad] = [0, 0];
+    for (const kind of kinds) {
+        const [more, less] = await requirementsOf(`upstream ${kind} over ${name}`, () => start(kind));
+        good += more;
+        bad += less;
+    }
+    console.log(`\nThrough the gateway, upstream over ${name}: ${good} of ${good + bad}`);
+}
+
+async function overHttpUpstream(kind) {
+    const upstream = await startFixture(kind);
+    return behindGateway(overHttp(upstream.url), upstream);
+}
+
+async function self() {
+    for (const revision of REVISIONS) {
+        const gateway = await startGateway();
+        let results;
+        try {
+            results = await serverSide(revision, gateway.mcp.href);
+        } finally {
+            await gateway.stop();
+        }
+        checkLists(revision, results);
+        const where = `${revision}, against the gateway`;
+        console.log(`\n${where}:`);
+        for (const scenario of required[revision]) {
+            count(where, scenario, results.get(scenario), untestable[scenario]);
+            for (const [id, what] of Object.entries(untestable[scenario] ?? {})) console.log(`         not judged: ${id} needs ${what}`);
+        }
+        const rest = [...results.keys()].filter(scenario => !required[revision].includes(scenario));
+        for (const scenario of rest) row('-', scenario, `not judged: needs ${needsFixture[scenario]}`);
+    }
+    console.log('\nNegative control, against a dead port (everything must fail but what the suite only warns of):');
+    for (const revision of REVISIONS) {
+        const results = await serverSide(revision, `http://127.0.0.1:${await freePort()}/mcp`);
+        const standing = [...results.keys()].filter(scenario => judge(results.get(scenario)).passed);
+        const wrong = standing.filter(scenario => !warnOnly.includes(scenario));
+        const rest = standing.filter(scenario => warnOnly.includes(scenario));
+        wrong.length === 0 ? passed++ : failed++;
+        row(wrong.length === 0 ? 'ok' : 'FAILED', revision, wrong.length === 0 ? `${results.size - standing.length} of ${results.size} failed` : `passed against nothing: ${wrong}`);
+        if (rest.length) console.log(`         warned of only, and so passed: ${rest.join(', ')}`);
+        if (wrong.length) broken.push(`${revision}, negative control: ${wrong}`);
+    }
 }
 
 /** The lists of `expectations.mjs` must name exactly what ran. */
@@ -58,44 +154,99 @@ function checkLists(revision, results) {
     const known = new Set([...required[revision], ...Object.keys(needsFixture)]);
     const forgotten = [...results.keys()].filter(scenario => !known.has(scenario));
     const gone = required[revision].filter(scenario => !results.has(scenario));
-    if (forgotten.length || gone.length) {
+    if (!only && (forgotten.length || gone.length)) {
         throw new Error(`expectations.mjs does not fit ${revision}: not named ${forgotten}; named but not run ${gone}`);
     }
 }
 
-const row = (verdict, scenario, note) => console.log(`  ${verdict.padEnd(6)} ${scenario.padEnd(46)} ${note}`);
-let passed = 0;
-let failed = 0;
-
-for (const revision of Object.keys(required)) {
-    const gateway = await startGateway();
-    let results;
+async function tasks() {
+    const where = '2026-07-28, tasks extension, through the gateway';
+    console.log(`\n${where}:`);
+    const upstream = await startTasksFixture();
+    const under = await behindGateway(overHttp(upstream.url), upstream);
     try {
-        results = await runSuite(revision, gateway.mcp.href);
+        await tasksAgainst(where, under.url);
     } finally {
-        await gateway.stop();
+        const log = under.log();
+        await under.stop();
+        if (options.verbose) console.log(log);
     }
-    checkLists(revision, results);
-    console.log(`\n${revision}, against the gateway:`);
-    for (const scenario of required[revision]) {
-        const { passed: good, successes, failures, warnings } = judge(scenario, results.get(scenario));
-        good ? passed++ : failed++;
-        row(good ? 'ok' : 'FAILED', scenario, `${successes} checks${warnings.length ? `, ${warnings.length} warnings` : ''}`);
-        for (const check of failures) console.log(`         ${check.id}: ${check.errorMessage}`);
-        for (const check of warnings) console.log(`         warning ${check.id}: ${check.errorMessage}`);
-        for (const [id, what] of Object.entries(untestable[scenario] ?? {})) console.log(`         not judged: ${id} needs ${what}`);
-    }
-    const rest = [...results.keys()].filter(scenario => !required[revision].includes(scenario));
-    for (const scenario of rest) row('-', scenario, `not judged: needs ${needsFixture[scenario]}`);
 }
 
-console.log('\nNegative control, against a dead port (everything judged above must fail):');
-for (const revision of Object.keys(required)) {
-    const results = await runSuite(revision, `http://127.0.0.1:${await freePort()}/mcp`);
-    const wrong = required[revision].filter(scenario => judge(scenario, results.get(scenario) ?? []).passed);
-    wrong.length === 0 ? passed++ : failed++;
-    row(wrong.length === 0 ? 'ok' : 'FAILED', revision, wrong.length === 0 ? 'all of them failed' : `passed against nothing: ${wrong}`);
+async function tasksAgainst(where, url) {
+    for (const scenario of TASKS.filter(name => name === (options.scenario ?? name))) {
+        const { results, output } = await runSuite(['server', '--url', url, '--scenario', scenario]);
+        if (options.verbose) process.stdout.write(output);
+        count(where, scenario, results.get(scenario));
+    }
 }
 
+const clientScript = path.join(path.dirname(fileURLToPath(import.meta.url)), '../clients/suite-client.mjs');
+
+async function client(env = {}, fits = () => true) {
+    for (const front of ['legacy', 'modern'].filter(era => era === (options.front ?? era))) {
+        for (const revision of REVISIONS.filter(revision => fits(front, revision))) {
+            const where = `client scenarios of ${revision}, a ${front} client in front`;
+            console.log(`\n${where}:`);
+            for (const scenario of UPSTREAM_SIDE[revision].filter(name => name === (options.scenario ?? name))) {
+                const command = `${process.execPath} ${clientScript}`;
+                const { results, output } = await runSuite(
+                    ['client', '--command', command, '--scenario', scenario, '--spec-version', revision, '--timeout', '60000', '--verbose'],
+                    { env: { FRONT: front, ...env } }
+                );
+                if (!count(where, scenario, results.get(scenario)) || options.verbose) console.log(indent(output.slice(-4000)));
+            }
+        }
+    }
+}
+const indent = text => text.replace(/^/gm, '            | ');
+
+async function direct() {
+    for (const kind of ['both', 'legacy', 'modern', 'shim']) {
+        const fits = revision => kind === 'both' || (kind === 'modern') === (revision === '2026-07-28');
+        for (const revision of REVISIONS.filter(fits)) {
+            const upstream = await startFixture(kind);
+            try {
+                const where = `${revision}, the fixture ${kind} itself`;
+                console.log(`\n${where}:`);
+                const results = await serverSide(revision, `${upstream.url}/mcp`);
+                for (const scenario of (await requirements(revision)).server) count(where, scenario, results.get(scenario));
+            } finally {
+                await upstream.stop();
+            }
+        }
+    }
+    const upstream = await startTasksFixture();
+    try {
+        console.log('\nThe fixture with tasks itself:');
+        await tasksAgainst('tasks, the fixture itself', `${upstream.url}/mcp`);
+    } finally {
+        await upstream.stop();
+    }
+}
+
+const groups = {
+    self,
+    http: () => matrix('HTTP', KINDS, overHttpUpstream),
+    stdio: () => matrix('stdio', KINDS, kind => behindGateway(overStdio(kind))),
+    shim: () => matrix('HTTP', ['shim'], overHttpUpstream),
+    tasks,
+    client: () => client(),
+    direct,
+    script: () => client({ DIRECT: '1' }, (front, revision) => (front === 'modern') === (revision === '2026-07-28'))
+};
+const chosen = positionals.length ? positionals : ['self', 'http', 'stdio', 'tasks', 'client'];
+for (const name of chosen) {
+    if (!groups[name]) throw new Error(`no such group: ${name} (there are: ${Object.keys(groups)})`);
+    try {
+        await groups[name]();
+    } catch (error) {
+        failed++;
+        broken.push(`${name}: ${error.message.split('\n')[0]}`);
+        console.log(error);
+    }
+}
+
+if (broken.length) console.log(`\nFailed:\n${broken.map(line => `  ${line}`).join('\n')}`);
 console.log(`\n${passed} passed, ${failed} failed`);
 process.exitCode = failed === 0 ? 0 : 1;

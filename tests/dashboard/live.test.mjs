@@ -28,7 +28,7 @@ test('an empty inbox says so, and a new change opens there by itself', async () 
   await page.locator('.lines ins', { hasText: 'and another' }).waitFor();
   await button(page, 'Approve').waitFor();
   assert.equal(await page.title(), '(1) Inbox · Countersign');
-  assert.equal(await page.locator('nav .count').textContent(), '1 waiting');
+  assert.equal(await page.locator('nav [data-view=inbox] .count').textContent(), '1 waiting');
   await page.locator('#announcer', { hasText: 'Arrives by itself' }).waitFor({ state: 'attached' });
   assert.ok(await page.evaluate(() => window.loadedOnce), 'the page was not loaded again');
   assertClean(page);

@@ -41,6 +41,24 @@ def stubborn():
     child.wait()
 
 
+def hold():
+    """A process that keeps our stdin and stdout open when we are gone."""
+    subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(1000)", MARKER])
+
+
+def flee():
+    """A process that lives a millisecond and then only in its child, and so on."""
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "while os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    time.sleep(0.001)\n"
+        "os._exit(0)\n"
+    )
+    subprocess.Popen([sys.executable, "-c", code, MARKER], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def handle(message):
     method, params, id = message.get("method"), message.get("params") or {}, message.get("id")
     if id is None:
@@ -90,10 +108,16 @@ def handle(message):
     elif method == "daemon":
         stubborn()
         send(id=id, result={})
+    elif method == "flee":
+        flee()
+        send(id=id, result={})
+    elif method == "hold":
+        hold()
+        send(id=id, result={})
     elif method == "where":
         send(id=id, result={"env": dict(os.environ), "cwd": os.getcwd(), "group": os.getpgid(0), "pid": os.getpid()})
     elif method == "fds":
-        send(id=id, result={"fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))})
+        send(id=id, result={"fds": {fd: os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + fd)}})
     elif method == "shout":
         for _ in range(params["lines"]):
             sys.stderr.write(params["line"] + "\n")

@@ -1,5 +1,8 @@
 //! Children for tests, what they sent, and which of their processes live.
 
+// Each test program uses its part of this.
+#![allow(dead_code)]
+
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -44,6 +47,17 @@ pub fn alive(marker: &str) -> Vec<i32> {
         }
     }
     found
+}
+
+/// The guard of a child that has no other process: the one whose program is the gateway's.
+pub fn guard(marker: &str) -> i32 {
+    let gateway = std::fs::canonicalize(GATEWAY).unwrap();
+    let guards: Vec<i32> = alive(marker)
+        .into_iter()
+        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == gateway))
+        .collect();
+    assert_eq!(guards.len(), 1);
+    guards[0]
 }
 
 /// Dead guards that this process has not taken leave of.
@@ -98,7 +112,7 @@ pub struct Child {
     pub marker: String,
     pub unsolicited: Arc<Heard>,
     last: AtomicU64,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 pub fn config(marker: &str, flags: &[&str]) -> UpstreamConfig {
@@ -127,7 +141,11 @@ impl Child {
         let data = tempfile::tempdir().unwrap();
         let unsolicited = Arc::new(Heard::default());
         let link = soon("a start", connector(data.path()).connect(unsolicited.clone())).await.unwrap();
-        Self { link, marker: marker.to_owned(), unsolicited, last: AtomicU64::new(0), _data: data }
+        Self { link, marker: marker.to_owned(), unsolicited, last: AtomicU64::new(0), data }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.data.path().canonicalize().unwrap()
     }
 
     pub fn outgoing(&self, method: &str, params: &str) -> Outgoing {
@@ -158,5 +176,34 @@ impl Child {
     /// Until no process of it is left.
     pub async fn gone(&self) {
         until("all processes gone", || alive(&self.marker).is_empty()).await;
+    }
+}
+
+/// What a log has written.
+#[derive(Clone, Default)]
+pub struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Written {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
     }
 }

@@ -64,6 +64,7 @@ fn change(state: ChangeState) -> Change {
         expires_at: at(3600),
         result: None,
         fault: None,
+        review: None,
     };
     change.digest = change.shown_digest();
     change

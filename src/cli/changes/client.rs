@@ -12,7 +12,7 @@ use url::Url;
 use crate::{
     attach::{GatewayFile, gateway_file::local_url},
     cli::{
-        args::ChangesArgs,
+        args::ConnectArgs,
         configuration,
         exit::{Exit, Failure},
         output::{one_line, remark},
@@ -33,7 +33,7 @@ pub struct Target {
 }
 
 /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory, the configured address.
-pub fn target(args: &ChangesArgs) -> Result<Target, Failure> {
+pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     let env = Environment::of_process();
     let variable = |name: &str| {
         env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
@@ -110,7 +110,7 @@ impl From<Refusal> for Failure {
             (0, _) => Exit::Unavailable,
             (_, "SELF_APPROVAL" | "POLICY_DENIED") => Exit::Failed,
             (401 | 403, _) => Exit::NotAuthorized,
-            (404, "CHANGE_NOT_FOUND") => Exit::NotFound,
+            (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") => Exit::NotFound,
             (409 | 410, _) => Exit::Conflict,
             (502..=504, _) => Exit::Unavailable,
             _ => Exit::Failed,

@@ -1,6 +1,6 @@
 //! `changes list|show|approve|reject|settle|watch`: the REST door and the feed of a gateway, for people and scripts.
 
-mod client;
+pub(super) mod client;
 mod feed;
 mod render;
 mod watch;
@@ -19,10 +19,10 @@ use super::{
 use crate::changes::{Change, ChangeState, Verdict};
 
 pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let target = client::target(args)?;
+    let target = client::target(&args.connect)?;
     actix_web::rt::System::new().block_on(async {
         let client = Client::new(target)?;
-        let json = args.json;
+        let json = args.connect.json;
         match &args.command {
             ChangesCommand::List { status, principal, limit } => {
                 list(&client, status, principal.as_deref(), *limit, json, out).await

@@ -360,3 +360,29 @@ fn credentials_over_plain_http_are_warned_of() {
     let named = Case::new("mcpServers: { My Server: { command: x } }").load().unwrap().warnings;
     assert!(named[0].contains("My Server__"), "{named:?}");
 }
+
+#[test]
+fn a_server_that_could_write_the_gateways_own_files_is_refused() {
+    for (fields, key) in [
+        ("command: npx, args: [-y, server-filesystem, '${ROOT}']", "a.args[2]"),
+        ("command: npx, args: ['--root=${ROOT}/state/countersign']", "a.args[0]"),
+        ("command: npx, args: ['${ROOT}/etc/c.yaml']", "a.args[0]"),
+        ("command: npx, args: [/]", "a.args[0]"),
+        ("command: npx, cwd: '${ROOT}/etc'", "a.cwd"),
+        ("command: npx, cwd: .", "a.cwd"),
+    ] {
+        let case = Case::new(&server(fields));
+        let root = case.path("").display().to_string();
+        let error = case.var("ROOT", root.trim_end_matches('/')).load().unwrap_err();
+        assert_eq!(error.problems.len(), 1, "{error}");
+        let message = error.problems[0].to_string();
+        let parts = [":1:", key, "the server a would get at the gateway's own files", "allow_own_files: true"];
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+        assert!(message.contains("/state/countersign.") || message.contains("/etc/c.yaml."), "{message}");
+        let case = Case::new(&server(&format!("{fields}, allow_own_files: true")));
+        let root = case.path("").display().to_string();
+        assert!(case.var("ROOT", root.trim_end_matches('/')).load().is_ok(), "{fields}");
+    }
+    assert!(Case::new(&server("command: npx, args: [../home]")).load().is_err(), "from its folder below data");
+    assert!(Case::new(&server("command: npx, cwd: ../home, args: [x]")).load().is_ok());
+}

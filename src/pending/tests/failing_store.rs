@@ -64,6 +64,12 @@ impl Store for Flaky {
     fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>> {
         self.store.events_after(after, limit)
     }
+    fn submit_record(&self, record: crate::store::Record, done: Done) {
+        self.store.submit_record(record, done);
+    }
+    fn pins(&self) -> Answer<crate::policy::Pins> {
+        self.store.pins()
+    }
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
         self.store.audit_page(change, before, limit)
     }

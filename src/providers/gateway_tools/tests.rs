@@ -31,6 +31,9 @@ impl ProviderDirectory for OnlyTracker {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
     }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
 }
 
 struct Fixture {
@@ -95,6 +98,7 @@ impl Fixture {
             tool_hash: "sha256:tool".into(),
             arguments: Arc::from(arguments),
             preview,
+            review: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

@@ -2,6 +2,7 @@
 
 mod api;
 mod feed;
+mod providers;
 mod routes;
 mod security;
 
@@ -29,13 +30,17 @@ use super::*;
 use crate::{
     auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, Proposer, Target},
+    config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
+    policy::Policy,
     protocol::{ErrorKind, McpError},
     providers::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
         ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
     },
-    store::{SqliteOptions, SqliteStore, Store},
+    reload::{Applies, Source, Why},
+    router::{Published, RouteTable, table::Aliases},
+    store::{Pinboard, SqliteOptions, SqliteStore, Store},
 };
 
 /// Pretends to write, and counts how often.
@@ -43,6 +48,8 @@ pub(super) struct Pretender {
     pub ran: AtomicUsize,
     /// The live state; a change made against another is stale.
     pub state: Mutex<String>,
+    /// What it offers, as an upstream would.
+    pub tools: Mutex<Vec<ToolDef>>,
     events: broadcast::Sender<ProviderEvent>,
 }
 
@@ -75,8 +82,11 @@ impl Provider for Pretender {
     fn name(&self) -> &str {
         "pretend"
     }
+    fn is_module(&self) -> bool {
+        false
+    }
     fn tools(&self) -> Vec<ToolDef> {
-        Vec::new()
+        self.tools.lock().unwrap().clone()
     }
     fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
         async { Ok(Vec::new()) }.boxed()
@@ -136,6 +146,17 @@ impl Provider for Pretender {
     }
 }
 
+/// Builds the routes of the one provider, as the router would.
+fn build(routes: Arc<Published>, provider: Arc<Pretender>, pins: Arc<Pinboard>) -> Arc<dyn Fn() + Send + Sync> {
+    Arc::new(move || {
+        let policy = Policy::new(&PolicyDefault::ReviewWrites.into()).with_pins(Arc::clone(&pins) as _);
+        let providers: [Arc<dyn Provider>; 1] = [Arc::clone(&provider) as _];
+        let generation = routes.load().generation + 1;
+        let table = RouteTable::build(generation, &providers, &policy, &Aliases::default(), &json!({})).unwrap();
+        routes.store(Arc::new(table));
+    })
+}
+
 struct OneProvider(Arc<Pretender>);
 
 impl ProviderDirectory for OneProvider {
@@ -144,6 +165,27 @@ impl ProviderDirectory for OneProvider {
     }
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
+    }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
+}
+
+/// Takes every new configuration and does nothing with it.
+struct Unmoved;
+
+impl Applies for Unmoved {
+    fn routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn servers<'a>(&'a self, _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn log_filter(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+    fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
+        async { Ok(()) }.boxed()
     }
 }
 
@@ -188,6 +230,7 @@ pub(super) struct Doors {
     pub stored: Arc<Stored>,
     pub provider: Arc<Pretender>,
     pub state: web::Data<RestState>,
+    anew: Arc<dyn Fn() + Send + Sync>,
     server: ServerHandle,
     _dir: tempfile::TempDir,
 }
@@ -234,13 +277,29 @@ impl Doors {
         let config = Arc::new(config);
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
         let (events, _) = broadcast::channel(8);
-        let provider = Arc::new(Pretender { ran: AtomicUsize::new(0), state: Mutex::new("old".into()), events });
+        let provider = Arc::new(Pretender {
+            ran: AtomicUsize::new(0),
+            state: Mutex::new("old".into()),
+            tools: Mutex::default(),
+            events,
+        });
+        let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
+        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+        let anew = build(Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&pins));
+        anew();
         let directory = Arc::new(OneProvider(Arc::clone(&provider)));
         let changes = Changes::start(store, directory, PendingConfig::from(&config.changes)).await.unwrap();
         let stored = Arc::new(Stored::open(dir.path()).unwrap());
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, "").unwrap();
+        let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+        let source = Source { flags, ..Source::default() };
+        let loaded = load(&source.flags, &source.env).unwrap();
+        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ())));
         let state = web::Data::new(RestState {
+            reloads,
             changes: changes.clone(),
             sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), &origins)),
             authenticator,
@@ -248,6 +307,18 @@ impl Doors {
             origins: Arc::clone(&origins),
             sessions: Arc::new(Nobody),
             providers: Arc::new(Nobody),
+            definitions: Arc::new(Definitions::new(
+                routes,
+                pins,
+                Box::new({
+                    let anew = Arc::clone(&anew);
+                    move || {
+                        anew();
+                        async {}.boxed()
+                    }
+                }),
+                changes.feed().clone(),
+            )),
             shutdown: CancellationToken::new(),
             web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
             streams: StreamSlots::new(config.limits.max_streams),
@@ -258,7 +329,7 @@ impl Doors {
         let server = HttpServer::new(move || {
             App::new()
                 .app_data(data.clone())
-                .configure(routes)
+                .configure(super::routes)
                 .default_service(web::to(not_found))
                 .wrap(OriginGuard::new(Arc::clone(&origins)))
         })
@@ -270,7 +341,7 @@ impl Doors {
         let server = server.run();
         let handle = server.handle();
         actix_web::rt::spawn(server);
-        Self { address, changes, stored, provider, state, server: handle, _dir: dir }
+        Self { address, changes, stored, provider, state, anew, server: handle, _dir: dir }
     }
 
     pub async fn close(self) {
@@ -287,6 +358,12 @@ impl Doors {
 
     pub fn code(&self) -> String {
         codes::create(self.stored.keys(), Timestamp::now()).unwrap()
+    }
+
+    /// Reads a new configuration, which is that file.
+    pub async fn configure(&self, yaml: &str) {
+        std::fs::write(self._dir.path().join("c.yaml"), yaml).unwrap();
+        self.state.reloads.reload(Why::File).await;
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
@@ -310,6 +387,7 @@ impl Doors {
                 RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
             ),
             preview: self.provider.preview_now(),
+            review: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

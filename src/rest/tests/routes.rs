@@ -89,6 +89,16 @@ async fn answers_are_as_described() {
     check("Me", &doors.get("/api/me", &key).await.json());
     check("Session", &doors.get("/api/sessions", &key).await.json()["sessions"][0]);
     check("Provider", &doors.get("/api/providers", &key).await.json()["providers"][0]);
+    check("Reload", &doors.get("/api/reload", &key).await.json());
+    doors.configure("policy: { default: allow }\nlimits: { max_batch: 9 }\n").await;
+    let reload = doors.get("/api/reload", &key).await.json();
+    check("Reload", &reload);
+    check("ReloadWaiting", &reload["waiting"]);
+    check("ReloadOutcome", &reload["last"]);
+    check("ConfigDiff", &reload["last"]["changes"]);
+    doors.configure("policy: { default: nobody }\n").await;
+    let reload = doors.get("/api/reload", &key).await.json();
+    check("ConfigProblem", &reload["last"]["problems"][0]);
     check("Problem", &doors.post(&path, &key, &decision("approve", &change)).await.json());
     let event = doors.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
     check("ChangeEvent", &serde_json::from_slice(&event.json).unwrap());
@@ -102,7 +112,7 @@ async fn other_methods_and_other_paths_are_problems() {
     let authorization = format!("Bearer {key}");
     let headers = [("Authorization", authorization.as_str())];
     for route in ROUTES {
-        let path = route.path.replace("{id}", "chg_x");
+        let path = route.path.replace("{id}", "chg_x").replace("{name}", "pretend");
         for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"] {
             if route.allow.split(", ").any(|m| m == method) {
                 continue;

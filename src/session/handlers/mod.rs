@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::exchange::Exchange;
 use crate::{
     gateway::Gateway,
-    policy::Verdict,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, method::Method, params, splice},
     router::RouteTable,
 };
@@ -151,6 +150,9 @@ pub async fn handle(
         Method::PromptsGet => prompts::get(exchange, request, cancel).await,
         Method::Complete => prompts::complete(exchange, request, cancel).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
+            crate::bridge::tasks::handle(exchange, method, request).await
+        }
         Method::Listen => listen::listen(exchange, request, cancel).await,
         // Notifications with an id: not requests of any revision.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
@@ -176,7 +178,7 @@ pub fn is_shareable_read(gateway: &Gateway, request: &Request<'_>) -> bool {
         ) => true,
         Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
             gateway.routes.load().tool(&call.name).is_some_and(|route| {
-                route.verdict == Verdict::Allow && route.def.annotations.read_only_hint && !route.def.long_running
+                route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })
         }),
         _ => false,

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
-    bridge::{self, request::Subject, uris},
+    bridge::{self, request::Subject},
     protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice},
     providers::CompletionRef,
     session::exchange::Exchange,
@@ -41,7 +41,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = exchange.gateway.routes.load().prompt(&params.name).ok_or_else(|| not_found(&params.name))?;
     if let Some(upstream) = route.provider.upstream() {
-        let own = uris::own_name(&upstream.config, &route.def.name);
+        let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
         let verb = bridge::Verb::Prompt;
         let call = bridge::Call {
             exchange,

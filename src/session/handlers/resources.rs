@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
-    bridge::{self, request::Subject, uris},
+    bridge::{self, request::Subject},
     protocol::{ErrorKind, McpError, Revision, envelope::Request, params},
     router::{
         actor::{Subscribe, Unsubscribe},
@@ -79,7 +79,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
     let params: params::ReadResource<'_> = params::parse(request.params)?;
     let provider = exchange.gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
     if let Some(upstream) = provider.upstream() {
-        let own = uris::own_uri(&upstream.config, &params.uri);
+        let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
         let verb = bridge::Verb::Resource;
         let uri = Some(params.uri.as_ref());
         let call = bridge::Call {

@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
-    bridge::{self, request::Subject, uris},
+    bridge::{self, request::Subject},
     changes::Change,
     middleware::{policy::Gate, validate},
     pending::Proposal,
+    policy::Decision,
     protocol::{
         ErrorKind, McpError, Revision, arguments,
         envelope::Request,
@@ -74,13 +75,21 @@ pub async fn call_request(
     let params: params::CallTool<'_> = params::parse(request.params)?;
     let route = find(exchange, &params.name)?;
     if let Some(upstream) = route.provider.upstream() {
-        match crate::middleware::policy::check(&route) {
+        let empty;
+        let arguments = match params.arguments {
+            Some(arguments) => arguments,
+            None => {
+                empty = no_arguments()?;
+                &empty
+            }
+        };
+        match crate::middleware::policy::check(exchange, &route, arguments).await {
             Ok(Gate::Open) => {
                 let call = bridge::Call {
                     exchange,
                     upstream,
                     verb: bridge::Verb::Tool,
-                    subject: Subject::Name(uris::own_name(&upstream.config, &route.def.name)),
+                    subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
                     uri: None,
                     params: request.params,
                     headers: &route.param_headers,
@@ -90,7 +99,8 @@ pub async fn call_request(
                     outcome => outcome,
                 };
             }
-            Ok(Gate::Review) => {}
+            // It is validated, previewed and proposed like any other.
+            Ok(Gate::Review(_)) => {}
             Err(error) => return Ok(bridge::failed(&error)),
         }
     }
@@ -112,6 +122,10 @@ pub async fn call_request(
         ToolOutcome::Pending(change) => encode(&pending_result(&change), exchange.revision(), true),
     };
     Ok(Reply { failure, pending, ..Reply::new(json) })
+}
+
+fn no_arguments() -> Result<Box<RawValue>, McpError> {
+    to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))
 }
 
 fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
@@ -149,18 +163,18 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
     let raw = match call.arguments {
         Some(raw) => raw,
         None => {
-            empty = to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))?;
+            empty = no_arguments()?;
             &empty
         }
     };
     validate::check(&route, raw)?;
-    let gate = match crate::middleware::policy::check(&route) {
+    let gate = match crate::middleware::policy::check(exchange, &route, raw).await {
         Ok(gate) => gate,
         Err(error) => return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))),
     };
     let outcome = match gate {
         Gate::Open => run(exchange, &route, raw, call, cancel).await,
-        Gate::Review => propose(exchange, &route, raw, call, cancel).await,
+        Gate::Review(decision) => propose(exchange, &route, raw, call, decision, cancel).await,
     };
     match outcome {
         Err(error) if is_the_tools_own(error.kind) => {
@@ -221,6 +235,7 @@ async fn propose(
     route: &ToolRoute,
     raw: &RawValue,
     call: &Call<'_>,
+    decision: Decision,
     cancel: &CancellationToken,
 ) -> Result<ToolOutcome, McpError> {
     let gateway = &exchange.gateway;
@@ -236,6 +251,7 @@ async fn propose(
         tool_hash: route.hash.clone(),
         arguments: raw.to_owned().into(),
         preview,
+        review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),
         expire_after: gateway.config.changes.expire_after,
     };

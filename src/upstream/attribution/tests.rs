@@ -6,7 +6,7 @@ use crate::{
     upstream::{RpcError, UpstreamRequest, testing::Heard},
 };
 
-fn link() -> (Arc<Attribution>, mpsc::Receiver<Bytes>, Arc<Heard>) {
+fn link() -> (Arc<Attribution>, mpsc::Receiver<Message>, Arc<Heard>) {
     let unsolicited = Arc::new(Heard::default());
     let (link, out) = Attribution::new(unsolicited.clone(), CancellationToken::new());
     (link, out, unsolicited)
@@ -16,8 +16,8 @@ fn call(id: u64) -> Outgoing {
     Outgoing::new(id, "tools/call", Some(r#"{"name":"x"}"#))
 }
 
-fn next(out: &mut mpsc::Receiver<Bytes>) -> String {
-    String::from_utf8(out.try_recv().unwrap().to_vec()).unwrap()
+fn next(out: &mut mpsc::Receiver<Message>) -> String {
+    String::from_utf8(out.try_recv().unwrap().text.to_vec()).unwrap()
 }
 
 fn tell(link: &Attribution, text: &str) {
@@ -115,6 +115,19 @@ async fn a_subscription_is_told_by_its_id_and_ended_by_the_server() {
     assert_eq!(feed.methods(), ["notifications/tools/list_changed"]);
     assert_eq!(one.methods(), ["notifications/message"]);
     assert!(rest.methods().is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_fails_alone() {
+    let (link, mut out, _) = link();
+    let mut first = Box::pin(link.request(call(1), Arc::new(Heard::default())));
+    let mut second = Box::pin(link.request(call(2), Arc::new(Heard::default())));
+    assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+    assert_eq!(out.try_recv().unwrap().request, Some(1));
+    link.failed(1, LinkError::Unreachable("no".into()));
+    link.failed(7, LinkError::Unreachable("nothing".into()));
+    assert!(matches!(first.await, Err(LinkError::Unreachable(_))));
+    assert!(second.as_mut().now_or_never().is_none());
 }
 
 #[tokio::test]

@@ -215,8 +215,17 @@ async fn read(mux: &Arc<Mux>, mut stdout: pipe::Receiver, max: usize, log: &Serv
 async fn write(mux: Arc<Mux>, mut stdin: pipe::Sender) {
     let mut out = BytesMut::new();
     while mux.queue.next(&mut out).await {
-        if stdin.write_all(&out).await.is_err() {
-            return;
+        let mut written = 0;
+        while written < out.len() {
+            match stdin.write(&out[written..]).await {
+                Ok(more @ 1..) => written += more,
+                Ok(0) | Err(_) => {
+                    if written == 0 {
+                        mux.queue.unwritten();
+                    }
+                    return;
+                }
+            }
         }
         if out.capacity() > KEPT {
             out = BytesMut::new();

@@ -176,22 +176,25 @@ impl Mux {
             Ok(Incoming::Single(message)) => self.take(message),
             Ok(Incoming::Batch(messages)) => {
                 let mut fault = None;
-                for message in messages {
-                    match message {
-                        Ok(message) => {
-                            fault = self.take(message).err().or(fault);
-                        }
-                        Err(broken) => fault = Some(self.broken(line, &broken.error.message, broken.id)),
-                    }
+                for (at, message) in messages.into_iter().enumerate() {
+                    let done = message.map_or_else(
+                        |broken| {
+                            let members: Vec<&RawValue> = serde_json::from_slice(line).unwrap_or_default();
+                            let member = members.get(at).map_or("", |member| member.get());
+                            Err(self.broken(member.as_bytes(), &broken.error.message))
+                        },
+                        |message| self.take(message),
+                    );
+                    fault = done.err().or(fault);
                 }
-                return fault.map_or(Ok(()), Err);
+                fault.map_or(Ok(()), Err)
             }
-            Err(broken) => return Err(self.broken(line, &broken.error.message, broken.id)),
+            Err(broken) => Err(self.broken(line, &broken.error.message)),
         }
     }
 
     /// A message that is none may still say whose answer it was meant to be.
-    fn broken(&self, line: &[u8], why: &str, id: Option<RequestId>) -> Cow<'static, str> {
+    fn broken(&self, message: &[u8], why: &str) -> Cow<'static, str> {
         #[derive(Deserialize)]
         struct Loose<'a> {
             #[serde(borrow)]
@@ -199,13 +202,8 @@ impl Mux {
             #[serde(borrow)]
             method: Option<&'a RawValue>,
         }
-        let loose: Option<Loose<'_>> = serde_json::from_slice(line).ok();
-        let id = id.or_else(|| {
-            let loose = loose.as_ref().filter(|loose| loose.method.is_none())?;
-            RequestId::from_json(loose.id?.get())
-        });
-        if loose.is_none_or(|loose| loose.method.is_none())
-            && let Some(id) = id.as_ref().and_then(own_id)
+        if let Ok(Loose { id: Some(id), method: None }) = serde_json::from_slice(message)
+            && let Some(id) = integer(id)
         {
             self.answer(id, Err(LinkError::Protocol(why.to_owned())));
         }

@@ -1,8 +1,16 @@
 //! Which processes descend from this one (proc_pid_stat(5)), and signals to all of them.
 
-use std::{collections::HashMap, fs};
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+};
 
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+#[cfg(target_os = "linux")]
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+
+/// How often the processes are looked at in one round: what was forked during one look is seen by the next.
+const LOOKS: usize = 20;
 
 /// What matters of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,31 +22,47 @@ struct Stat {
     dead: bool,
 }
 
-/// Sends a signal to every living descendant of this process, whatever its group and session.
+/// Sends a signal to every living descendant of this process, whatever its group and session, and says which those
+/// were. `group`: what it started first, all that is known where there is no `/proc`.
 ///
-/// Best effort: one that is forked meanwhile is missed, so whoever must be sure calls it again.
-pub(super) fn signal_descendants(signal: Signal) {
-    for (pid, since) in descendants(getpid()) {
-        send(pid, since, signal);
+/// Best effort: what forks all the time may be missed, so whoever must be sure calls it again.
+pub(super) fn signal_descendants(group: Pid, signal: Signal) -> HashSet<(Pid, u64)> {
+    let mut signalled = HashSet::new();
+    for _ in 0..LOOKS {
+        let Some(found) = descendants(getpid()) else {
+            let _ = kill_process_group(group, signal);
+            break;
+        };
+        let before = signalled.len();
+        for (pid, since) in found {
+            if signalled.insert((pid, since)) {
+                send(pid, since, signal);
+            }
+        }
+        if signalled.len() == before {
+            break;
+        }
     }
+    signalled
 }
 
 /// Sends a signal to that process if it still is the one that was started then.
-pub(super) fn send(pid: Pid, since: u64, signal: Signal) {
+fn send(pid: Pid, since: u64, signal: Signal) {
+    // The descriptor keeps its process; the second look tells whether it is the one that was meant.
+    #[cfg(target_os = "linux")]
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // The descriptor keeps its process; the second look tells whether it is the one that was meant.
         Ok(process) => {
             if started(pid) == Some(since) {
                 let _ = pidfd_send_signal(&process, signal);
             }
+            return;
         }
-        Err(rustix::io::Errno::SRCH) => {}
-        // Kernels and sandboxes without pidfds.
-        Err(_) => {
-            if started(pid) == Some(since) {
-                let _ = kill_process(pid, signal);
-            }
-        }
+        Err(rustix::io::Errno::SRCH) => return,
+        // Kernels and sandboxes without them.
+        Err(_) => {}
+    }
+    if started(pid) == Some(since) {
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -47,9 +71,11 @@ pub(super) fn started(pid: Pid) -> Option<u64> {
     stat(pid.as_raw_nonzero().get()).map(|stat| stat.since)
 }
 
-/// All living descendants of a process.
-fn descendants(of: Pid) -> Vec<(Pid, u64)> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+/// All living descendants of a process; `None` where the system does not tell.
+fn descendants(of: Pid) -> Option<Vec<(Pid, u64)>> {
+    let of = of.as_raw_nonzero().get();
+    stat(of)?;
+    let entries = fs::read_dir("/proc").ok()?;
     let mut all: HashMap<i32, Vec<(i32, Stat)>> = HashMap::new();
     for entry in entries.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -58,7 +84,7 @@ fn descendants(of: Pid) -> Vec<(Pid, u64)> {
         }
     }
     let mut found = Vec::new();
-    let mut open = vec![of.as_raw_nonzero().get()];
+    let mut open = vec![of];
     while let Some(parent) = open.pop() {
         // Removed, so that no tree that changed while it was read can lead in a circle.
         for (pid, stat) in all.remove(&parent).unwrap_or_default() {
@@ -70,7 +96,7 @@ fn descendants(of: Pid) -> Vec<(Pid, u64)> {
             }
         }
     }
-    found
+    Some(found)
 }
 
 fn stat(pid: i32) -> Option<Stat> {
@@ -110,18 +136,18 @@ mod tests {
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
         let below = loop {
-            let below = descendants(pid);
+            let below = descendants(pid).unwrap();
             if !below.is_empty() {
                 break below;
             }
             std::thread::yield_now();
         };
-        assert!(descendants(getpid()).iter().any(|(found, _)| *found == pid));
+        assert!(descendants(getpid()).unwrap().iter().any(|(found, _)| *found == pid));
         // Another start time is another process.
         send(below[0].0, below[0].1 + 1, Signal::KILL);
         assert_eq!(started(below[0].0), Some(below[0].1));
         send(below[0].0, below[0].1, Signal::KILL);
         child.wait().unwrap();
-        assert!(descendants(pid).is_empty());
+        assert_eq!(descendants(pid), None);
     }
 }

@@ -31,6 +31,10 @@ struct Inner {
     waiting: VecDeque<Entry>,
     bytes: usize,
     closed: bool,
+    /// The requests of what the writer has now.
+    writing: Vec<u64>,
+    /// Those of which it could not write a byte.
+    unwritten: Vec<u64>,
 }
 
 struct Entry {
@@ -93,10 +97,18 @@ impl Queue {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.bytes = 0;
-        let unsent = inner.waiting.drain(..).filter_map(|entry| entry.id).collect();
+        let mut unsent = std::mem::take(&mut inner.unwritten);
+        unsent.extend(inner.waiting.drain(..).filter_map(|entry| entry.id));
         drop(inner);
         self.changed.notify_one();
         unsent
+    }
+
+    /// Nothing of what [`Self::next`] gave last could be written.
+    pub(super) fn unwritten(&self) {
+        let mut inner = self.inner.lock();
+        let writing = std::mem::take(&mut inner.writing);
+        inner.unwritten.extend(writing);
     }
 
     /// The next lines, for the one writer; `false` once it is closed and empty.
@@ -104,15 +116,17 @@ impl Queue {
         loop {
             {
                 let mut inner = self.inner.lock();
+                inner.writing.clear();
                 while let Some(entry) = inner.waiting.front() {
                     if !out.is_empty() && out.len() + entry.line.len() > BATCH {
                         break;
                     }
-                    let cost = entry.cost();
+                    let (cost, id) = (entry.cost(), entry.id);
                     out.reserve(entry.line.len() + 1);
                     out.put_slice(&entry.line);
                     out.put_u8(b'\n');
                     inner.bytes -= cost;
+                    inner.writing.extend(id);
                     inner.waiting.pop_front();
                 }
                 if !out.is_empty() {
@@ -171,7 +185,8 @@ mod tests {
         assert_eq!(next(&queue).await.unwrap(), "3\n4\n");
         assert!(!queue.withdraw(4));
         queue.push(Some(6), "6".into()).unwrap();
-        assert_eq!(queue.abandon(), [6]);
+        queue.unwritten();
+        assert_eq!(queue.abandon(), [4, 6]);
         assert_eq!(next(&queue).await, None);
     }
 

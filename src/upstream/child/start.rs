@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use super::{
-    guard::{Report, SUBCOMMAND},
+    guard::{LEAN, Report, SUBCOMMAND},
     processes,
 };
 use crate::upstream::LinkError;
@@ -74,6 +74,7 @@ pub(super) async fn start(spec: Spec<'_>) -> Result<Started, LinkError> {
         .arg(spec.command)
         .args(spec.args)
         .env_clear()
+        .env(LEAN.0, LEAN.1)
         .envs(inherited(std::env::vars_os()))
         .envs(spec.env.iter().copied())
         .current_dir(spec.cwd)

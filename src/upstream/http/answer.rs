@@ -155,7 +155,7 @@ impl HttpLink {
                     None => break LinkError::Lost("its stream ended before the answer".to_owned()),
                 };
                 events.push(&chunk);
-                while let Some(event) = events.next().map_err(too_long)? {
+                while let Some(event) = events.take().map_err(too_long)? {
                     idle = 0;
                     if let Some(answer) = self.event(&event, mode, id, listener)? {
                         let more = events.has_input();
@@ -197,11 +197,11 @@ impl HttpLink {
     }
 }
 
-pub(super) fn too_long(_: TooLong) -> LinkError {
+pub(in crate::upstream) fn too_long(_: TooLong) -> LinkError {
     LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"))
 }
 
-pub(super) fn is_stream(response: &ClientResponse) -> bool {
+pub(in crate::upstream) fn is_stream(response: &ClientResponse) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
     let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
     kind.is_some_and(|kind| {
@@ -231,7 +231,7 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
 }
 
 /// The whole body.
-pub(super) async fn body(response: &mut ClientResponse, max: usize) -> Result<Bytes, LinkError> {
+pub(in crate::upstream) async fn body(response: &mut ClientResponse, max: usize) -> Result<Bytes, LinkError> {
     let too_long = || LinkError::Protocol(format!("its answer is longer than {max} bytes"));
     let length = response.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > max) {

@@ -10,12 +10,16 @@ use std::{
     time::Duration,
 };
 
+use actix_service::ServiceExt;
+use actix_tls::connect::{Connection, Resolver};
+use actix_web::rt::net::TcpStream;
 use awc::{
     Client, FrozenClientRequest,
     error::{ConnectError, PayloadError, SendRequestError},
     http::{Uri, header::HeaderMap},
 };
 
+use super::io::Io;
 use crate::upstream::LinkError;
 
 /// Resolving the name and connecting, and then the TLS handshake.
@@ -66,7 +70,13 @@ impl Clients {
 }
 
 fn client(idle: Duration, http2: bool) -> Client {
+    let tcp = actix_tls::connect::Connector::new(Resolver::default()).service();
+    let tcp = tcp.map(|connection: Connection<Uri, TcpStream>| {
+        let (tcp, uri) = connection.into_parts();
+        Connection::new(uri, Io::new(tcp))
+    });
     let connector = awc::Connector::new()
+        .connector(tcp)
         .rustls_0_23(tls(http2))
         .timeout(CONNECT)
         .handshake_timeout(CONNECT)

@@ -19,15 +19,13 @@ use base64::Engine;
 use futures_util::future::LocalBoxFuture;
 use url::Url;
 
-use super::{Connector, Link, LinkError, LinkKind, Listener};
-use crate::{
-    config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport},
-    protocol::Era,
-};
+use super::{Connector, Link, LinkError, LinkKind, Listener, sse::SseConnector, ws::WsConnector};
+use crate::config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
-mod answer;
+pub(super) mod answer;
 mod chores;
 pub(super) mod client;
+mod io;
 mod link;
 mod listen;
 
@@ -40,13 +38,11 @@ pub fn connector(url: &Url, config: &Arc<UpstreamConfig>) -> Arc<dyn Connector> 
     };
     let place = Place::new(url, headers);
     match transport {
-        UrlTransport::Auto | UrlTransport::StreamableHttp => {
-            let older = transport == UrlTransport::Auto;
-            Arc::new(HttpConnector { place, older, stateless: Arc::new(AtomicBool::new(false)) })
-        }
-        UrlTransport::Sse | UrlTransport::WebSocket => {
-            Arc::new(HttpConnector { place, older: false, stateless: Arc::new(AtomicBool::new(false)) })
-        }
+        UrlTransport::WebSocket => Arc::new(WsConnector { place }),
+        UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { place }),
+        UrlTransport::Sse => Arc::new(SseConnector { place }),
+        UrlTransport::Auto => HttpConnector::new(place, true),
+        UrlTransport::StreamableHttp => HttpConnector::new(place, false),
     }
 }
 
@@ -117,6 +113,12 @@ struct HttpConnector {
     stateless: Arc<AtomicBool>,
 }
 
+impl HttpConnector {
+    fn new(place: Place, older: bool) -> Arc<Self> {
+        Arc::new(Self { place, older, stateless: Arc::new(AtomicBool::new(false)) })
+    }
+}
+
 impl Connector for HttpConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
@@ -133,13 +135,8 @@ impl Connector for HttpConnector {
         false
     }
 
-    fn era(&self) -> Option<Era> {
-        None
-    }
-
     fn fallback(&self) -> Option<Arc<dyn Connector>> {
-        let _ = self.older;
-        None
+        self.older.then(|| Arc::new(SseConnector { place: self.place.clone() }) as Arc<dyn Connector>)
     }
 
     fn describe(&self) -> String {

@@ -19,16 +19,16 @@ use crate::{
 };
 
 /// Connections of the load that CPU is measured under.
-const CONNECTIONS: usize = 16;
+pub const CONNECTIONS: usize = 16;
 
-type Once<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+pub type Once<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// One connection that makes the same call again and again.
-trait Caller {
+pub trait Caller {
     fn once(&mut self) -> Once<'_>;
 }
 
-struct OverHttp(Http, Rc<Vec<u8>>);
+pub struct OverHttp(pub Http, pub Rc<Vec<u8>>);
 impl Caller for OverHttp {
     fn once(&mut self) -> Once<'_> {
         Box::pin(async {
@@ -39,7 +39,7 @@ impl Caller for OverHttp {
     }
 }
 
-struct OverWs(Ws, Rc<Vec<u8>>);
+pub struct OverWs(pub Ws, pub Rc<Vec<u8>>);
 impl Caller for OverWs {
     fn once(&mut self) -> Once<'_> {
         Box::pin(async { self.0.exchange(&self.1).await.map(|_| ()) })
@@ -70,7 +70,7 @@ impl Case {
 }
 
 /// Calls from all connections for that long; gives the number of calls.
-async fn load(callers: &mut [Box<dyn Caller>], time: Duration) -> Result<u64> {
+pub async fn load(callers: &mut [Box<dyn Caller>], time: Duration) -> Result<u64> {
     let end = Instant::now() + time;
     let mut pending: Vec<_> = callers
         .iter_mut()

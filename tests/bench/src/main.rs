@@ -1,17 +1,20 @@
 //! Measures the gateway beside what it is made of, in one run, and prints ratios.
 //!
 //! `calls`: CPU per call and latency of a ping and of a read tool over HTTP in both eras and over WebSocket, beside a
-//! bare actix-web endpoint that parses and answers JSON of the same size. `proposals`: durable proposals a second beside
+//! bare actix-web endpoint that parses and answers JSON of the same size. `proxied`: a call through the gateway to an
+//! upstream, beside the same call through nginx. `proposals`: durable proposals a second beside
 //! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
 //! sessions. CPU is read from `/proc/PID/stat` of the server, so the load generator's own does not count.
 
 mod bare;
 mod calls;
+mod echo;
 mod fanout;
 mod http;
 mod idle;
 mod process;
 mod proposals;
+mod proxied;
 mod report;
 mod ws;
 
@@ -27,6 +30,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Section {
     Calls,
+    Proxied,
     Proposals,
     Fanout,
     Idle,
@@ -51,6 +55,13 @@ struct Args {
     /// Be the bare server on this port (used by the program itself).
     #[arg(long, hide = true)]
     bare: Option<u16>,
+    /// Be the echo upstream on this port (used by the program itself).
+    #[arg(long, hide = true)]
+    echo: Option<u16>,
+    #[arg(long, hide = true, default_value = "modern")]
+    era: echo::Era,
+    #[arg(long, hide = true, default_value_t = 10)]
+    tools: usize,
 }
 
 fn main() -> Result<()> {
@@ -58,8 +69,11 @@ fn main() -> Result<()> {
     if let Some(port) = args.bare {
         return bare::serve(port, args.workers);
     }
+    if let Some(port) = args.echo {
+        return echo::serve(port, args.workers, args.era, args.tools);
+    }
     let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
-    let all = [Section::Calls, Section::Proposals, Section::Fanout, Section::Idle];
+    let all = [Section::Calls, Section::Proxied, Section::Proposals, Section::Fanout, Section::Idle];
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
     let setting = process::Setting { gateway, workers: args.workers, quick: args.quick, case: args.case.clone() };
     process::raise_limits()?;
@@ -70,6 +84,7 @@ fn main() -> Result<()> {
         for section in chosen {
             match section {
                 Section::Calls => calls::run(&setting).await?,
+                Section::Proxied => proxied::run(&setting).await?,
                 Section::Proposals => proposals::run(&setting).await?,
                 Section::Fanout => fanout::run(&setting).await?,
                 Section::Idle => idle::run(&setting).await?,

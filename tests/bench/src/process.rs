@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::http::Http;
+use crate::{echo::Era, http::Http};
 
 /// What holds for the whole run.
 pub struct Setting {
@@ -28,6 +28,14 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // In order, since nginx would leave its workers behind.
+        if let Some(id) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        }
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -74,6 +82,63 @@ impl Server {
         Ok(server)
     }
 
+    /// The echo upstream.
+    pub async fn echo(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
+        let port = free_port()?;
+        let era = if era == Era::Legacy { "legacy" } else { "modern" };
+        let child = Command::new(std::env::current_exe()?)
+            .args(["--echo", &port.to_string(), "--workers", &setting.workers.to_string()])
+            .args(["--era", era, "--tools", &tools.to_string()])
+            .stdin(Stdio::null())
+            .spawn()?;
+        let server = Self { child, port, data: None };
+        server.wait("/").await?;
+        Ok(server)
+    }
+
+    /// nginx in front of an upstream, set up to be quick: keep-alive on both sides, nothing logged, as many workers.
+    pub async fn nginx(setting: &Setting, upstream: u16) -> Result<Self> {
+        let data = tempfile::tempdir()?;
+        let port = free_port()?;
+        let folder = data.path().display();
+        let workers = setting.workers;
+        let config = format!(
+            "worker_processes {workers};\npid {folder}/pid;\nerror_log {folder}/log error;\ndaemon off;\n\
+             events {{ worker_connections 1024; }}\n\
+             http {{\n  access_log off;\n  keepalive_requests 100000000;\n  client_body_temp_path {folder};\n  \
+             proxy_temp_path {folder};\n  fastcgi_temp_path {folder};\n  uwsgi_temp_path {folder};\n  scgi_temp_path {folder};\n  \
+             upstream echo {{ server 127.0.0.1:{upstream}; keepalive 64; keepalive_requests 100000000; }}\n  \
+             server {{\n    listen 127.0.0.1:{port} reuseport;\n    location / {{\n      proxy_pass http://echo;\n      \
+             proxy_http_version 1.1;\n      proxy_set_header Connection \"\";\n    }}\n  }}\n}}\n"
+        );
+        let file = data.path().join("nginx.conf");
+        std::fs::write(&file, config)?;
+        let child = Command::new("nginx")
+            .arg("-c")
+            .arg(&file)
+            .arg("-p")
+            .arg(data.path())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start nginx (Debian: nginx-light)")?;
+        let server = Self { child, port, data: Some(data) };
+        server.wait("/").await?;
+        Ok(server)
+    }
+
+    /// The gateway with that upstream behind it, which is simply allowed.
+    pub async fn gateway_before(setting: &Setting, upstream: u16) -> Result<Self> {
+        let config = tempfile::Builder::new().suffix(".yaml").tempfile()?;
+        let text = format!(
+            "policy: {{ default: allow }}\nmodules: {{ tracker: {{ enabled: false }} }}\nmcpServers:\n  echo:\n    \
+             url: http://127.0.0.1:{upstream}/mcp\n    prefix: \"\"\n    required: true\n    max_in_flight: 1024\n"
+        );
+        std::fs::write(config.path(), text)?;
+        let path = config.path().to_string_lossy().into_owned();
+        Self::gateway(setting, &[("COUNTERSIGN_CONFIG", &path)]).await
+    }
+
     async fn wait(&self, path: &str) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
@@ -107,9 +172,19 @@ impl Server {
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
-    /// CPU time so far, user and system, of all threads.
+    /// CPU time so far, user and system, of all threads, and of the processes that it started itself.
     pub fn cpu(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let mut all = Self::cpu_of(id)?;
+        for child in children.split_whitespace() {
+            all += Self::cpu_of(child.parse()?)?;
+        }
+        Ok(all)
+    }
+
+    fn cpu_of(id: u32) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
         // The name in parentheses may hold spaces; the fields after it do not.
         let (_, rest) = stat.rsplit_once(')').context("no name in stat")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();

@@ -35,14 +35,14 @@ def free_port() -> int:
 class Gateway:
     """`countersign serve` with fresh data on a free port, and the person's side of it: REST with a reviewer's key."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: str | None = None) -> None:
         self.data = tempfile.mkdtemp(prefix="countersign-test-")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.mcp = f"{self.url}/mcp"
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--listen", f"127.0.0.1:{self.port}", "--data", self.data],
+            [BINARY, "serve", *(["--config", config] if config else []), "--listen", f"127.0.0.1:{self.port}", "--data", self.data],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self.log,
@@ -66,6 +66,21 @@ class Gateway:
                     self.log.seek(0)
                     raise RuntimeError(f"no answer from /health\n{self.log.read().decode()}") from error
                 time.sleep(0.025)
+
+    def wait_ready(self) -> None:
+        """Returns when the required servers are there."""
+        end = time.monotonic() + 20
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/ready", timeout=2):
+                    return
+            except urllib.error.HTTPError as error:
+                if error.code == 404:
+                    return
+                if time.monotonic() > end:
+                    self.log.seek(0)
+                    raise RuntimeError(f"not ready\n{self.log.read().decode()}") from error
+            time.sleep(0.025)
 
     def create_key(self, role: str, name: str) -> str:
         """Makes an API key with the command line, as a person would."""

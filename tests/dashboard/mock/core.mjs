@@ -4,6 +4,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { Servers } from './servers.mjs';
 import { hash, newTracker, preview, run, WRITES } from './tracker.mjs';
 
 const sha = (text) => createHash('sha256').update(text).digest('hex');
@@ -64,6 +65,7 @@ export class Core {
     this.file = join(dir, 'mock.json');
     this.listeners = new Set();
     this.sessions = new Map();
+    this.servers = new Servers();
     Object.assign(this, existsSync(this.file) ? JSON.parse(readFileSync(this.file, 'utf8')) : { tracker: newTracker(), changes: [], events: [], audit: [], signIns: {} });
     this.byId = new Map(this.changes.map((c) => [c.id, c]));
   }

@@ -47,7 +47,27 @@ export function serve(core, credentials, { host, port }) {
     if (path === '/api/changes') return send(res, 200, 'application/json', listing(url.searchParams));
     if (path === '/api/audit') return json(res, audit(url.searchParams));
     if (path === '/api/sessions') return json(res, { sessions: [...core.sessions.values()] });
-    if (path === '/api/providers') return json(res, { providers: [{ name: 'tracker', kind: 'module', status: 'up', tools: 11, resources: 9, prompts: 3 }, { name: 'gateway', kind: 'module', status: 'up', tools: 4, resources: 2, prompts: 0 }] });
+    if (path === '/api/providers') return json(res, { providers: core.servers.list() });
+    const provider = /^\/api\/providers\/([^/]+)(?:\/(accept|revoke))?$/.exec(path);
+    if (provider) {
+      const name = decodeURIComponent(provider[1]);
+      if (!provider[2]) return json(res, core.servers.one(name));
+      if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+      const answer = core.servers.decide(name, provider[2], JSON.parse(await body(req)).tools, me.name);
+      for (const listener of core.listeners) listener({ type: 'provider.changed', at: new Date().toISOString(), provider: name });
+      return json(res, answer);
+    }
+    if (path === '/api/reload') return json(res, core.servers.reload);
+    if (path === '/api/reload/consent') {
+      if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+      return json(res, core.servers.consent(JSON.parse(await body(req))));
+    }
+    // Only of the mock: what an upstream or the operator would do.
+    if (path === '/api/mock') {
+      core.servers.happen(JSON.parse(await body(req)));
+      for (const listener of core.listeners) listener({ type: 'provider.changed', at: new Date().toISOString() });
+      return json(res, {});
+    }
     if (path === '/api/events') return events(req, res, url);
     const match = /^\/api\/changes\/([^/]+)(?:\/(decision|settle))?$/.exec(path);
     if (!match) throw new Problem(404, 'NOT_FOUND', 'No such page.');

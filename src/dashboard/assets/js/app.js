@@ -12,10 +12,13 @@ import { eventName, INBOX_STATES, STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
-import { ProvidersView } from './views/providers.js';
+import { ReloadBar } from './ui/reload.js';
+import { ProvidersView, toReview } from './views/providers.js';
 import { SessionsView } from './views/sessions.js';
 
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Providers']];
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Servers']];
+// Servers and the configuration file change without an event of their own, too.
+const LOOK = 30_000;
 // A connection that is back before this was never worth a banner.
 const GRACE = 2500;
 
@@ -35,6 +38,10 @@ export class App {
   #refusal = null;
   #first = true;
   #ended = false;
+  #reload;
+  #toReview = 0;
+  #looking = null;
+  #abort = new AbortController();
   #onHash = () => this.#route();
 
   constructor({ api, me, keys, signOut }) {
@@ -44,12 +51,13 @@ export class App {
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
     this.#inbox.subscribe(() => this.#counts());
     this.#parts = {
-      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name), h('span', null, title), name === 'inbox' && h('span', { class: 'count', hidden: true })))),
+      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name), h('span', null, title), (name === 'inbox' || name === 'providers') && h('span', { class: 'count', hidden: true })))),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
       banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
       main: h('main', { id: 'main', tabindex: '-1' }),
       theme: h('button', { type: 'button', class: 'ghost icon-only', onclick: () => this.#theme() }),
     };
+    this.#reload = new ReloadBar({ api, me });
     this.element = h('div', { class: 'app' },
       h('button', { type: 'button', class: 'skip', onclick: () => this.#view?.element.querySelector('h1')?.focus() }, 'Skip to content'),
       h('header', { class: 'top' },
@@ -59,7 +67,7 @@ export class App {
           h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', onclick: openHelp }, icon('keyboard')),
           h('div', { class: 'me' }, h('span', { class: 'me-name' }, said(me.name, 30)), h('span', { class: 'me-role' }, said(me.role, 20))),
           h('button', { type: 'button', class: 'ghost signout', title: 'Sign out', onclick: signOut }, icon('leave'), h('span', null, 'Sign out')))),
-      this.#parts.banner, this.#parts.main);
+      this.#parts.banner, this.#reload.element, this.#parts.main);
     this.#themeButton();
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
       hello: () => this.#inbox.reload(),
@@ -78,11 +86,15 @@ export class App {
     addEventListener('hashchange', this.#onHash);
     this.#feed.start();
     this.#route();
+    this.#look();
+    this.#looking = setInterval(() => !document.hidden && this.#look(), LOOK);
   }
 
   /** Ends everything that would go on by itself. */
   stop() {
     this.#ended = true;
+    this.#abort.abort();
+    clearInterval(this.#looking);
     removeEventListener('hashchange', this.#onHash);
     this.#feed.stop();
     this.#view?.dispose();
@@ -121,7 +133,7 @@ export class App {
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
     if (name === 'sessions') return new SessionsView({ api });
-    if (name === 'providers') return new ProvidersView({ api });
+    if (name === 'providers') return new ProvidersView({ api, me: this.#me });
     if (name === 'inbox') {
       return new ChangesView({ name, title: 'Inbox', api, me: this.#me, collection: this.#inbox, states: () => INBOX_STATES });
     }
@@ -142,6 +154,11 @@ export class App {
     if (this.#ended) return;
     if (event.session) {
       this.#view?.sessionEvent?.(event);
+      return;
+    }
+    if (/^(provider|config)\./.test(event.type ?? '')) {
+      this.#look();
+      this.#view?.providerEvent?.(event);
       return;
     }
     if (!event.change) return;
@@ -166,6 +183,21 @@ export class App {
     this.#inbox.reload();
     this.#history?.reload();
     this.#view?.refresh();
+    this.#look();
+  }
+
+  // What waits for a reviewer beside changes: definitions of tools, and the configuration.
+  async #look() {
+    this.#reload.load(this.#abort.signal);
+    try {
+      const providers = await this.#api.providers(this.#abort.signal);
+      this.#toReview = providers.reduce((sum, p) => sum + toReview(p), 0);
+    } catch {
+      return; // It is asked again.
+    }
+    const badge = this.#parts.nav.querySelector('[data-view=providers] .count');
+    badge.hidden = this.#toReview === 0;
+    fill(badge, this.#toReview > 99 ? '99+' : count(this.#toReview), h('span', { class: 'sr-only' }, ' to review'));
   }
 
   #connection(state, { status = null }) {
@@ -212,7 +244,7 @@ export class App {
 
   #counts() {
     const n = this.#inbox.size(INBOX_STATES);
-    const badge = this.#parts.nav.querySelector('.count');
+    const badge = this.#parts.nav.querySelector('[data-view=inbox] .count');
     badge.hidden = n === 0;
     fill(badge, n > 999 ? '999+' : count(n), h('span', { class: 'sr-only' }, ' waiting'));
     document.getElementById('favicon').href = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';

@@ -122,6 +122,26 @@ export class Api {
     return (await this.#call('GET', '/api/providers', { signal })).value.providers;
   }
 
+  /** `{name, tools}` of one provider. */
+  async provider(name, signal) {
+    return (await this.#call('GET', `/api/providers/${encodeURIComponent(name)}`, { signal })).value;
+  }
+
+  /** `what` is accept or revoke; `tools` names each definition with the hash that was shown. */
+  async definitions(name, what, tools) {
+    return (await this.#call('POST', `/api/providers/${encodeURIComponent(name)}/${what}`, { body: { tools } })).value;
+  }
+
+  /** How the configuration stands: what waits for consent, what was refused. */
+  async reload(signal) {
+    return (await this.#call('GET', '/api/reload', { signal })).value;
+  }
+
+  /** `verdict` is accept or refuse. */
+  async consent(digest, verdict) {
+    return (await this.#call('POST', '/api/reload/consent', { body: { digest, verdict } })).value;
+  }
+
   /** The stream of events; after `lastSeq` where it is not null. */
   events(signal, lastSeq) {
     const headers = this.#headers({ Accept: 'text/event-stream' });

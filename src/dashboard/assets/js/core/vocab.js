@@ -39,6 +39,9 @@ export const EVENTS = {
   failed: { label: 'could not apply the change', icon: 'alert', tone: 'red' },
   outcome_unknown: { label: 'lost track of how it ended', icon: 'question', tone: 'red' },
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
+  definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
+  definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
+  definitions_revoked: { label: 'took acceptances of tools back', icon: 'undo', tone: 'amber' },
 };
 
 export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: 'Plain HTTP' };

@@ -37,6 +37,16 @@ export function head(change) {
 // Reads as a sentence, and as a list of terms to whoever listens to it.
 const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name), h('dd', null, value));
 
+/** Why the policy sent the call to a person. */
+export function review({ review: why }) {
+  if (!why) return null;
+  const marked = why.mark === 'TOOL_CHANGED' || why.mark === 'TOOL_NEW';
+  const rule = why.rule && !why.reason.startsWith(why.rule) && why.rule;
+  return h('p', { class: marked ? 'banner tone-amber' : 'why quiet' }, icon(marked ? 'alert' : 'info'),
+    h('span', null, marked ? h('strong', null, why.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : 'Reviewed because ', said(why.reason, 400), '.',
+      rule && [' Rule: ', said(rule, 64), '.']));
+}
+
 /** How it ended or stands, for everything that does not simply wait. */
 export function outcome(change) {
   if (change.state === 'pending') return null;

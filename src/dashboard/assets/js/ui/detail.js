@@ -160,7 +160,7 @@ export class Detail {
     const moved = before !== null && before.change.version !== change.version;
     const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
     this.#remember();
-    fill(this.#parts.head, content.head(change));
+    fill(this.#parts.head, content.head(change), content.review(change));
     this.#notes(current, { altered, moved, conflict });
     fill(this.#parts.body, content.outcome(change), content.result(change), content.changes(change), content.previous(change), content.args(change, current.source ?? 'null'));
     this.#restore();

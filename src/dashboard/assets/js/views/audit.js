@@ -4,7 +4,7 @@
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
-import { count, short, visible, visibleString } from '../core/text.js';
+import { count, plural, said, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { routeTo } from '../core/router.js';
 import { eventName, eventOf, stateOf } from '../core/vocab.js';
@@ -148,12 +148,19 @@ export class AuditView {
       h('td', { class: 'nowrap', data: { label: 'When' } }, time(entry.at, 'day'), ' ', time(entry.at, 'clock')),
       h('td', { data: { label: 'Who' } }, actor(entry.actor)),
       h('td', { class: `tone-${tone}`, data: { label: 'What' } },
-        h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
+        h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.to && entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
-      all && h('td', { data: { label: 'Change' } }, h('a', { class: 'mono', href: routeTo('audit', entry.changeId) }, h('span', { class: 'sr-only' }, 'What happened to '), visible(short(entry.changeId, 12)))),
+      all && h('td', { data: { label: 'Change' } }, !entry.changeId ? about(entry.details) : h('a', { class: 'mono', href: routeTo('audit', entry.changeId) }, h('span', { class: 'sr-only' }, 'What happened to '), visible(short(entry.changeId, 12)))),
       h('td', { data: { label: 'Hash' } }, h('span', { class: 'hash', title: `after ${visibleString(entry.prevHash ?? '')}` },
         broken ? icon('alert') : null, h('code', null, visible(bareHash(entry.hash).slice(0, 12))))));
   }
+}
+
+/** What an entry is about that is of no change. */
+function about(details) {
+  if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
+  const n = Array.isArray(details.tools) ? details.tools.length : 0;
+  return h('span', null, said(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));
 }
 
 const bareHash = (hash) => String(hash ?? '').replace(/^sha256:/, '');

@@ -1,25 +1,45 @@
-// What calls can be routed to, and whether it is up.
+// Servers: what calls can be routed to, how it stands, and which definitions of tools wait for a reviewer.
 
-import { h, fill } from '../core/dom.js';
+import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, said, visible, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { ToolsPanel } from '../ui/tools.js';
 
-const LOOK = 15_000;
-const KINDS = { module: 'Built-in module', upstream: 'Upstream MCP server' };
+const LOOK = 10_000;
+const KINDS = { module: 'Built-in module', upstream: 'MCP server' };
+const STATUS = {
+  up: { label: 'Up', tone: 'green', icon: 'check' },
+  connecting: { label: 'Connecting', tone: 'amber', icon: 'refresh' },
+  down: { label: 'Down', tone: 'red', icon: 'alert' },
+};
+const TRANSPORTS = { stdio: 'stdio', 'streamable-http': 'Streamable HTTP', sse: 'HTTP + SSE', websocket: 'WebSocket' };
+const BREAKERS = {
+  open: 'Circuit open: calls are not tried for a while, because too many failed.',
+  'half-open': 'Circuit half-open: one call is being tried.',
+};
+
+/** How much of a server waits for a reviewer. */
+export const toReview = (p) => (p.review ? p.review.new + p.review.changed + p.review.reads : 0);
 
 export class ProvidersView {
   element;
   #api;
+  #me;
   #abort = new AbortController();
   #timer;
+  #count = h('span', { class: 'quiet' });
   #body = h('div', { class: 'page-body' }, skeleton(4));
+  #list = h('ul', { class: 'servers' });
+  #servers = new Map();
   #shown = false;
 
-  constructor({ api }) {
+  constructor({ api, me }) {
     this.#api = api;
+    this.#me = me;
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Providers'), h('p', { class: 'quiet' }, 'Where this gateway routes calls to.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway routes calls to, and what it makes of their tools.')), this.#body);
     this.#load();
     this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
   }
@@ -32,6 +52,10 @@ export class ProvidersView {
   route() {}
 
   event() {}
+
+  providerEvent() {
+    this.#load();
+  }
 
   refresh() {
     this.#load();
@@ -48,17 +72,111 @@ export class ProvidersView {
   }
 
   #paint(providers) {
+    this.#count.textContent = count(providers.length);
     if (!providers.length) {
-      fill(this.#body, emptyState('providers', 'No providers', 'Enable a module in the configuration, then start the gateway again.'));
+      fill(this.#body, emptyState('providers', 'No servers', 'Paste the mcpServers block of your desktop client into the configuration, or enable a module.'));
       return;
     }
-    fill(this.#body, h('ul', { class: 'cards' }, providers.map((p) => {
-      const up = p.status === 'up';
-      return h('li', { class: 'card' },
-        h('div', { class: 'card-head' }, h('h2', null, said(p.name, 60)),
-          h('span', { class: `badge state tone-${up ? 'green' : 'red'}` }, icon(up ? 'check' : 'alert'), up ? 'Up' : visible(String(p.status)))),
-        h('p', { class: 'quiet' }, KINDS[p.kind] ?? visibleString(String(p.kind))),
-        h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts]].map(([name, n]) => h('div', null, h('dt', null, name), h('dd', null, typeof n === 'number' ? count(n) : '—')))));
-    })));
+    if (!this.#list.isConnected) fill(this.#body, this.#list);
+    for (const [name, server] of this.#servers) {
+      if (providers.some((p) => p.name === name)) continue;
+      server.element.remove();
+      this.#servers.delete(name);
+    }
+    // What waits for somebody comes first; otherwise as the gateway lists them. Nothing moves under a reader.
+    const sorted = this.#servers.size ? providers : [...providers].sort((a, b) => Number(toReview(b) > 0) - Number(toReview(a) > 0));
+    for (const p of sorted) {
+      let server = this.#servers.get(p.name);
+      if (!server) {
+        server = new Server(p.name, this.#api, this.#me, this.#abort.signal);
+        this.#servers.set(p.name, server);
+        this.#list.append(server.element);
+      }
+      server.show(p);
+    }
+  }
+}
+
+class Server {
+  element;
+  #name;
+  #api;
+  #signal;
+  #head = h('div', { class: 'server-head' });
+  #rest = h('div', { class: 'server-rest' });
+  #panel;
+  #text = '';
+  #wanted = false;
+  #asking = false;
+  #more = h('button', { type: 'button', class: 'link server-more', onclick: () => this.#open() }, 'Tools and policy', icon('chevron'));
+
+  constructor(name, api, me, signal) {
+    this.#name = name;
+    this.#api = api;
+    this.#signal = signal;
+    this.#panel = new ToolsPanel({
+      server: name,
+      may: Boolean(me.mayDecide),
+      act: async (kind, tools) => {
+        try {
+          return (await api.definitions(name, kind, tools)).tools;
+        } catch (error) {
+          if (error.status === 409) await this.#ask();
+          throw error;
+        }
+      },
+    });
+    this.element = h('li', { class: 'card server' }, this.#head, this.#rest);
+  }
+
+  show(p) {
+    const text = JSON.stringify(p);
+    if (text !== this.#text) {
+      this.#text = text;
+      this.#paint(p);
+    }
+    if (toReview(p) > 0) this.#wanted = true;
+    if (this.#wanted) this.#ask();
+  }
+
+  #open() {
+    this.#wanted = true;
+    this.#more.disabled = true;
+    this.#ask();
+  }
+
+  async #ask() {
+    if (this.#asking) return;
+    this.#asking = true;
+    try {
+      this.#panel.show((await this.#api.provider(this.#name, this.#signal)).tools);
+      if (!this.#panel.element.isConnected) fill(this.#rest, this.#panel.element);
+    } catch (error) {
+      if (!this.#signal.aborted && error.status !== 401 && !this.#panel.element.isConnected) {
+        fill(this.#rest, errorState(error, () => this.#ask()));
+      }
+    } finally {
+      this.#asking = false;
+    }
+  }
+
+  #paint(p) {
+    const { label, tone, icon: name } = STATUS[p.status] ?? { label: visibleString(String(p.status)), tone: 'grey', icon: 'question' };
+    const n = toReview(p);
+    const through = [TRANSPORTS[p.transport] ?? p.transport, p.era && `${p.era}${p.revision ? ` · ${p.revision}` : ''}`].filter(Boolean);
+    fill(this.#head,
+      h('div', { class: 'card-head' },
+        h('h2', null, said(p.name, 80)),
+        h('div', { class: 'server-badges' },
+          n > 0 && h('span', { class: 'badge state tone-amber' }, icon('eye'), `${count(n)} to review`),
+          p.breaker && p.breaker !== 'closed' && h('span', { class: `badge state tone-${p.breaker === 'open' ? 'red' : 'amber'}`, title: BREAKERS[p.breaker] }, icon('unplugged'), `Circuit ${visibleString(p.breaker)}`),
+          h('span', { class: `badge state tone-${tone}` }, icon(name), label))),
+      h('p', { class: 'quiet server-line' }, [KINDS[p.kind] ?? visibleString(String(p.kind)), ...through.map((t) => visibleString(String(t))), p.required && 'required'].filter(Boolean).join(' · ')),
+      p.target && h('p', { class: 'server-target' }, h('code', null, said(p.target, 300))),
+      p.lastError && p.status !== 'up' && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, said(p.lastError, 500), p.since && h('span', { class: 'quiet' }, ' · ', time(p.since)))),
+      p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
+      h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts], ['In flight', p.inFlight], ['Restarts', p.restarts]]
+        .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
+    if (!this.#rest.hasChildNodes() && p.tools > 0) fill(this.#rest, this.#more);
   }
 }

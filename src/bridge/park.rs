@@ -1,0 +1,678 @@
+//! Stateless clients before handshake-era upstreams: when the upstream asks something, its call goes on in a task of its
+//! own, and the client is answered that input is needed. Its retry brings the answers and takes up the call again
+//! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
+//!
+//! The retry may come in on another thread: it meets the call through channels. A call is never made twice: what cannot
+//! be taken up again is an error that says so.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::LocalBoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, value::RawValue};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Ready, questions,
+    relay::{Hearer, Relay},
+    seal::{Binding, Broken, Claim, Sealer},
+};
+use crate::{
+    protocol::{
+        ErrorKind, McpError, RequestId,
+        arguments::canonical_hash,
+        edit::{member, members, string},
+    },
+    session::handlers::Reply,
+    upstream::{ClientCapabilities, Replier, Response, UpstreamRequest},
+};
+
+/// How long a call waits for its client.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Parked calls of one principal at most.
+const MAX_PER_PRINCIPAL: usize = 8;
+
+/// How long more questions are waited for after one: several that are asked at once go to the client together.
+const GATHER: Duration = Duration::from_millis(30);
+
+/// Calls a stateless client's upstream.
+///
+/// # Errors
+/// Those of [`super::call`]; `-32602` for a `requestState` that is none of this request; `OVERLOADED` for one parked call
+/// too many.
+pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
+    let input = Input::of(ready.params)?;
+    if let Some(state) = input.state {
+        return resume(ready, &state, input.answers).await;
+    }
+    let outgoing = ready.outgoing(&[]);
+    let upstream = Arc::clone(ready.call.upstream);
+    if ready.caller.capabilities.asks_nothing() {
+        let relay = Relay::new(ready.hearer(), false);
+        return ready.reply(upstream.call(&ready.caller, outgoing, relay).await?);
+    }
+    let (relay, requests) = Relay::asking(ready.hearer(), false);
+    let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
+    let mut course = Course {
+        work: Box::pin(async move { upstream.call(&caller, outgoing, listener).await }),
+        requests,
+        capabilities: ready.caller.capabilities.clone(),
+        open: Vec::new(),
+        outcome: None,
+        finished: false,
+        ahead: input.answers,
+    };
+    match course.advance().await {
+        Event::Done(response) => ready.reply(response?),
+        Event::Input(asked) => {
+            relay.turn_to(None);
+            let lot = &ready.call.exchange.gateway.parked;
+            let (place, visits) = lot.admit(&ready.caller.principal.name)?;
+            let answer = input_required(ready, place.call, place.ticket, &asked)?;
+            actix::spawn(keep(course, relay, place, visits));
+            Ok(answer)
+        }
+    }
+}
+
+/// Takes up a parked call with what its client answers.
+async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
+    let lot = &ready.call.exchange.gateway.parked;
+    let claim = lot.sealer.open(state, &binding(ready)).map_err(|broken| refused(broken.why()))?;
+    let visits = lot.redeem(&claim)?;
+    let (reply, event) = oneshot::channel();
+    let visit = Visit { answers, hearer: ready.hearer(), reply };
+    // A call that ends just now takes its channel with it.
+    visits.send(visit).await.map_err(|_| refused(ENDED))?;
+    match event.await.map_err(|_| refused(ENDED))? {
+        (Event::Done(response), _) => ready.reply(response?),
+        (Event::Input(asked), ticket) => input_required(ready, claim.call, ticket, &asked),
+    }
+}
+
+const ENDED: &str = "the call has ended since (a client has 5 minutes to answer); its outcome is unknown";
+
+fn refused(why: &str) -> McpError {
+    let message = format!("this requestState cannot be used: {why}; the call was not made again");
+    McpError::new(ErrorKind::InvalidParams, message).with("member", "requestState")
+}
+
+impl Broken {
+    const fn why(self) -> &'static str {
+        match self {
+            Self::OtherRun => "the gateway was started anew since, and the outcome of the call is unknown",
+            Self::Invalid => "it is not one that this gateway made for this request of this client",
+            Self::Unavailable => "it cannot be checked just now",
+        }
+    }
+}
+
+/// Answers by the names of their questions.
+type Answers = HashMap<String, Box<RawValue>>;
+
+/// What a request brings beside its own parameters.
+#[derive(Debug, Default)]
+struct Input {
+    answers: Answers,
+    state: Option<String>,
+}
+
+impl Input {
+    fn of(params: &str) -> Result<Self, McpError> {
+        let invalid = |member: &str, what: &str| {
+            Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {what}")).with("member", member))
+        };
+        let mut input = Self::default();
+        for found in members(params) {
+            match found.key.as_ref() {
+                "requestState" if input.state.is_some() => return invalid("requestState", "is there more than once"),
+                "requestState" => match string(found.value) {
+                    Some(state) => input.state = Some(state.into_owned()),
+                    None => return invalid("requestState", "must be a string"),
+                },
+                "inputResponses" if !found.value.starts_with('{') => {
+                    return invalid("inputResponses", "must be an object");
+                }
+                "inputResponses" => {
+                    // What is no object is no answer: its question is asked again.
+                    for answer in members(found.value).filter(|answer| answer.value.starts_with('{')) {
+                        if let Ok(value) = RawValue::from_string(answer.value.to_owned()) {
+                            input.answers.insert(answer.key.into_owned(), value);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(input)
+    }
+}
+
+/// A question as the client gets it.
+#[derive(Clone, Debug)]
+struct Asked {
+    key: String,
+    method: String,
+    params: Option<String>,
+}
+
+enum Event {
+    Done(Result<Response, McpError>),
+    Input(Vec<Asked>),
+}
+
+/// An upstream's question that has no answer yet.
+struct Open {
+    asked: Asked,
+    reply: Replier,
+    cancelled: CancellationToken,
+}
+
+/// A call on its way. Dropped, it is cancelled at the upstream, and its questions are declined.
+struct Course {
+    work: LocalBoxFuture<'static, Result<Response, McpError>>,
+    requests: mpsc::Receiver<UpstreamRequest>,
+    capabilities: ClientCapabilities,
+    open: Vec<Open>,
+    outcome: Option<Result<Response, McpError>>,
+    finished: bool,
+    /// Answers that the client brought before they were asked for.
+    ahead: Answers,
+}
+
+impl Course {
+    /// Goes on until the call ends or there is something to ask.
+    async fn advance(&mut self) -> Event {
+        loop {
+            if let Some(outcome) = self.outcome.take() {
+                return Event::Done(outcome);
+            }
+            if !self.asked().is_empty() {
+                break;
+            }
+            self.step().await;
+        }
+        let mut gathered = std::pin::pin!(tokio::time::sleep(GATHER));
+        loop {
+            tokio::select! {
+                () = &mut gathered => break,
+                () = self.step() => {}
+            }
+            if let Some(outcome) = self.outcome.take() {
+                return Event::Done(outcome);
+            }
+        }
+        match self.asked() {
+            // All taken back meanwhile.
+            asked if asked.is_empty() => Box::pin(self.advance()).await,
+            asked => Event::Input(asked),
+        }
+    }
+
+    /// What is asked now.
+    fn asked(&mut self) -> Vec<Asked> {
+        self.open.retain(|question| !question.cancelled.is_cancelled());
+        self.open.iter().map(|question| question.asked.clone()).collect()
+    }
+
+    /// One thing that happens: the call ends, or a question comes.
+    async fn step(&mut self) {
+        tokio::select! {
+            biased;
+            outcome = &mut self.work, if !self.finished => {
+                self.finished = true;
+                self.outcome = Some(outcome);
+            }
+            Some(request) = self.requests.recv() => self.take(request),
+            else => std::future::pending().await,
+        }
+    }
+
+    fn take(&mut self, request: UpstreamRequest) {
+        let UpstreamRequest { id, method, params, reply, cancelled } = request;
+        let params = params.as_deref().map(RawValue::get);
+        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params) {
+            return reply.answer(Err(refused));
+        }
+        let (key, named) = self.key(&id);
+        // Numbers say nothing of what they ask; names may be known from an earlier call.
+        if let Some(answer) = named.then(|| self.ahead.remove(&key)).flatten() {
+            return reply.answer(Ok(answer));
+        }
+        let params = questions::for_client(&method, params, crate::protocol::Revision::MODERN, None);
+        self.open.push(Open { asked: Asked { key, method, params }, reply, cancelled });
+    }
+
+    /// A question has no name but its id; whether it is one.
+    fn key(&self, id: &RequestId) -> (String, bool) {
+        let (mut key, named) = match string(id.as_json()) {
+            Some(text) => (text.into_owned(), true),
+            None => (id.as_json().to_owned(), false),
+        };
+        while self.open.iter().any(|question| question.asked.key == key) {
+            key.push('\'');
+        }
+        (key, named)
+    }
+
+    fn answer(&mut self, mut answers: Answers) {
+        let mut open = Vec::new();
+        for question in std::mem::take(&mut self.open) {
+            match answers.remove(&question.asked.key) {
+                Some(answer) => question.reply.answer(Ok(answer)),
+                None => open.push(question),
+            }
+        }
+        self.open = open;
+    }
+}
+
+/// A client that has come back for its call.
+struct Visit {
+    answers: Answers,
+    hearer: Hearer,
+    /// Gets what happened next and the ticket for the visit after it.
+    reply: oneshot::Sender<(Event, u64)>,
+}
+
+/// Keeps a parked call until its client has its result, gives it up, or does not come.
+async fn keep(mut course: Course, relay: Arc<Relay>, mut place: Place, mut visits: mpsc::Receiver<Visit>) {
+    loop {
+        let mut patience = std::pin::pin!(tokio::time::sleep_until(place.deadline));
+        let visit = loop {
+            tokio::select! {
+                biased;
+                visit = visits.recv() => break visit,
+                () = &mut patience => {
+                    tracing::debug!("a parked call was not taken up again and is cancelled");
+                    return;
+                }
+                // It may end, or ask more, while nobody is there.
+                () = course.step() => {}
+            }
+        };
+        let Some(Visit { answers, hearer, mut reply }) = visit else { return };
+        let before = course.open.len();
+        course.answer(answers);
+        let answered = before == 0 || course.open.len() < before;
+        let event = if course.outcome.is_none() && !course.asked().is_empty() {
+            // Incomplete: the rest is asked again.
+            Event::Input(course.asked())
+        } else {
+            relay.turn_to(Some(hearer));
+            let event = tokio::select! {
+                event = course.advance() => event,
+                // The stream of the retry was closed: that cancels the call (2026-07-28/basic/patterns/cancellation).
+                () = reply.closed() => return,
+            };
+            relay.turn_to(None);
+            event
+        };
+        let done = matches!(event, Event::Done(_));
+        place.renew(answered);
+        if reply.send((event, place.ticket)).is_err() || done {
+            return;
+        }
+    }
+}
+
+/// All parked calls of the process.
+#[derive(Default)]
+pub struct Lot {
+    sealer: Sealer,
+    calls: Mutex<HashMap<[u8; 16], Parked>>,
+    started: Option<Instant>,
+}
+
+struct Parked {
+    principal: String,
+    visits: mpsc::Sender<Visit>,
+    /// The one that is good now; none while its client is there.
+    ticket: Option<u64>,
+}
+
+impl Lot {
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { started: Some(Instant::now()), ..Self::default() })
+    }
+
+    /// Calls that are parked now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.calls.lock().len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn admit(self: &Arc<Self>, principal: &str) -> Result<(Place, mpsc::Receiver<Visit>), McpError> {
+        let call = *uuid::Uuid::new_v4().as_bytes();
+        let mut calls = self.calls.lock();
+        if calls.values().filter(|parked| parked.principal == principal).count() >= MAX_PER_PRINCIPAL {
+            let why = "too many calls wait for input already; answer one or let it expire";
+            return Err(McpError::new(ErrorKind::Overloaded, why).with("limit", MAX_PER_PRINCIPAL));
+        }
+        let (visits, receiver) = mpsc::channel(1);
+        calls.insert(call, Parked { principal: principal.to_owned(), visits, ticket: Some(1) });
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        Ok((Place { lot: Arc::clone(self), call, ticket: 1, deadline }, receiver))
+    }
+
+    /// Takes a ticket, which is good once.
+    fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Visit>, McpError> {
+        let mut calls = self.calls.lock();
+        let parked = calls.get_mut(&claim.call).filter(|_| claim.expires >= self.now());
+        let parked = parked.ok_or_else(|| refused(ENDED))?;
+        if parked.ticket != Some(claim.ticket) {
+            return Err(refused("it was used before"));
+        }
+        parked.ticket = None;
+        Ok(parked.visits.clone())
+    }
+
+    /// Milliseconds since the start.
+    fn now(&self) -> u64 {
+        self.started.map_or(0, |started| u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A parked call's place in the [`Lot`], given back when it is dropped.
+struct Place {
+    lot: Arc<Lot>,
+    call: [u8; 16],
+    ticket: u64,
+    deadline: tokio::time::Instant,
+}
+
+impl Place {
+    /// Gives out the next ticket; the client has its time anew if it has answered something.
+    fn renew(&mut self, answered: bool) {
+        self.ticket += 1;
+        if answered {
+            self.deadline = tokio::time::Instant::now() + PATIENCE;
+        }
+        if let Some(parked) = self.lot.calls.lock().get_mut(&self.call) {
+            parked.ticket = Some(self.ticket);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.lot.calls.lock().remove(&self.call);
+    }
+}
+
+/// `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
+fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked]) -> Result<Reply, McpError> {
+    let lot = &ready.call.exchange.gateway.parked;
+    let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
+    let claim = Claim { call, ticket, expires: lot.now().saturating_add(patience) };
+    let state = lot.sealer.seal(&claim, &binding(ready)).map_err(|_| {
+        McpError::new(ErrorKind::Internal, "the call cannot be parked: no random numbers are to be had")
+    })?;
+    let requests = asked.iter().map(|asked| (asked.key.as_str(), asked.method.as_str(), asked.params.as_deref()));
+    Ok(Reply::passed_on(input_result(requests, Some(&state), &ready.server_meta())))
+}
+
+/// A result that needs input, as JSON.
+pub fn input_result<'q>(
+    requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
+    state: Option<&str>,
+    meta: &str,
+) -> String {
+    let mut out = String::from(r#"{"resultType":"input_required","inputRequests":{"#);
+    for (at, (key, method, params)) in requests.enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        out.push_str(&Value::from(key).to_string());
+        out.push_str(r#":{"method":"#);
+        out.push_str(&Value::from(method).to_string());
+        if let Some(params) = params {
+            out.push_str(r#","params":"#);
+            out.push_str(params);
+        }
+        out.push('}');
+    }
+    out.push('}');
+    if let Some(state) = state {
+        out.push_str(&format!(r#","requestState":{}"#, Value::from(state)));
+    }
+    out.push_str(r#","_meta":"#);
+    out.push_str(meta);
+    out.push('}');
+    out
+}
+
+/// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
+fn binding(ready: &Ready<'_>) -> Binding {
+    use sha2::{Digest, Sha256};
+    let call = &ready.call;
+    let arguments = member(ready.params, "arguments").unwrap_or("{}");
+    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+    let parts = [
+        ready.caller.principal.name.as_str(),
+        call.upstream.config.name.as_str(),
+        call.verb.method(),
+        call.subject.text(),
+        &canonical_hash(&arguments),
+    ];
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::RpcError;
+
+    const URL_AND_ALL: ClientCapabilities = ClientCapabilities {
+        elicitation_form: true,
+        elicitation_url: true,
+        sampling: true,
+        sampling_tools: false,
+        sampling_context: false,
+        roots: false,
+        extensions: None,
+        experimental: None,
+    };
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    type Told = oneshot::Receiver<Result<Box<RawValue>, RpcError>>;
+
+    fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, Told, CancellationToken) {
+        let (sender, told) = oneshot::channel();
+        let cancelled = CancellationToken::new();
+        let request = UpstreamRequest {
+            id: RequestId::from_json(id).unwrap(),
+            method: method.into(),
+            params: params.map(raw),
+            reply: Replier::new(move |answer| drop(sender.send(answer))),
+            cancelled: cancelled.clone(),
+        };
+        (request, told, cancelled)
+    }
+
+    /// A course, where its upstream's questions go in, and what ends it.
+    fn course() -> (Course, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
+        let (questions, requests) = mpsc::channel(64);
+        let (end, ended) = oneshot::channel();
+        let course = Course {
+            work: Box::pin(async move { ended.await.unwrap() }),
+            requests,
+            capabilities: URL_AND_ALL,
+            open: Vec::new(),
+            outcome: None,
+            finished: false,
+            ahead: Answers::new(),
+        };
+        (course, questions, end)
+    }
+
+    fn keys(event: &Event) -> Vec<String> {
+        match event {
+            Event::Input(asked) => asked.iter().map(|asked| asked.key.clone()).collect(),
+            Event::Done(_) => Vec::new(),
+        }
+    }
+
+    fn input(params: &str) -> Answers {
+        Input::of(params).unwrap().answers
+    }
+
+    #[actix::test]
+    async fn questions_asked_at_once_come_together_under_their_own_names() {
+        let (mut course, questions, _end) = course();
+        let (first, mut told, _) =
+            question("\"user_name\"", "elicitation/create", Some(r#"{"message":"?","task":{}}"#));
+        let (second, _t, _) = question("7", "sampling/createMessage", Some("{}"));
+        let (third, _t3, _) = question("\"7\"", "elicitation/create", None);
+        // Undeclared: told so at once, and never shown.
+        let (roots, refused, _) = question("8", "roots/list", None);
+        for request in [first, second, third, roots] {
+            questions.try_send(request).ok().unwrap();
+        }
+        let event = course.advance().await;
+        assert_eq!(keys(&event), ["user_name", "7", "7'"]);
+        let Event::Input(asked) = event else { unreachable!() };
+        assert_eq!(asked[0].params.as_deref(), Some(r#"{"message":"?"}"#));
+        assert_eq!(refused.await.unwrap().unwrap_err().code, -32601);
+        course.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
+        assert_eq!(told.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
+        assert_eq!(course.asked().len(), 2, "no object is no answer");
+    }
+
+    #[actix::test]
+    async fn answers_that_came_before_their_questions_are_given_by_name_not_by_number() {
+        let (mut course, questions, _end) = course();
+        course.ahead = input(r#"{"inputResponses":{"user_name":{"a":1},"7":{"a":2}}}"#);
+        let (first, told, _) = question("\"user_name\"", "elicitation/create", None);
+        let (second, _t, _) = question("7", "elicitation/create", None);
+        questions.try_send(first).ok().unwrap();
+        questions.try_send(second).ok().unwrap();
+        assert_eq!(keys(&course.advance().await), ["7"]);
+        assert_eq!(told.await.unwrap().unwrap().get(), r#"{"a":1}"#);
+    }
+
+    #[actix::test]
+    async fn a_question_that_was_taken_back_is_not_asked_and_the_end_is_told() {
+        let (mut course, questions, end) = course();
+        let (first, _told, cancelled) = question("1", "elicitation/create", None);
+        cancelled.cancel();
+        questions.try_send(first).ok().unwrap();
+        end.send(Ok(Response::Result(raw("{}")))).ok().unwrap();
+        assert!(matches!(course.advance().await, Event::Done(Ok(_))));
+    }
+
+    fn visit(answers: &str) -> (Visit, oneshot::Receiver<(Event, u64)>) {
+        let (reply, event) = oneshot::channel();
+        (Visit { answers: input(answers), hearer: Hearer::nobody(), reply }, event)
+    }
+
+    fn parked(course: Course, lot: &Arc<Lot>) -> mpsc::Sender<Visit> {
+        let (relay, _requests) = Relay::asking(Hearer::nobody(), false);
+        let (place, visits) = lot.admit("alice").unwrap();
+        let sender = lot.calls.lock()[&place.call].visits.clone();
+        actix::spawn(keep(course, relay, place, visits));
+        sender
+    }
+
+    #[actix::test]
+    async fn a_parked_call_goes_from_question_to_question_to_its_result() {
+        let (mut course, questions, end) = course();
+        let (first, told, _) = question("\"a\"", "elicitation/create", None);
+        questions.try_send(first).ok().unwrap();
+        course.advance().await;
+        let lot = Lot::new();
+        let visits = parked(course, &lot);
+
+        let (incomplete, event) = visit("{}");
+        visits.send(incomplete).await.ok().unwrap();
+        let (event, ticket) = event.await.unwrap();
+        assert_eq!((keys(&event), ticket), (vec!["a".to_owned()], 2));
+
+        let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
+        visits.send(answered).await.ok().unwrap();
+        assert_eq!(told.await.unwrap().unwrap().get(), "{}");
+        let (second, _told, _) = question("\"b\"", "sampling/createMessage", None);
+        questions.try_send(second).ok().unwrap();
+        let (event, ticket) = event.await.unwrap();
+        assert_eq!((keys(&event), ticket), (vec!["b".to_owned()], 3));
+
+        // The upstream goes on without the answer, while nobody is there.
+        end.send(Ok(Response::Result(raw(r#"{"n":1.0}"#)))).ok().unwrap();
+        let (late, event) = visit(r#"{"inputResponses":{"b":{}}}"#);
+        visits.send(late).await.ok().unwrap();
+        let (Event::Done(Ok(Response::Result(result))), _) = event.await.unwrap() else { unreachable!() };
+        assert_eq!(result.get(), r#"{"n":1.0}"#);
+        visits.closed().await;
+        assert!(lot.is_empty());
+    }
+
+    #[actix::test]
+    async fn a_retry_that_is_given_up_cancels_the_call() {
+        let (mut course, questions, end) = course();
+        let (first, _told, _) = question("\"a\"", "elicitation/create", None);
+        questions.try_send(first).ok().unwrap();
+        course.advance().await;
+        let lot = Lot::new();
+        let visits = parked(course, &lot);
+        let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
+        visits.send(answered).await.ok().unwrap();
+        drop(event);
+        visits.closed().await;
+        assert!(end.is_closed() && lot.is_empty());
+    }
+
+    #[actix::test]
+    async fn tickets_are_good_once_and_places_are_few() {
+        let started = Instant::now().checked_sub(Duration::from_secs(1));
+        let lot = Arc::new(Lot { started, ..Lot::default() });
+        let mut held: Vec<_> = (0..MAX_PER_PRINCIPAL).map(|_| lot.admit("alice").unwrap()).collect();
+        assert_eq!(lot.admit("alice").err().unwrap().kind, ErrorKind::Overloaded);
+        assert!(lot.admit("bob").is_ok());
+        let (place, _) = &mut held[0];
+        let claim = Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
+        assert!(lot.redeem(&Claim { expires: 0, ..claim }).is_err());
+        assert!(lot.redeem(&Claim { ticket: 9, ..claim }).is_err());
+        assert!(lot.redeem(&claim).is_ok());
+        assert!(lot.redeem(&claim).is_err());
+        place.renew(true);
+        assert!(lot.redeem(&claim).is_err());
+        assert!(lot.redeem(&Claim { ticket: place.ticket, ..claim }).is_ok());
+        drop(held);
+        assert!(lot.is_empty() && lot.redeem(&claim).is_err());
+    }
+
+    #[test]
+    fn what_a_retry_brings_is_read_with_care() {
+        for bad in [
+            r#"{"inputResponses":null}"#,
+            r#"{"inputResponses":[]}"#,
+            r#"{"requestState":1}"#,
+            r#"{"requestState":"a","requestState":"b"}"#,
+        ] {
+            assert_eq!(Input::of(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        }
+        let input = Input::of(r#"{"requestState":"\u0061","inputResponses":{"\u0061":{ },"b":1}}"#).unwrap();
+        assert_eq!(input.state.as_deref(), Some("a"));
+        assert_eq!(input.answers.keys().collect::<Vec<_>>(), ["a"]);
+    }
+}

@@ -1,0 +1,414 @@
+//! `providers [list]|show|accept|revoke`: servers and the definitions of their tools, through a gateway's REST door.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use serde::Deserialize;
+use serde_json::json;
+use similar::{ChangeTag, TextDiff};
+
+use super::{
+    args::{AcceptArgs, ProvidersArgs, ProvidersCommand},
+    changes::client::{self, Client},
+    exit::{Exit, Failure},
+    output::{Output, Style, columns, one_line, remark},
+};
+use crate::changes::visible::visible;
+
+pub fn run(args: &ProvidersArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        let json = args.connect.json;
+        match &args.command {
+            None | Some(ProvidersCommand::List) => list(&client, json, out).await,
+            Some(ProvidersCommand::Show { name }) => show(&client, name, json, out).await,
+            Some(ProvidersCommand::Accept(accept)) => self::accept(&client, accept, json, out).await,
+            Some(ProvidersCommand::Revoke { name, tools }) => revoke(&client, name, tools, json, out).await,
+        }
+    })
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    providers: Vec<Provider>,
+}
+
+#[derive(Deserialize)]
+struct Provider {
+    name: String,
+    kind: String,
+    status: String,
+    tools: usize,
+    #[serde(default)]
+    review: Waiting,
+    transport: Option<String>,
+    era: Option<String>,
+    breaker: Option<String>,
+}
+
+impl Provider {
+    /// `module`, or how an upstream is spoken to.
+    fn how(&self) -> String {
+        let parts: Vec<&str> = [self.transport.as_deref(), self.era.as_deref()].into_iter().flatten().collect();
+        if parts.is_empty() { self.kind.clone() } else { parts.join(", ") }
+    }
+
+    fn stands(&self) -> String {
+        match self.breaker.as_deref() {
+            None | Some("closed") => self.status.clone(),
+            Some(breaker) => format!("{}, circuit {breaker}", self.status),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+struct Waiting {
+    new: usize,
+    changed: usize,
+    reads: usize,
+}
+
+impl Waiting {
+    fn told(&self) -> String {
+        let parts = [(self.reads, "claimed reads"), (self.changed, "changed"), (self.new, "new")];
+        let parts: Vec<String> = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        parts.join(", ")
+    }
+}
+
+#[derive(Deserialize)]
+struct Tools {
+    tools: Vec<Tool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tool {
+    name: String,
+    description: String,
+    verdict: String,
+    reason: Option<String>,
+    rules: Vec<String>,
+    standing: String,
+    mark: Option<String>,
+    claims_read: bool,
+    hash: String,
+    definition: String,
+    previous: Option<String>,
+}
+
+impl Tool {
+    fn waits(&self) -> bool {
+        self.claims_read || self.mark.is_some()
+    }
+
+    /// As [`crate::providers::ToolAnnotations`] tells of what it says, whether it counts or not.
+    fn says_read(&self) -> bool {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Definition {
+            annotations: Hints,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        struct Hints {
+            read_only_hint: bool,
+        }
+        serde_json::from_str::<Definition>(&self.definition).is_ok_and(|d| d.annotations.read_only_hint)
+    }
+}
+
+async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["providers"], &[]).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let Listed { providers } = answer.read()?;
+    let rows = providers.iter().map(|p| {
+        let style = if p.status == "up" { Style::Green } else { Style::Red };
+        let cells =
+            [&p.name, &p.how(), &p.stands(), &p.tools.to_string(), &p.review.told()].map(|c| one_line(c).into_owned());
+        (style, cells)
+    });
+    table(["NAME", "THROUGH", "STATUS", "TOOLS", "WAITS FOR A REVIEWER"], 2, rows.collect(), out)?;
+    Ok(Exit::Ok)
+}
+
+async fn show(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["providers", name], &[]).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let Tools { tools } = answer.read()?;
+    let rows = tools.iter().map(|tool| {
+        let style = match tool.verdict.as_str() {
+            "allow" => Style::Green,
+            "deny" => Style::Red,
+            _ => Style::Yellow,
+        };
+        let standing = match &tool.mark {
+            Some(mark) => mark.clone(),
+            None if tool.claims_read => "claims to read".to_owned(),
+            None => tool.standing.clone(),
+        };
+        let why = tool.reason.clone().unwrap_or_else(|| format!("by the rules {}", tool.rules.join(", ")));
+        (style, [&tool.name, &standing, &tool.verdict, &why, ""].map(|cell| one_line(cell).into_owned()))
+    });
+    table(["TOOL", "STANDING", "VERDICT", "WHY", ""], 2, rows.collect(), out)?;
+    if tools.iter().any(Tool::waits) {
+        let name = one_line(name);
+        remark(&format!(
+            "\nSome wait for a reviewer: `countersign providers accept {name} --all-reads`, or --tool NAME."
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let Tools { tools } = client.get(&["providers", &args.name], &[]).await?.read()?;
+    let chosen: Vec<Tool> = if args.all_reads {
+        tools.into_iter().filter(|tool| tool.waits() && tool.says_read()).collect()
+    } else {
+        choose(tools, &args.tools)?
+    };
+    if chosen.is_empty() {
+        remark("Nothing of this server waits that says that it only reads.");
+        return Ok(Exit::Ok);
+    }
+    if !json {
+        // The acceptance carries the hashes of what is shown here.
+        for tool in &chosen {
+            definition(tool, out)?;
+        }
+        out.finish()?;
+    }
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if !json && !args.yes && terminal && !ask(chosen.len())? {
+        remark("Nothing was accepted.");
+        return Ok(Exit::Failed);
+    }
+    let answer = client.post(&["providers", &args.name, "accept"], &named(&chosen)).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        let what = if chosen.len() == 1 { "definition" } else { "definitions" };
+        out.styled(Style::Green, &format!("Accepted {} {what}.", chosen.len()))?;
+        out.line("")?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn revoke(client: &Client, name: &str, tools: &[String], json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let all: Tools = client.get(&["providers", name], &[]).await?.read()?;
+    let chosen = choose(all.tools, tools)?;
+    let answer = client.post(&["providers", name, "revoke"], &named(&chosen)).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        out.line("Revoked.")?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn named(tools: &[Tool]) -> serde_json::Value {
+    let tools: Vec<_> = tools.iter().map(|tool| json!({ "name": tool.name, "hash": tool.hash })).collect();
+    json!({ "tools": tools })
+}
+
+fn choose(tools: Vec<Tool>, names: &[String]) -> Result<Vec<Tool>, Failure> {
+    if let Some(missing) = names.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
+        let message =
+            format!("the server has no tool {}; names are as `countersign providers show` has them", one_line(missing));
+        return Err(Failure::new(Exit::NotFound, message));
+    }
+    Ok(tools.into_iter().filter(|tool| names.contains(&tool.name)).collect())
+}
+
+/// A definition as it is accepted: whole, or what differs from the one before.
+fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
+    out.styled(Style::Bold, &one_line(&tool.name))?;
+    let told = match tool.mark.as_deref() {
+        Some("TOOL_CHANGED") => "  changed since it was accepted or first seen",
+        Some(_) => "  new",
+        None if tool.claims_read => "  says that it only reads",
+        None => "",
+    };
+    out.styled(Style::Yellow, told)?;
+    out.line("")?;
+    let now = indented(&tool.definition);
+    match &tool.previous {
+        Some(previous) => {
+            let before = indented(previous);
+            for change in TextDiff::from_lines(before.as_str(), now.as_str()).iter_all_changes() {
+                let (sign, style) = match change.tag() {
+                    ChangeTag::Delete => ("-", Style::Red),
+                    ChangeTag::Insert => ("+", Style::Green),
+                    ChangeTag::Equal => (" ", Style::Plain),
+                };
+                out.styled(style, &format!("  {sign} {}", one_line(change.value().trim_end_matches('\n'))))?;
+                out.line("")?;
+            }
+        }
+        None => {
+            for line in visible(&tool.description).lines() {
+                out.line(&format!("  {}", one_line(line)))?;
+            }
+            for line in now.lines() {
+                out.styled(Style::Dim, &format!("    {}", one_line(line)))?;
+                out.line("")?;
+            }
+        }
+    }
+    out.line("")?;
+    Ok(())
+}
+
+/// JSON with a line for each member and element, otherwise as it was written.
+fn indented(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() * 2);
+    let mut depth: usize = 0;
+    let mut chars = json.chars().peekable();
+    let line = |out: &mut String, depth: usize| {
+        out.push('\n');
+        out.extend(std::iter::repeat_n("  ", depth.min(40)));
+    };
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => {
+                out.push('"');
+                while let Some(c) = chars.next() {
+                    out.push(c);
+                    match c {
+                        '\\' => out.extend(chars.next()),
+                        '"' => break,
+                        _ => {}
+                    }
+                }
+            }
+            '{' | '[' => {
+                out.push(c);
+                while chars.next_if(|c| c.is_ascii_whitespace()).is_some() {}
+                if let Some(close) = chars.next_if(|c| matches!(c, '}' | ']')) {
+                    out.push(close);
+                } else {
+                    depth += 1;
+                    line(&mut out, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                line(&mut out, depth);
+                out.push(c);
+            }
+            ',' => {
+                out.push(',');
+                line(&mut out, depth);
+            }
+            ':' => out.push_str(": "),
+            c if c.is_ascii_whitespace() => {}
+            c => out.push(c),
+        }
+    }
+    out.push('\n');
+    out
+}
+
+/// Asks on the terminal; anything but yes is no.
+fn ask(n: usize) -> Result<bool, Failure> {
+    let mut stderr = std::io::stderr().lock();
+    let what = if n == 1 { "this definition".to_owned() } else { format!("these {n} definitions") };
+    let _ = write!(stderr, "Accept {what}? [y/N] ");
+    let _ = stderr.flush();
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("your answer cannot be read: {error}; use --yes to accept without being asked"),
+        )
+    })?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Rows under heads; the cell at `coloured` has the row's style.
+fn table(heads: [&str; 5], coloured: usize, rows: Vec<(Style, [String; 5])>, out: &mut Output) -> Result<(), Failure> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|(_, row)| row.get(column)).map(|cell| columns(cell));
+        cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let cell = |text: &str, column: usize| {
+        // Nothing stands behind the last cell.
+        let last = widths.iter().skip(column + 1).all(|width| *width == 0);
+        let width = if last { 0 } else { widths.get(column).copied().unwrap_or(0) + 2 };
+        format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+    };
+    for (column, head) in heads.iter().enumerate() {
+        out.styled(Style::Bold, &cell(head, column))?;
+    }
+    out.line("")?;
+    for (style, row) in &rows {
+        for (column, text) in row.iter().enumerate() {
+            let style = if column == coloured { *style } else { Style::Plain };
+            out.styled(style, &cell(text, column))?;
+        }
+        out.line("")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(definition: &str, previous: Option<&str>) -> Tool {
+        Tool {
+            name: "fs__read\u{202e}".into(),
+            description: "Reads\nfiles\u{1b}[2J".into(),
+            verdict: "review".into(),
+            reason: None,
+            rules: vec!["a".into()],
+            standing: "changed".into(),
+            mark: previous.map(|_| "TOOL_CHANGED".into()),
+            claims_read: previous.is_none(),
+            hash: "sha256:x".into(),
+            definition: definition.into(),
+            previous: previous.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn json_is_indented_and_nothing_else() {
+        let json = r#"{"a":[1, {"b":12345678901234567890123}],"c":"x{,\"y","d":{ },"e":[]}"#;
+        let expected = "{\n  \"a\": [\n    1,\n    {\n      \"b\": 12345678901234567890123\n    }\n  ],\n  \"c\": \
+                        \"x{,\\\"y\",\n  \"d\": {},\n  \"e\": []\n}\n";
+        assert_eq!(indented(json), expected);
+        // What is no JSON ends nothing.
+        for odd in ["", "\"", "\"\\", "}}}", "[[["] {
+            let _ = indented(odd);
+        }
+    }
+
+    #[test]
+    fn what_is_accepted_is_shown_with_its_hidden_characters() {
+        let mut out = Output::memory(false);
+        definition(&tool("{\"name\":\"read\",\"x\":\"\\u202e\",\"y\":\"\u{202e}\"}", None), &mut out).unwrap();
+        let shown = out.taken();
+        assert!(shown.starts_with("fs__read\\u{202e}  says that it only reads\n"), "{shown}");
+        assert!(shown.contains("files\\u{1b}[2J") && shown.contains("\"y\": \"\\u{202e}\""), "{shown}");
+        let mut out = Output::memory(false);
+        definition(&tool(r#"{"name":"read","n":2}"#, Some(r#"{"name":"read","n":1}"#)), &mut out).unwrap();
+        let shown = out.taken();
+        assert!(shown.contains("  -   \"n\": 1\n  +   \"n\": 2\n"), "{shown}");
+    }
+
+    #[test]
+    fn tools_are_chosen_by_name_or_by_what_they_say() {
+        let read = tool(r#"{"annotations":{"readOnlyHint":true}}"#, None);
+        assert!(read.waits() && read.says_read());
+        assert!(!tool("{}", None).says_read());
+        assert!(!tool("[", None).says_read());
+        assert_eq!(choose(vec![read], &["nothing".into()]).err().unwrap().exit, Exit::NotFound);
+    }
+}

@@ -1,0 +1,294 @@
+//! `policy.rules`: from the file's tree to compiled rules, each problem at its own line.
+
+use std::sync::Arc;
+
+use super::{
+    error::{Origin, Problem, quoted},
+    tree::{Entry, Node, Spot},
+};
+use crate::{
+    auth::Role,
+    policy::{AnnotationsMatch, Condition, Globs, Rule, Verdict},
+};
+
+/// Rules in one configuration.
+const MAX_RULES: usize = 1000;
+
+const KEYS: &str = "name, tools, servers, roles, principals, annotations, when, then, reason";
+const HINTS: &str = "readOnlyHint, destructiveHint, idempotentHint, openWorldHint";
+
+/// Reads the list. `at` makes an origin of a line and a column.
+///
+/// # Errors
+/// All that is wrong with it.
+pub(super) fn read(list: &Node, at: &dyn Fn(&Spot) -> Origin, whole: &Origin) -> Result<Vec<Rule>, Vec<Problem>> {
+    let items = match list {
+        Node::Null => return Ok(Vec::new()),
+        Node::List(items) => items,
+        other => {
+            let message = format!("expected a list of rules, found {}", other.kind());
+            return Err(vec![problem(whole.clone(), message, "Write - { tools: \"…\", then: review }.")]);
+        }
+    };
+    if items.len() > MAX_RULES {
+        let message = format!("more than {MAX_RULES} rules");
+        return Err(vec![problem(whole.clone(), message, "Join some with patterns.")]);
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    let mut problems = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let mut one = One { at, problems: Vec::new() };
+        if let Some(rule) = one.rule(item, index + 1) {
+            if let Some(other) = rules.iter().position(|other| other.label == rule.label) {
+                let message = format!("the rules {} and {} have the same name", other + 1, index + 1);
+                one.problems.push(problem(at(item), message, "Give each a name of its own."));
+            }
+            rules.push(rule);
+        }
+        problems.append(&mut one.problems);
+    }
+    if problems.is_empty() { Ok(rules) } else { Err(problems) }
+}
+
+fn problem(origin: Origin, message: impl Into<String>, remedy: impl Into<String>) -> Problem {
+    Problem { origin, key: Some("policy.rules".to_owned()), message: message.into(), remedy: remedy.into() }
+}
+
+struct One<'a> {
+    at: &'a dyn Fn(&Spot) -> Origin,
+    problems: Vec<Problem>,
+}
+
+impl One<'_> {
+    fn wrong(&mut self, spot: &Spot, message: impl Into<String>, remedy: impl Into<String>) {
+        self.problems.push(problem((self.at)(spot), message, remedy));
+    }
+
+    fn rule(&mut self, item: &Spot, number: usize) -> Option<Rule> {
+        let Node::Map(entries) = &item.node else {
+            let message = format!("rule {number} is {}, not a map", item.node.kind());
+            self.wrong(item, message, format!("Keys of a rule: {KEYS}."));
+            return None;
+        };
+        let mut rule = Rule {
+            label: format!("rule {number}").into(),
+            tools: Globs::default(),
+            servers: Globs::default(),
+            roles: Vec::new(),
+            principals: Globs::default(),
+            annotations: AnnotationsMatch::default(),
+            when: None,
+            then: Verdict::Deny,
+            reason: None,
+        };
+        let mut decided = false;
+        for Entry { key, line, column, value } in entries {
+            match key.as_str() {
+                "name" => rule.label = self.text(value, 64).map_or(rule.label, Arc::from),
+                "reason" => rule.reason = self.text(value, 300).map(Arc::from),
+                "tools" => rule.tools = self.globs(value),
+                "servers" => rule.servers = self.globs(value),
+                "principals" => rule.principals = self.globs(value),
+                "roles" => rule.roles = self.roles(value),
+                "annotations" => rule.annotations = self.annotations(value),
+                "when" => rule.when = self.condition(value),
+                "then" => {
+                    decided = true;
+                    rule.then = self.verdict(value).unwrap_or(rule.then);
+                }
+                other => {
+                    let spot = Spot { node: Node::Null, line: *line, column: *column };
+                    self.wrong(&spot, format!("a rule has no key {}", quoted(other)), format!("Keys: {KEYS}."));
+                }
+            }
+        }
+        if !decided {
+            self.wrong(item, format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
+        }
+        Some(rule)
+    }
+
+    fn text(&mut self, spot: &Spot, most: usize) -> Option<String> {
+        match &spot.node {
+            Node::Text(text)
+                if !text.trim().is_empty()
+                    && text.chars().count() <= most
+                    && !text.chars().any(crate::changes::visible::is_hidden) =>
+            {
+                Some(text.clone())
+            }
+            Node::Text(text) => {
+                self.wrong(
+                    spot,
+                    format!("{} does not fit here", quoted(text)),
+                    format!("1 to {most} visible characters."),
+                );
+                None
+            }
+            other => {
+                self.wrong(spot, format!("expected a text, found {}", other.kind()), "Put it in quotes.");
+                None
+            }
+        }
+    }
+
+    /// One text, or a list of some.
+    fn texts(&mut self, spot: &Spot) -> Vec<(String, Spot)> {
+        let items = match &spot.node {
+            Node::Text(_) => std::slice::from_ref(spot),
+            // An empty list would match everything, which nobody means who writes one.
+            Node::List(items) if !items.is_empty() => items.as_slice(),
+            other => {
+                let found = if matches!(other, Node::List(_)) { "an empty list" } else { other.kind() };
+                self.wrong(spot, format!("expected a text or a list of texts, found {found}"), "Or leave it out.");
+                return Vec::new();
+            }
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            match &item.node {
+                Node::Text(text) => texts.push((text.clone(), item.clone())),
+                other => self.wrong(item, format!("expected a text, found {}", other.kind()), "Put it in quotes."),
+            }
+        }
+        texts
+    }
+
+    fn globs(&mut self, spot: &Spot) -> Globs {
+        let texts = self.texts(spot).into_iter().map(|(text, _)| text).collect();
+        match Globs::new(texts) {
+            Ok(globs) => globs,
+            Err((pattern, reason)) => {
+                self.wrong(
+                    spot,
+                    format!("{} is not a pattern: {reason}", quoted(&pattern)),
+                    "Write file_* or {a,b}_*.",
+                );
+                Globs::default()
+            }
+        }
+    }
+
+    fn roles(&mut self, spot: &Spot) -> Vec<Role> {
+        let mut roles = Vec::new();
+        for (text, place) in self.texts(spot) {
+            match Role::parse(&text) {
+                Some(role) => roles.push(role),
+                None => {
+                    self.wrong(&place, format!("{} is not a role", quoted(&text)), "agent, reviewer, viewer or admin.");
+                }
+            }
+        }
+        roles
+    }
+
+    fn annotations(&mut self, spot: &Spot) -> AnnotationsMatch {
+        let mut all = AnnotationsMatch::default();
+        let Node::Map(entries) = &spot.node else {
+            let message = format!("expected a map of annotations, found {}", spot.node.kind());
+            self.wrong(spot, message, "Write { readOnlyHint: true }.");
+            return all;
+        };
+        for Entry { key, value, .. } in entries {
+            let field = match key.as_str() {
+                "readOnlyHint" => &mut all.read_only_hint,
+                "destructiveHint" => &mut all.destructive_hint,
+                "idempotentHint" => &mut all.idempotent_hint,
+                "openWorldHint" => &mut all.open_world_hint,
+                other => {
+                    self.wrong(
+                        value,
+                        format!("there is no annotation {}", quoted(other)),
+                        format!("There are {HINTS}."),
+                    );
+                    continue;
+                }
+            };
+            match &value.node {
+                Node::Bool(asked) => *field = Some(*asked),
+                other => self.wrong(value, format!("expected true or false, found {}", other.kind()), "Write one."),
+            }
+        }
+        all
+    }
+
+    fn condition(&mut self, spot: &Spot) -> Option<Condition> {
+        let Node::Text(source) = &spot.node else {
+            let message = format!("expected a condition, found {}", spot.node.kind());
+            self.wrong(spot, message, "Put it in quotes: when: \"arguments.count > 10\".");
+            return None;
+        };
+        match Condition::compile(source) {
+            Ok(condition) => Some(condition),
+            Err(error) => {
+                let place = match (error.line, error.column) {
+                    (0, _) => String::new(),
+                    (1, column) => format!(" (at character {column})"),
+                    (line, column) => format!(" (at line {line}, character {column} of it)"),
+                };
+                let message = format!("the condition cannot be used: {}{place}", error.message);
+                self.wrong(spot, message, "Mend it; it is written in CEL (https://cel.dev).");
+                None
+            }
+        }
+    }
+
+    fn verdict(&mut self, spot: &Spot) -> Option<Verdict> {
+        let word = match &spot.node {
+            Node::Text(word) => word.as_str(),
+            other => other.kind(),
+        };
+        match word {
+            "allow" => Some(Verdict::Allow),
+            "review" => Some(Verdict::Review),
+            "deny" => Some(Verdict::Deny),
+            other => {
+                self.wrong(spot, format!("{} is not one of allow, review, deny", quoted(other)), "Write one of them.");
+                None
+            }
+        }
+    }
+}
+
+/// As it would be written, for `config show`.
+pub(super) fn show(rules: &[Rule]) -> String {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let list = |globs: &Globs| serde_json::Value::from(globs.patterns()).to_string();
+    let each = rules.iter().enumerate().map(|(index, rule)| {
+        let mut parts = Vec::new();
+        if *rule.label != *format!("rule {}", index + 1) {
+            parts.push(format!("name: {}", text(&rule.label)));
+        }
+        for (key, globs) in [("tools", &rule.tools), ("servers", &rule.servers), ("principals", &rule.principals)] {
+            if !globs.is_empty() {
+                parts.push(format!("{key}: {}", list(globs)));
+            }
+        }
+        if !rule.roles.is_empty() {
+            let roles: Vec<&str> = rule.roles.iter().map(|role| role.as_str()).collect();
+            parts.push(format!("roles: [{}]", roles.join(", ")));
+        }
+        let asked = &rule.annotations;
+        let hints: Vec<String> = [
+            ("readOnlyHint", asked.read_only_hint),
+            ("destructiveHint", asked.destructive_hint),
+            ("idempotentHint", asked.idempotent_hint),
+            ("openWorldHint", asked.open_world_hint),
+        ]
+        .into_iter()
+        .filter_map(|(hint, asked)| asked.map(|asked| format!("{hint}: {asked}")))
+        .collect();
+        if !hints.is_empty() {
+            parts.push(format!("annotations: {{ {} }}", hints.join(", ")));
+        }
+        if let Some(when) = &rule.when {
+            parts.push(format!("when: {}", text(when.source())));
+        }
+        parts.push(format!("then: {}", rule.then.as_str()));
+        if let Some(reason) = &rule.reason {
+            parts.push(format!("reason: {}", text(reason)));
+        }
+        format!("{{ {} }}", parts.join(", "))
+    });
+    format!("[{}]", each.collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,131 @@
+// The bar for the configuration file: what was changed in it and waits for a reviewer's consent because it loosens
+// policy, or why a changed file was refused as a whole.
+
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { explain } from '../core/api.js';
+import { count, plural, said, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+import { longText } from './longtext.js';
+
+// What has altered by itself is not consented to by a press that was already under way.
+const SETTLE_TIME = 600;
+
+export class ReloadBar {
+  element = h('div', { class: 'reload', role: 'region', 'aria-label': 'Configuration', hidden: true });
+  #api;
+  #may;
+  #text = '';
+  #status = null;
+  #open = false;
+  #busy = false;
+  #error = '';
+  #dismissed = '';
+  #notBefore = 0;
+
+  constructor({ api, me }) {
+    this.#api = api;
+    this.#may = Boolean(me.mayDecide);
+  }
+
+  /** Asks how the configuration stands. */
+  async load(signal) {
+    try {
+      this.#show(await this.#api.reload(signal));
+    } catch {
+      // It is asked again; what cannot be known is not shown.
+    }
+  }
+
+  #show(status) {
+    const text = JSON.stringify([status?.waiting ?? null, refusalOf(status)]);
+    if (text === this.#text) return;
+    if (this.#status?.waiting && status?.waiting && this.#status.waiting.digest !== status.waiting.digest) {
+      this.#notBefore = Date.now() + SETTLE_TIME;
+      setTimeout(() => this.#paint(), SETTLE_TIME);
+    }
+    this.#text = text;
+    this.#status = status;
+    this.#paint();
+  }
+
+  #paint() {
+    const waiting = this.#status?.waiting ?? null;
+    const refusal = refusalOf(this.#status);
+    const told = refusal && this.#dismissed !== JSON.stringify(refusal) ? refusal : null;
+    this.element.hidden = !waiting && !told;
+    fill(this.element, told && this.#refused(told), waiting && this.#waiting(waiting));
+  }
+
+  #waiting(waiting) {
+    const loosens = waiting.loosens ?? [];
+    return h('div', { class: 'reload-item tone-amber' },
+      h('div', { class: 'reload-line' }, icon('eye'),
+        h('p', null, h('strong', null, `The configuration waits for ${this.#may ? 'your' : 'a reviewer’s'} consent. `),
+          `It would loosen ${plural(loosens.length, 'setting')}; until then the stricter ones stay. `, h('span', { class: 'quiet' }, time(waiting.since))),
+        h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
+          this.#open = !this.#open;
+          this.#paint();
+          this.element.querySelector('[aria-expanded]')?.focus();
+        } }, this.#open ? 'Hide' : 'Review')),
+      this.#open && h('div', { class: 'reload-body' },
+        h('table', { class: 'fields both compare' },
+          h('thead', null, h('tr', null, ['Setting', 'In force', 'Would be'].map((c) => h('th', { scope: 'col' }, c)))),
+          h('tbody', null, loosens.map(({ key, from, to }) => h('tr', null, h('th', { scope: 'row' }, said(key, 200)), cell(from, 'delete'), cell(to, 'insert'))))),
+        this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+        this.#may
+          ? h('div', { class: 'reload-buttons' },
+            h('button', { type: 'button', class: 'approve', disabled: this.#held(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), 'Let it take effect'),
+            h('button', { type: 'button', class: 'reject', disabled: this.#held(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), 'Refuse'))
+          : h('p', { class: 'quiet' }, 'A reviewer decides on this; you can look.')));
+  }
+
+  #refused(refusal) {
+    const problems = refusal.problems ?? [];
+    return h('div', { class: 'reload-item tone-red' },
+      h('div', { class: 'reload-line' }, icon('alert'),
+        h('p', null, h('strong', null, 'The changed configuration file was refused as a whole; the old one stays in force. '), h('span', { class: 'quiet' }, time(refusal.at))),
+        h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Hide', title: 'Hide', onclick: () => {
+          this.#dismissed = JSON.stringify(refusal);
+          this.#paint();
+        } }, icon('cross'))),
+      h('ul', { class: 'reload-problems' }, problems.slice(0, 5).map((p) => h('li', null, said(problemLine(p), 400))),
+        problems.length > 5 && h('li', { class: 'quiet' }, `and ${count(problems.length - 5)} more; see the log.`)));
+  }
+
+  #held() {
+    return this.#busy || Date.now() < this.#notBefore;
+  }
+
+  async #consent(verdict, digest) {
+    if (this.#held()) return;
+    this.#busy = true;
+    this.#error = '';
+    this.#paint();
+    try {
+      const status = await this.#api.consent(digest, verdict);
+      this.#open = false;
+      this.#busy = false;
+      this.#show(status);
+    } catch (error) {
+      this.#error = error.status === 409 ? 'The file changed meanwhile. What stands here now is what would take effect now.' : explain(error);
+      this.#busy = false;
+      await this.load();
+    }
+    this.#paint();
+  }
+}
+
+function cell(value, op) {
+  if (value === null || value === undefined || value === '') return h('td', { class: 'none' }, h('span', { class: 'quiet' }, 'none'));
+  const text = typeof value === 'string' ? value : JSON.stringify(value);
+  return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), longText(text, { chars: 400, lines: 8 }));
+}
+
+const problemLine = (p) => (typeof p === 'string' ? p : [p.place, p.key, [p.message, p.remedy].filter(Boolean).join('. ')].filter(Boolean).join(': '));
+
+/** What is wrong with a file that was not taken; a reviewer's refusal is none. */
+function refusalOf(status) {
+  if (status?.refused) return status.refused;
+  return status?.last?.result === 'refused' && status.last.problems?.length ? { at: status.last.at, problems: status.last.problems } : null;
+}

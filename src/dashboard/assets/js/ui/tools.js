@@ -1,0 +1,180 @@
+// The tools of one server: what waits for a reviewer, with the definitions in sight, and all of them with what the
+// policy says. What is accepted is what is shown: each acceptance carries the hashes of the definitions on the page.
+
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { plural, said, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+import { definitionBlock, definitionDiff } from './definition.js';
+import { longText } from './longtext.js';
+
+// What has altered by itself is not accepted by a press that was already under way.
+const SETTLE_TIME = 600;
+
+const VERDICTS = {
+  allow: { label: 'Runs', tone: 'green', icon: 'check' },
+  review: { label: 'Reviewed', tone: 'amber', icon: 'eye' },
+  deny: { label: 'Denied', tone: 'red', icon: 'cross' },
+  depends: { label: 'Depends', tone: 'accent', icon: 'question' },
+};
+const STANDINGS = { module: 'built in', accepted: 'accepted', seen: 'as first seen', new: 'new', changed: 'changed' };
+
+/** Says that it only reads, whether that counts or not. */
+const saysRead = (tool) => tool.annotations?.readOnlyHint === true;
+
+export class ToolsPanel {
+  element = h('div', { class: 'tools-panel' });
+  #server;
+  #may;
+  #act;
+  #tools = null;
+  #text = '';
+  #error = '';
+  #busy = false;
+  #notBefore = 0;
+  #unchecked = new Set();
+  #opened = new Set();
+
+  /** `act('accept'|'revoke', tools)` resolves with the tools as they are then. */
+  constructor({ server, may, act }) {
+    this.#server = server;
+    this.#may = may;
+    this.#act = act;
+  }
+
+  /** Paints what is new, and only that: a reader keeps folds and marks while nothing changes. */
+  show(tools) {
+    const text = JSON.stringify(tools);
+    if (text === this.#text) return;
+    // Other definitions than those that were read a moment ago.
+    const hashes = (list) => JSON.stringify(list.filter(waits).map((t) => [t.name, t.hash]));
+    if (this.#tools && !this.#busy && hashes(tools) !== hashes(this.#tools)) this.#settle();
+    this.#text = text;
+    this.#tools = tools;
+    this.#paint();
+  }
+
+  #settle() {
+    this.#notBefore = Date.now() + SETTLE_TIME;
+    setTimeout(() => this.#tools && this.#paint(), SETTLE_TIME);
+  }
+
+  #paint() {
+    const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    const reads = this.#tools.filter((t) => t.claimsRead);
+    const marked = this.#tools.filter((t) => t.mark);
+    fill(this.element,
+      this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+      reads.length > 0 && this.#reads(reads),
+      marked.map((tool) => this.#marked(tool)),
+      this.#all());
+    if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  #reads(reads) {
+    const chosen = () => reads.filter((t) => !this.#unchecked.has(t.name));
+    const button = this.#button('accept-reads', 'accept', chosen, () => `Accept ${plural(chosen().length, 'read')}`);
+    const relabel = () => {
+      button.disabled = this.#held() || chosen().length === 0;
+      button.lastChild.textContent = `Accept ${plural(chosen().length, 'read')}`;
+    };
+    return h('section', { class: 'offer', 'aria-label': visibleString(`Claimed reads of ${this.#server}`) },
+      h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
+        h('h3', null, `${plural(reads.length, 'tool says', 'tools say')} that ${reads.length === 1 ? 'it only reads' : 'they only read'}`),
+        h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. What is accepted is the definition as it stands here.`))),
+      h('ul', { class: 'offers' }, reads.map((tool) => h('li', null,
+        h('label', { class: 'offer-name' },
+          this.#may && h('input', { type: 'checkbox', checked: !this.#unchecked.has(tool.name), data: { key: `check ${tool.name}` }, onchange: (event) => {
+            if (event.target.checked) this.#unchecked.delete(tool.name);
+            else this.#unchecked.add(tool.name);
+            relabel();
+          } }),
+          h('code', null, said(tool.name, 200))),
+        tool.description && longText(tool.description, { chars: 400, lines: 4, className: 'offer-text' }),
+        this.#fold(`read ${tool.name}`, 'Whole definition', () => definitionBlock(tool))))),
+      this.#may ? h('div', { class: 'offer-foot' }, button) : onlyReviewers());
+  }
+
+  #marked(tool) {
+    const changed = tool.mark === 'TOOL_CHANGED';
+    return h('section', { class: 'offer', 'aria-label': visibleString(`${changed ? 'Changed' : 'New'}: ${tool.name}`) },
+      h('div', { class: 'offer-head' }, icon(changed ? 'pencil' : 'plus'), h('div', null,
+        h('h3', null, h('code', null, said(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, changed ? 'Changed' : 'New')),
+        h('p', { class: 'quiet' }, changed
+          ? 'Its definition is another than the one that was accepted or first seen. Every call is reviewed until a reviewer accepts the new one.'
+          : 'It came after its server was first connected. Every call is reviewed until a reviewer accepts it.'))),
+      h('div', { class: 'offer-body' }, changed && tool.previous ? definitionDiff(tool) : [tool.description && longText(tool.description, { chars: 400, lines: 6 }), definitionBlock(tool)]),
+      this.#may
+        ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => (changed ? 'Accept the new definition' : 'Accept this tool')),
+          h('span', { class: 'quiet' }, saysRead(tool) ? 'It says that it only reads: accepted, its calls run without a review unless a rule says otherwise.' : 'It may write: its calls are decided on as the policy says.'))
+        : onlyReviewers());
+  }
+
+  #button(key, kind, tools, label) {
+    return h('button', {
+      type: 'button', class: kind === 'accept' ? 'approve' : 'ghost', disabled: this.#held() || tools().length === 0, data: { key },
+      onclick: () => this.#send(kind, tools()),
+    }, icon(kind === 'accept' ? 'check' : 'undo'), h('span', null, label()));
+  }
+
+  #held() {
+    return this.#busy || Date.now() < this.#notBefore;
+  }
+
+  async #send(kind, tools) {
+    if (this.#held() || !tools.length) return;
+    this.#busy = true;
+    this.#error = '';
+    this.#paint();
+    try {
+      const now = await this.#act(kind, tools.map(({ name, hash }) => ({ name, hash })));
+      this.#busy = false;
+      this.#text = '';
+      this.show(now);
+    } catch (error) {
+      this.#busy = false;
+      this.#error = error.status === 409 ? 'A definition changed while you were reading; nothing was accepted. What stands here now is what is there now.' : error.message;
+      this.#paint();
+    }
+  }
+
+  #all() {
+    return this.#fold('all', `All ${plural(this.#tools.length, 'tool')}`, () => h('table', { class: 'records tools' },
+      h('thead', null, h('tr', null, ['Tool', 'Calls', 'Why', 'Definition'].map((c) => h('th', { scope: 'col' }, c)))),
+      h('tbody', null, this.#tools.map((tool) => this.#row(tool)))));
+  }
+
+  #row(tool) {
+    const { label, tone, icon: name } = VERDICTS[tool.verdict] ?? VERDICTS.depends;
+    const why = tool.reason ?? `decided by ${tool.rules.join(', ')}`;
+    const rule = tool.reason && tool.rules.length > 0 && !tool.reason.includes(tool.rules[0]) && tool.rules[0];
+    return h('tr', null,
+      h('td', { data: { label: 'Tool' } }, h('code', null, said(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, said(tool.title, 120))),
+      h('td', { class: 'nowrap', data: { label: 'Calls' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+      h('td', { data: { label: 'Why' } }, said(why, 300), rule && h('span', { class: 'quiet' }, ' · ', said(rule, 64))),
+      h('td', { data: { label: 'Definition' } },
+        h('span', null, STANDINGS[tool.standing] ?? visibleString(String(tool.standing))),
+        tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', said(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
+        this.#fold(`row ${tool.name}`, 'Show', () => definitionBlock(tool)),
+        this.#may && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
+  }
+
+  /** A fold that stays open over repaints, and is made when it is opened first. */
+  #fold(key, label, content) {
+    const body = h('div', { class: 'fold-body' });
+    const open = this.#opened.has(key);
+    if (open) body.append(content());
+    const fold = h('details', { class: 'fold-section', open }, h('summary', { data: { key: `fold ${key}` } }, label), body);
+    fold.addEventListener('toggle', () => {
+      if (fold.open) this.#opened.add(key);
+      else this.#opened.delete(key);
+      if (fold.open && !body.hasChildNodes()) body.append(content());
+    });
+    return fold;
+  }
+}
+
+/** What a reviewer has to look at. */
+export const waits = (tool) => Boolean(tool.claimsRead || tool.mark);
+
+const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'A reviewer decides on this; you can look.');

@@ -1,0 +1,58 @@
+//! What is known of a tool's definition.
+
+use serde::Serialize;
+
+/// See the module's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Compiled into the gateway.
+    Module,
+    /// A reviewer accepted exactly this definition.
+    Accepted,
+    /// As it was when its server was first connected; nobody has accepted or refused it.
+    Seen,
+    /// Came later, and nobody has accepted it.
+    New,
+    /// Another than the one that was accepted or first seen.
+    Changed,
+}
+
+impl Standing {
+    /// What it waits to be accepted for.
+    #[must_use]
+    pub const fn mark(self) -> Option<Mark> {
+        match self {
+            Self::New => Some(Mark::New),
+            Self::Changed => Some(Mark::Changed),
+            Self::Module | Self::Accepted | Self::Seen => None,
+        }
+    }
+}
+
+/// Why a tool is reviewed whatever else is said of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Mark {
+    #[serde(rename = "TOOL_NEW")]
+    New,
+    #[serde(rename = "TOOL_CHANGED")]
+    Changed,
+}
+
+impl Mark {
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::New => "TOOL_NEW",
+            Self::Changed => "TOOL_CHANGED",
+        }
+    }
+
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::New => "the tool is new and nobody has accepted it yet",
+            Self::Changed => "the tool's definition changed and nobody has accepted the new one yet",
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Who puts a new configuration into force.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+
+use crate::{
+    config::{PolicyConfig, RoutesConfig, UpstreamConfig},
+    policy::Policy,
+    providers::Provider,
+    router::{
+        Router,
+        actor::{PublishProviders, Reconfigure},
+        table::Aliases,
+    },
+    store::{Pinboard, Record, Store},
+    telemetry::logs,
+    upstream::Upstreams,
+};
+
+/// The parts of a gateway that can be configured anew while it runs. A failure has changed nothing.
+pub trait Applies: Send + Sync + 'static {
+    /// Policy and further names, from one call to the next.
+    fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>>;
+    /// Exactly these servers; those that did not change keep their connections.
+    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>>;
+    fn log_filter(&self, filter: &str) -> Result<(), String>;
+    /// An entry of the audit trail about somebody's decision; `details` is a JSON object.
+    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
+}
+
+/// A gateway that serves.
+pub struct Live {
+    pub router: Addr<Router>,
+    /// Providers that are compiled in: they come before the servers.
+    pub built_in: Vec<Arc<dyn Provider>>,
+    pub upstreams: Arc<Upstreams>,
+    pub store: Arc<dyn Store>,
+    /// What was said of definitions, which outlives every policy.
+    pub pins: Arc<Pinboard>,
+}
+
+impl Live {
+    const GONE: &'static str = "the router has ended";
+}
+
+impl Applies for Live {
+    fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
+            let policy = Policy::new(policy).with_pins(Arc::clone(&self.pins) as _);
+            let message = Reconfigure { policy, aliases };
+            let done = self.router.send(message).await.map_err(|_| Self::GONE.to_owned())?;
+            done.map_err(|error| error.to_string())
+        })
+    }
+
+    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let mut providers = self.built_in.clone();
+            providers.extend(self.upstreams.apply(servers));
+            let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
+            done.map_err(|error| error.to_string())
+        })
+    }
+
+    fn log_filter(&self, filter: &str) -> Result<(), String> {
+        logs::set_filter(filter).map_err(|error| error.to_string())
+    }
+
+    fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
+        let (done, written) = tokio::sync::oneshot::channel();
+        let record = Record {
+            server: String::new(),
+            pins: Vec::new(),
+            event,
+            at: Timestamp::now(),
+            actor: by.to_owned(),
+            details,
+        };
+        // Nobody waits any more where the receiver is gone.
+        self.store.submit_record(record, Box::new(move |result, _| drop(done.send(result))));
+        Box::pin(async move {
+            let written = written.await.map_err(|_| "the store is closed".to_owned())?;
+            written.map(drop).map_err(|error| error.to_string())
+        })
+    }
+}

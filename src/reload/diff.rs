@@ -1,0 +1,322 @@
+//! What lies between the configuration in force and a new one. Pure.
+
+use serde::Serialize;
+
+use super::{
+    rules::{self, Pick, RuleView},
+    servers,
+};
+use crate::{
+    config::{Config, PolicyConfig, PolicyDefault, UpstreamConfig, reader::Setting},
+    policy::{Rule, Verdict},
+};
+
+/// One way in which a new configuration lets through what the old one does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loosening {
+    /// As in the file: `policy.default`, `mcpServers.files.trust_annotations`.
+    pub key: String,
+    /// For people.
+    pub from: String,
+    pub to: String,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diff {
+    /// Names of servers.
+    pub upstreams_added: Vec<String>,
+    pub upstreams_removed: Vec<String>,
+    pub upstreams_changed: Vec<String>,
+    /// These wait for a reviewer's consent.
+    pub policy_loosened: Vec<Loosening>,
+    /// What became stricter, for people.
+    pub policy_tightened: Vec<String>,
+    pub policy_changed: bool,
+    pub routes_changed: bool,
+    pub log_changed: bool,
+    /// Keys that were changed since the gateway started and are read only then.
+    pub needs_restart: Vec<String>,
+}
+
+impl Diff {
+    /// Nothing that can change while the gateway runs did.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self { needs_restart: self.needs_restart.clone(), ..Self::default() }
+    }
+}
+
+/// Compares the two, and says what may be in force at once: the new one, with everything that loosens policy left as
+/// it is in the old one. What is read only at the start is as in `old` there.
+#[must_use]
+pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
+    let mut diff = changes(old, new);
+    let mut at_once = Config {
+        upstreams: new.upstreams.clone(),
+        routes: new.routes.clone(),
+        policy: new.policy.clone(),
+        log: crate::config::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
+        ..old.clone()
+    };
+    let judged = hold_policy(&old.policy, &new.policy, &mut at_once.policy, &mut diff);
+    at_once.upstreams = new
+        .upstreams
+        .iter()
+        .map(|server| {
+            let before = find(&old.upstreams, &server.name);
+            servers::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
+        })
+        .collect();
+    (diff, at_once)
+}
+
+/// What changed at all, whatever it means.
+fn changes(old: &Config, new: &Config) -> Diff {
+    let names = |servers: Vec<&UpstreamConfig>| servers.into_iter().map(|server| server.name.clone()).collect();
+    let (before, now) = (&old.upstreams, &new.upstreams);
+    Diff {
+        upstreams_added: names(now.iter().filter(|server| find(before, &server.name).is_none()).collect()),
+        upstreams_removed: names(before.iter().filter(|server| find(now, &server.name).is_none()).collect()),
+        upstreams_changed: names(
+            now.iter().filter(|server| find(before, &server.name).is_some_and(|before| before != *server)).collect(),
+        ),
+        policy_changed: old.policy != new.policy,
+        routes_changed: old.routes != new.routes,
+        log_changed: old.log.filter != new.log.filter,
+        ..Diff::default()
+    }
+}
+
+fn find<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
+    servers.iter().find(|server| server.name == name)
+}
+
+/// Answers whether rules review or deny.
+fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) -> bool {
+    let (from, to) = (default_name(old.default), default_name(new.default));
+    if strictness(new.default) < strictness(old.default) {
+        at_once.default = old.default;
+        let loosening = Loosening { key: "policy.default".to_owned(), from: from.to_owned(), to: to.to_owned() };
+        diff.policy_loosened.push(loosening);
+    } else if new.default != old.default {
+        diff.policy_tightened.push(format!("policy.default is {to} instead of {from}"));
+    }
+    let (before, now) = (views(old), views(new));
+    let merged = rules::merge(&before, &now, old.default);
+    diff.policy_loosened.extend(merged.loosened);
+    diff.policy_tightened.extend(merged.tightened);
+    pick(&merged.at_once, old, new, at_once);
+    before.iter().any(|rule| rule.then != Verdict::Allow)
+}
+
+fn views(policy: &PolicyConfig) -> Vec<RuleView> {
+    let view = |rule: &Rule| {
+        // Everything but what it says and what people are told: a field that is added later counts by itself.
+        let asks = Rule { label: "".into(), then: Verdict::Deny, reason: None, ..rule.clone() };
+        RuleView { label: rule.label.to_string(), asks: format!("{asks:?}"), then: rule.then }
+    };
+    policy.rules.iter().map(view).collect()
+}
+
+fn pick(picks: &[Pick], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {
+    let rule = |pick: &Pick| match pick {
+        Pick::Old(index) => old.rules.get(*index).cloned(),
+        Pick::New(index) => new.rules.get(*index).cloned(),
+    };
+    at_once.rules = picks.iter().filter_map(rule).collect();
+}
+
+/// As in the file.
+#[must_use]
+pub const fn default_name(default: PolicyDefault) -> &'static str {
+    match default {
+        PolicyDefault::Allow => "allow",
+        PolicyDefault::ReviewWrites => "review_writes",
+        PolicyDefault::ReviewAll => "review_all",
+        PolicyDefault::Deny => "deny",
+    }
+}
+
+const fn strictness(default: PolicyDefault) -> u8 {
+    match default {
+        PolicyDefault::Allow => 0,
+        PolicyDefault::ReviewWrites => 1,
+        PolicyDefault::ReviewAll => 2,
+        PolicyDefault::Deny => 3,
+    }
+}
+
+/// Keys whose values are not those that the gateway started with, and that it reads only then.
+#[must_use]
+pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
+    let live = |key: &str| {
+        key == "mcpServers" || key == "log.filter" || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
+    };
+    let differs =
+        |setting: &&Setting| !started.iter().any(|before| before.key == setting.key && before.value == setting.value);
+    now.iter().filter(|setting| !live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Environment, Flags, LogFormat, UpstreamTarget, load};
+
+    fn config(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::default();
+        change(&mut config);
+        config
+    }
+
+    fn rules(yaml: &str) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, format!("policy: {{ rules: [{yaml}] }}")).unwrap();
+        let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
+        load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+    }
+
+    #[test]
+    fn rules_that_loosen_wait_and_rules_that_tighten_do_not() {
+        let old = rules("{name: no-db, tools: 'db_*', then: deny}, {tools: x, roles: [agent], then: allow}");
+        // A name and a reason change nothing; another condition is another rule.
+        let named =
+            rules("{name: db, tools: 'db_*', reason: why, then: deny}, {tools: x, roles: [agent], then: allow}");
+        let (diff, at_once) = compare(&old, &named);
+        assert_eq!((diff.policy_loosened.len(), diff.policy_tightened.len()), (0, 0));
+        assert_eq!(at_once.policy, named.policy);
+        let other =
+            rules("{name: no-db, tools: 'db_*', when: 'arguments.a == 1', then: deny}, {tools: y, then: review}");
+        let (diff, at_once) = compare(&old, &other);
+        let told = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
+        // `y` may have been denied by nothing that comes after it, so that a review is stricter.
+        assert_eq!(diff.policy_loosened, [told]);
+        let labels = |config: &Config| {
+            config.policy.rules.iter().map(|r| (r.then.as_str(), r.when.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(&at_once), [("deny", true), ("deny", false), ("review", false)]);
+        assert_eq!(diff.policy_tightened.len(), 3, "{:?}", diff.policy_tightened);
+        let (diff, at_once) = compare(&old, &rules(""));
+        assert_eq!((diff.policy_loosened.len(), at_once.policy.rules.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_prefix_that_takes_tools_from_under_a_rule_waits() {
+        let mut old = rules("{tools: 'a__*', then: deny}");
+        old.upstreams = vec![server("a")];
+        let mut new = old.clone();
+        new.upstreams[0].prefix = "b__".into();
+        let (diff, at_once) = compare(&old, &new);
+        assert_eq!(diff.policy_loosened[0].key, "mcpServers.a.prefix");
+        assert_eq!(at_once, old);
+    }
+
+    fn server(name: &str) -> UpstreamConfig {
+        let command = "x".to_owned();
+        let target = UpstreamTarget::Command { command, args: Vec::new(), env: Default::default(), cwd: None };
+        UpstreamConfig::new(name, target)
+    }
+
+    #[test]
+    fn servers_come_go_and_change() {
+        let old = config(|c| c.upstreams = ["a", "b", "c"].map(server).to_vec());
+        let new = config(|c| {
+            c.upstreams = ["d", "c", "a"].map(server).to_vec();
+            c.upstreams[1].required = true;
+        });
+        let (diff, at_once) = compare(&old, &new);
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let expected = Diff {
+            upstreams_added: names(&["d"]),
+            upstreams_removed: names(&["b"]),
+            upstreams_changed: names(&["c"]),
+            ..Diff::default()
+        };
+        assert_eq!(diff, expected);
+        assert_eq!(at_once, new);
+        assert!(!diff.is_empty());
+        let (diff, at_once) = compare(&new, &new);
+        assert!(diff.is_empty());
+        assert_eq!(at_once, new);
+    }
+
+    #[test]
+    fn the_default_loosens_downwards_and_tightens_upwards() {
+        use PolicyDefault::{Allow, Deny, ReviewAll, ReviewWrites};
+        let order = [Allow, ReviewWrites, ReviewAll, Deny];
+        for (from, old) in order.iter().enumerate() {
+            for (to, new) in order.iter().enumerate() {
+                let (before, now) = (config(|c| c.policy.default = *old), config(|c| c.policy.default = *new));
+                let (diff, at_once) = compare(&before, &now);
+                assert_eq!(diff.policy_loosened.len(), usize::from(to < from), "{old:?} → {new:?}");
+                assert_eq!(diff.policy_tightened.len(), usize::from(to > from), "{old:?} → {new:?}");
+                assert_eq!(at_once.policy.default, *old.max_strict(new), "{old:?} → {new:?}");
+            }
+        }
+    }
+
+    impl PolicyDefault {
+        fn max_strict<'a>(&'a self, other: &'a Self) -> &'a Self {
+            if strictness(*other) > strictness(*self) { other } else { self }
+        }
+    }
+
+    #[test]
+    fn what_waits_does_not_hold_up_the_rest() {
+        let old = config(|c| c.upstreams = vec![server("a")]);
+        let new = config(|c| {
+            c.policy.default = PolicyDefault::Allow;
+            c.routes.prefixes = vec![("x_".into(), "a".into())];
+            c.log.filter = "debug".into();
+            c.upstreams = vec![server("a"), server("b")];
+            c.upstreams[1].trust_annotations = true;
+            c.upstreams[0].max_queue = 1;
+        });
+        let (diff, at_once) = compare(&old, &new);
+        let keys: Vec<&str> = diff.policy_loosened.iter().map(|l| l.key.as_str()).collect();
+        assert_eq!(keys, ["policy.default", "mcpServers.b.trust_annotations"]);
+        assert!(diff.routes_changed && diff.log_changed && diff.policy_changed);
+        assert_eq!(at_once.policy, old.policy);
+        assert_eq!((&at_once.routes, &at_once.log), (&new.routes, &new.log));
+        assert_eq!(at_once.upstreams[0], new.upstreams[0]);
+        assert!(!at_once.upstreams[1].trust_annotations);
+        // With what waits in force, nothing is left.
+        let (diff, _) = compare(&new, &new);
+        assert_eq!(diff, Diff::default());
+        // And from what is in force at once, the same waits.
+        let (again, same) = compare(&at_once, &new);
+        assert_eq!(again.policy_loosened, compare(&old, &new).0.policy_loosened);
+        assert_eq!(same, at_once);
+    }
+
+    #[test]
+    fn what_is_read_only_at_the_start_stays_and_is_told() {
+        let old = config(|_| {});
+        let new = config(|c| {
+            c.limits.max_batch = 7;
+            c.log.format = LogFormat::Json;
+        });
+        let (diff, at_once) = compare(&old, &new);
+        assert!(diff.is_empty());
+        assert_eq!(at_once, old);
+
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        let settings = |yaml: &str| {
+            std::fs::write(&file, yaml).unwrap();
+            let flags = Flags { config: Some(file.clone()), data: Some("d".into()), ..Flags::default() };
+            load(&flags, &Environment::of(dir.path(), &[])).unwrap().settings
+        };
+        let before = settings("listen: 127.0.0.1:1");
+        assert_eq!(needs_restart(&before, &settings("{listen: '127.0.0.1:1' }")), Vec::<String>::new());
+        let now = settings(
+            "limits: { max_batch: 9 }\nlog: { filter: debug, format: json }\npolicy: { default: deny }\n\
+             routes: { prefixes: { a: tracker } }\nmcpServers: { a: { command: x } }\n",
+        );
+        assert_eq!(needs_restart(&before, &now), ["listen", "limits.max_batch", "log.format"]);
+    }
+}

@@ -1,0 +1,343 @@
+//! A new configuration while the gateway runs: on SIGHUP, and when the file changes.
+//!
+//! The whole file is read and proved again; a bad one is refused as a whole and nothing changes. Of a good one, servers,
+//! further names and the log's filter are put into force at once, and so is whatever makes policy stricter. What
+//! loosens policy waits for a reviewer's consent ([`Reloads::decide`]); until then the stricter of old and new holds.
+//! Other keys are read only at the start, which is said. Nothing of this survives a restart: what stands in the file
+//! then is in force, without anybody's consent.
+
+pub mod apply;
+pub mod diff;
+mod digest;
+pub mod rules;
+mod servers;
+pub mod status;
+#[cfg(test)]
+mod tests;
+pub mod watch;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+pub use self::{
+    apply::Applies,
+    diff::{Diff, Loosening},
+    status::{Outcome, Status, Waiting, Why},
+};
+use self::{diff::compare, status::Problem};
+use crate::config::{Config, ConfigError, Environment, Flags, Loaded, load, reader::Setting};
+
+/// Where the configuration came from, to read it again.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    pub flags: Flags,
+    pub env: Environment,
+}
+
+impl Source {
+    /// As this process was started.
+    #[must_use]
+    pub fn of_process(flags: Flags) -> Self {
+        Self { flags, env: Environment::of_process() }
+    }
+}
+
+/// Tells everybody at a dashboard of an event.
+pub type Tell = Box<dyn Fn(&Value) + Send + Sync>;
+
+/// Why a decision on what waits did not count.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecideError {
+    #[error("nothing of the configuration waits for consent")]
+    Nothing,
+    #[error("the configuration has changed since it was shown; look at it again")]
+    Other,
+    #[error("the decision could not be recorded: {0}")]
+    NotRecorded(String),
+    #[error("it cannot be put into force: {0}")]
+    NotInForce(String),
+}
+
+/// Shared by who watches, who decides and who shows.
+pub struct Reloads {
+    source: Source,
+    applies: Box<dyn Applies>,
+    tell: Tell,
+    salt: [u8; 16],
+    /// The file that was read at the start.
+    file: Option<PathBuf>,
+    started: Vec<Setting>,
+    state: Mutex<State>,
+    /// One at a time.
+    turn: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    in_force: Arc<Config>,
+    generation: u64,
+    waiting: Option<(Waiting, Arc<Config>)>,
+    needs_restart: Vec<String>,
+    last: Option<Outcome>,
+}
+
+impl Reloads {
+    /// `loaded` is in force already.
+    #[must_use]
+    pub fn new(source: Source, loaded: Loaded, applies: Box<dyn Applies>, tell: Tell) -> Self {
+        let mut salt = [0; 16];
+        if getrandom::fill(&mut salt).is_err() {
+            tracing::warn!("no random numbers: digests of the configuration are not salted");
+        }
+        let state = State {
+            in_force: Arc::new(loaded.config),
+            generation: 0,
+            waiting: None,
+            needs_restart: Vec::new(),
+            last: None,
+        };
+        Self {
+            source,
+            applies,
+            tell,
+            salt,
+            file: loaded.file,
+            started: loaded.settings,
+            state: Mutex::new(state),
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// The configuration in force. What is read only at the start is as it was then.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.lock().in_force)
+    }
+
+    /// The file that is watched: that which was read at the start.
+    #[must_use]
+    pub fn file(&self) -> Option<&PathBuf> {
+        self.file.as_ref()
+    }
+
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let state = self.lock();
+        Status {
+            file: self.file.as_ref().map(|file| file.display().to_string()),
+            generation: state.generation,
+            waiting: state.waiting.as_ref().map(|(waiting, _)| waiting.clone()),
+            needs_restart: state.needs_restart.clone(),
+            last: state.last.clone(),
+        }
+    }
+
+    /// Reads and proves everything again, and puts into force what does not wait for consent.
+    pub async fn reload(&self, why: Why) {
+        let _turn = self.turn.lock().await;
+        match self.read().await {
+            Ok(loaded) => self.take(why, loaded).await,
+            Err(problems) => self.refused(why, problems),
+        }
+    }
+
+    /// A reviewer's word on what waits. Whoever calls has made sure that it is one's.
+    ///
+    /// # Errors
+    /// See [`DecideError`]; nothing has changed then.
+    pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), DecideError> {
+        let _turn = self.turn.lock().await;
+        let (waiting, config) = self.lock().waiting.clone().ok_or(DecideError::Nothing)?;
+        if waiting.digest != digest {
+            return Err(DecideError::Other);
+        }
+        let keys: Vec<&str> = waiting.loosens.iter().map(|loosening| loosening.key.as_str()).collect();
+        let keys = keys.join(", ");
+        let event = if accept { "configuration_accepted" } else { "configuration_refused" };
+        let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
+        // On record before anything of it is in force.
+        self.applies.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
+        tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
+        let by = Some(by.to_owned());
+        if !accept {
+            self.lock().waiting = None;
+            self.ended(Outcome { by, ..outcome(Why::Consent, status::Result::Refused) }, Some(digest));
+            return Ok(());
+        }
+        let before = self.config();
+        self.put_in_force(&before, &config).await.map_err(DecideError::NotInForce)?;
+        let (changes, _) = compare(&before, &config);
+        {
+            let mut state = self.lock();
+            state.in_force = config;
+            state.generation += 1;
+            state.waiting = None;
+        }
+        self.ended(Outcome { by, changes, ..outcome(Why::Consent, status::Result::Applied) }, Some(digest));
+        Ok(())
+    }
+
+    async fn read(&self) -> Result<Loaded, Vec<Problem>> {
+        let (source, expected) = (self.source.clone(), self.file.clone());
+        // Whoever replaced the file by something that blocks holds up no thread that serves.
+        let read = tokio::task::spawn_blocking(move || {
+            let regular = expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
+            if !regular && let Some(file) = &expected {
+                return Err(vec![Problem {
+                    place: file.display().to_string(),
+                    key: None,
+                    message: "the configuration file is gone, or no file any more".to_owned(),
+                    remedy: "Put it back; until then all stays as it was.".to_owned(),
+                }]);
+            }
+            load(&source.flags, &source.env).map_err(|error: ConfigError| Problem::all(&error))
+        });
+        read.await.unwrap_or_else(|error| Err(vec![Problem::in_force(error.to_string())]))
+    }
+
+    async fn take(&self, why: Why, loaded: Loaded) {
+        let before = self.config();
+        let (whole, at_once) = compare(&before, &loaded.config);
+        let (changes, _) = compare(&before, &at_once);
+        if let Err(error) = self.put_in_force(&before, &at_once).await {
+            return self.refused(why, vec![Problem::in_force(error)]);
+        }
+        // What is read only at the start stays; consent is to the rest.
+        let waits = (!whole.policy_loosened.is_empty()).then(|| {
+            let config = Config {
+                upstreams: loaded.config.upstreams.clone(),
+                policy: loaded.config.policy.clone(),
+                ..at_once.clone()
+            };
+            let digest = digest::digest(&config, &self.salt);
+            (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened }, Arc::new(config))
+        });
+        let needs_restart = diff::needs_restart(&self.started, &loaded.settings);
+        let (news, waiting) = {
+            let mut state = self.lock();
+            let same = |waits: &Option<(Waiting, Arc<Config>)>| waits.as_ref().map(|(waits, _)| waits.digest.clone());
+            let waits_anew = same(&waits) != same(&state.waiting);
+            let restart_anew = needs_restart != state.needs_restart;
+            if waits_anew {
+                state.waiting = waits;
+            }
+            state.needs_restart.clone_from(&needs_restart);
+            if !changes.is_empty() {
+                state.in_force = Arc::new(at_once);
+                state.generation += 1;
+            }
+            let waiting = state.waiting.as_ref().filter(|_| waits_anew).map(|(waits, _)| waits.clone());
+            (waits_anew || restart_anew || !changes.is_empty(), waiting)
+        };
+        if !news {
+            // A file that was only touched, or looked at for the first time, is nobody's news.
+            if why == Why::Signal {
+                tracing::info!("the configuration is unchanged");
+                self.lock().last = Some(outcome(why, status::Result::Unchanged));
+            }
+            return;
+        }
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        say(why, &changes, &needs_restart);
+        if let Some(waiting) = waiting {
+            for Loosening { key, from, to } in &waiting.loosens {
+                tracing::warn!(key, from, to, "this loosens policy and waits for a reviewer's consent");
+            }
+            (self.tell)(&json!({
+                "type": "config.waiting", "at": waiting.since.to_string(), "digest": waiting.digest,
+                "loosens": waiting.loosens,
+            }));
+        }
+        let changes = Diff { needs_restart, ..changes };
+        self.ended(Outcome { changes, ..outcome(why, status::Result::Applied) }, None);
+    }
+
+    fn refused(&self, why: Why, problems: Vec<Problem>) {
+        tracing::error!(
+            ?why,
+            problems = problems.len(),
+            "the new configuration is refused as a whole, the old one stays"
+        );
+        for Problem { place, key, message, remedy } in &problems {
+            tracing::error!(
+                "{place}: {}{message}. {remedy}",
+                key.as_ref().map_or(String::new(), |key| format!("{key}: "))
+            );
+        }
+        self.ended(Outcome { problems, ..outcome(why, status::Result::Refused) }, None);
+    }
+
+    /// All of it or nothing, as far as it differs.
+    async fn put_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
+        let routing = before.policy != now.policy || before.routes != now.routes;
+        // Policy first: what is new meets it.
+        if routing {
+            self.applies.routing(&now.policy, &now.routes).await?;
+        }
+        let mut done = Ok(());
+        if before.upstreams != now.upstreams {
+            done = self.applies.servers(&now.upstreams).await;
+        }
+        if done.is_ok() && before.log.filter != now.log.filter {
+            done = self.applies.log_filter(&now.log.filter);
+            if done.is_err() && before.upstreams != now.upstreams {
+                self.back("mcpServers", self.applies.servers(&before.upstreams).await);
+            }
+        }
+        if done.is_err() && routing {
+            self.back("policy", self.applies.routing(&before.policy, &before.routes).await);
+        }
+        done
+    }
+
+    fn back(&self, what: &str, done: Result<(), String>) {
+        if let Err(error) = done {
+            tracing::error!(what, error, "the old configuration could not be put back");
+        }
+    }
+
+    fn ended(&self, outcome: Outcome, digest: Option<&str>) {
+        let kind = if outcome.result == status::Result::Refused { "config.refused" } else { "config.applied" };
+        let mut event = json!({ "type": kind });
+        if let (Value::Object(event), Ok(Value::Object(said))) = (&mut event, serde_json::to_value(&outcome)) {
+            event.extend(said);
+            event.extend(digest.map(|digest| ("digest".to_owned(), digest.into())));
+        }
+        self.lock().last = Some(outcome);
+        (self.tell)(&event);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn outcome(why: Why, result: status::Result) -> Outcome {
+    Outcome { at: Timestamp::now(), why, result, problems: Vec::new(), changes: Diff::default(), by: None }
+}
+
+fn say(why: Why, changes: &Diff, needs_restart: &[String]) {
+    let Diff { upstreams_added, upstreams_removed, upstreams_changed, .. } = changes;
+    tracing::info!(
+        ?why,
+        ?upstreams_added,
+        ?upstreams_removed,
+        ?upstreams_changed,
+        policy = changes.policy_changed,
+        routes = changes.routes_changed,
+        log = changes.log_changed,
+        "the new configuration is in force"
+    );
+    for tightened in &changes.policy_tightened {
+        tracing::info!("policy is stricter: {tightened}");
+    }
+    if !needs_restart.is_empty() {
+        tracing::warn!(keys = ?needs_restart, "these keys take effect at the next start");
+    }
+}

@@ -1,0 +1,210 @@
+//! Two versions of one server: what of the new one loosens policy, and the new one without it.
+
+use globset::Glob;
+
+use super::diff::Loosening;
+use crate::config::UpstreamConfig;
+
+const KEY: &str = "mcpServers";
+
+/// The new server as far as it may be in force at once. What waits goes to `loosened`, what became stricter to
+/// `tightened`. `judged` tells that rules review or deny by the names of tools.
+pub(super) fn hold(
+    old: Option<&UpstreamConfig>,
+    new: &UpstreamConfig,
+    judged: bool,
+    loosened: &mut Vec<Loosening>,
+    tightened: &mut Vec<String>,
+) -> UpstreamConfig {
+    let mut held = new.clone();
+    let mut loosen = |key: &str, from: String, to: String| {
+        loosened.push(Loosening { key: format!("{KEY}.{}.{key}", new.name), from, to });
+    };
+    let trusted = old.is_some_and(|old| old.trust_annotations);
+    match old {
+        // Trust was given to what ran then.
+        Some(old) if trusted && new.trust_annotations && old.target != new.target => {
+            held.trust_annotations = false;
+            loosen("trust_annotations", "true".to_owned(), "true, for another command or address".to_owned());
+        }
+        _ if new.trust_annotations && !trusted => {
+            held.trust_annotations = false;
+            loosen("trust_annotations", "false".to_owned(), "true".to_owned());
+        }
+        _ => {}
+    }
+    let Some(old) = old else { return held };
+    if trusted && !new.trust_annotations {
+        tightened.push(format!("{KEY}.{}.trust_annotations is false", new.name));
+    }
+    if old.prefix != new.prefix && judged {
+        held.prefix.clone_from(&old.prefix);
+        loosen("prefix", format!("{:?}", old.prefix), format!("{:?}: rules no longer meet its tools", new.prefix));
+    }
+    if widened(&old.tools_allow, &new.tools_allow) {
+        loosen("tools.allow", list(&old.tools_allow), list(&new.tools_allow));
+        held.tools_allow = narrower(&old.tools_allow, &new.tools_allow);
+        if held.tools_allow.is_empty() {
+            // None of what both allow: an empty list would allow everything.
+            held.tools_allow.clone_from(&old.tools_allow);
+            held.tools_deny = vec!["*".to_owned()];
+        }
+    } else if old.tools_allow != new.tools_allow {
+        tightened.push(format!("{KEY}.{}.tools.allow is narrower", new.name));
+    }
+    if old.tools_deny.iter().all(|pattern| covered(pattern, &new.tools_deny)) {
+        if !new.tools_deny.iter().all(|pattern| covered(pattern, &old.tools_deny)) {
+            tightened.push(format!("{KEY}.{}.tools.deny is longer", new.name));
+        }
+    } else {
+        loosen("tools.deny", list(&old.tools_deny), list(&new.tools_deny));
+        for pattern in &old.tools_deny {
+            if !held.tools_deny.contains(pattern) {
+                held.tools_deny.push(pattern.clone());
+            }
+        }
+    }
+    held
+}
+
+/// Whether `new` may let a tool through that `old` does not. Empty lets all through.
+fn widened(old: &[String], new: &[String]) -> bool {
+    match (old, new) {
+        ([], _) => false,
+        (_, []) => true,
+        _ => !new.iter().all(|pattern| covered(pattern, old)),
+    }
+}
+
+/// Of two lists that each allow something, what surely is allowed by both.
+fn narrower(old: &[String], new: &[String]) -> Vec<String> {
+    if new.is_empty() {
+        return old.to_vec();
+    }
+    let in_old = new.iter().filter(|pattern| covered(pattern, old));
+    let in_new = old.iter().filter(|pattern| covered(pattern, new));
+    let mut both: Vec<String> = in_old.chain(in_new).cloned().collect();
+    both.sort();
+    both.dedup();
+    both
+}
+
+/// Whether all that the pattern matches is matched by one of the others, as far as that can be told: by the same
+/// pattern, by `*`, or, for a plain name, by any that matches it.
+fn covered(pattern: &str, by: &[String]) -> bool {
+    let plain = !pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
+    by.iter().any(|other| {
+        other == pattern
+            || other == "*"
+            || (plain && Glob::new(other).is_ok_and(|glob| glob.compile_matcher().is_match(pattern)))
+    })
+}
+
+fn list(patterns: &[String]) -> String {
+    if patterns.is_empty() { "none named".to_owned() } else { patterns.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::UpstreamTarget;
+
+    fn server(change: impl FnOnce(&mut UpstreamConfig)) -> UpstreamConfig {
+        let command = "x".to_owned();
+        let target = UpstreamTarget::Command { command, args: Vec::new(), env: Default::default(), cwd: None };
+        let mut server = UpstreamConfig::new("a", target);
+        change(&mut server);
+        server
+    }
+
+    fn texts(patterns: &[&str]) -> Vec<String> {
+        patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
+    }
+
+    /// The keys that loosen, how many things tightened, and what is in force at once.
+    fn held(old: Option<&UpstreamConfig>, new: &UpstreamConfig, judged: bool) -> (Vec<String>, usize, UpstreamConfig) {
+        let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
+        let held = hold(old, new, judged, &mut loosened, &mut tightened);
+        (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), held)
+    }
+
+    #[test]
+    fn trust_waits() {
+        let (plain, trusted) = (server(|_| {}), server(|s| s.trust_annotations = true));
+        for old in [None, Some(&plain)] {
+            assert_eq!(held(old, &trusted, false), (vec!["mcpServers.a.trust_annotations".into()], 0, plain.clone()));
+        }
+        assert_eq!(held(Some(&trusted), &plain, false), (vec![], 1, plain.clone()));
+        assert_eq!(held(Some(&trusted), &trusted, true), (vec![], 0, trusted.clone()));
+        let other = server(|s| {
+            s.trust_annotations = true;
+            s.timeout *= 2;
+        });
+        assert_eq!(held(Some(&trusted), &other, false), (vec![], 0, other));
+        // Another program has no trust yet, and runs at once without it.
+        let target =
+            UpstreamTarget::Command { command: "y".to_owned(), args: Vec::new(), env: Default::default(), cwd: None };
+        let moved = server(|s| (s.trust_annotations, s.target) = (true, target.clone()));
+        let expected = server(|s| s.target = target.clone());
+        assert_eq!(held(Some(&trusted), &moved, false), (vec!["mcpServers.a.trust_annotations".into()], 0, expected));
+    }
+
+    #[test]
+    fn names_that_rules_go_by_wait_where_there_are_such_rules() {
+        let (old, new) = (server(|_| {}), server(|s| s.prefix = "b_".into()));
+        assert_eq!(held(Some(&old), &new, false), (vec![], 0, new.clone()));
+        assert_eq!(held(Some(&old), &new, true), (vec!["mcpServers.a.prefix".into()], 0, old.clone()));
+        assert_eq!(held(None, &new, true), (vec![], 0, new));
+    }
+
+    #[test]
+    fn tools_that_are_let_through_anew_wait() {
+        let allow = |patterns: &[&str]| server(|s| s.tools_allow = texts(patterns));
+        let cases: &[(&[&str], &[&str], bool, &[&str])] = &[
+            (&[], &["a"], false, &["a"]),
+            (&["a"], &[], true, &["a"]),
+            (&["a"], &["a", "b"], true, &["a"]),
+            (&["a", "b"], &["a"], false, &["a"]),
+            (&["get_*"], &["get_a", "get_*"], false, &["get_a", "get_*"]),
+            (&["get_*"], &["get_a"], false, &["get_a"]),
+            (&["get_a"], &["get_*"], true, &["get_a"]),
+            (&["get_*", "x"], &["get_a*", "x"], true, &["x"]),
+            (&["*"], &["get_*"], false, &["get_*"]),
+        ];
+        for (old, new, loosens, at_once) in cases {
+            let (keys, tightened, held) = held(Some(&allow(old)), &allow(new), false);
+            assert_eq!(
+                keys,
+                if *loosens { vec!["mcpServers.a.tools.allow".to_owned()] } else { vec![] },
+                "{old:?} {new:?}"
+            );
+            assert_eq!(held, allow(at_once), "{old:?} {new:?}");
+            assert_eq!(tightened, usize::from(!loosens && old != new));
+        }
+        let (_, _, nothing) = held(Some(&allow(&["a"])), &allow(&["b"]), false);
+        assert_eq!((nothing.tools_allow, nothing.tools_deny), (texts(&["a"]), texts(&["*"])));
+    }
+
+    #[test]
+    fn tools_that_are_no_longer_denied_wait() {
+        let deny = |patterns: &[&str]| server(|s| s.tools_deny = texts(patterns));
+        let cases: &[(&[&str], &[&str], bool, &[&str])] = &[
+            (&[], &["a"], false, &["a"]),
+            (&["a"], &["a", "b"], false, &["a", "b"]),
+            (&["a"], &["*"], false, &["*"]),
+            (&["del_a"], &["del_*"], false, &["del_*"]),
+            (&["del_*"], &["del_a"], true, &["del_a", "del_*"]),
+            (&["a", "b"], &["b", "c"], true, &["b", "c", "a"]),
+            (&["a"], &[], true, &["a"]),
+        ];
+        for (old, new, loosens, at_once) in cases {
+            let (keys, _, held) = held(Some(&deny(old)), &deny(new), false);
+            assert_eq!(
+                keys,
+                if *loosens { vec!["mcpServers.a.tools.deny".to_owned()] } else { vec![] },
+                "{old:?} {new:?}"
+            );
+            assert_eq!(held, deny(at_once), "{old:?} {new:?}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The configuration while the gateway runs: what came of the last reload, what waits for consent, and the consent.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::Deserialize;
+
+use super::{Caller, Problem, RestState, body, json_ok};
+use crate::{protocol::ErrorKind, reload::DecideError};
+
+/// `GET /api/reload`
+pub async fn status(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+    json_ok(&state.reloads.status())
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Accept,
+    Refuse,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConsentBody {
+    digest: String,
+    verdict: Verdict,
+}
+
+/// `POST /api/reload/consent`: a reviewer's word on what loosens policy. Answers as `GET /api/reload`.
+pub async fn consent(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let reviewer = Arc::clone(caller.decides()?);
+    let body: ConsentBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    let reloads = Arc::clone(&state.reloads);
+    // On its own: a client that goes away in the middle leaves nothing half in force.
+    let decided = actix_web::rt::spawn(async move {
+        reloads.decide(&body.digest, body.verdict == Verdict::Accept, &reviewer.name).await
+    });
+    let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
+    decided.map_err(|error| {
+        let kind = match &error {
+            DecideError::Nothing => ErrorKind::NotFound,
+            DecideError::Other => ErrorKind::VersionConflict,
+            DecideError::NotRecorded(_) => ErrorKind::StoreUnavailable,
+            DecideError::NotInForce(_) => ErrorKind::ValidationFailed,
+        };
+        Problem::new(kind, error.to_string())
+    })?;
+    Ok(json_ok(&state.reloads.status()))
+}

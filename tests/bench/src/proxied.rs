@@ -1,0 +1,185 @@
+//! The proxied call: through the gateway to a fast echo upstream, beside the same call direct and through nginx.
+
+use std::{
+    net::Ipv4Addr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::{
+    calls::{CONNECTIONS, Caller, OverHttp, OverWs, load},
+    echo::Era,
+    http::{ACCEPT, Http, modern, post},
+    process::{Server, Setting},
+    report::{self, goal, line, median, micros},
+    ws::{self, Ws},
+};
+
+/// How the same call is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Direct,
+    Nginx,
+    Gateway,
+    GatewayWs,
+}
+
+/// One era: an upstream, and everything in front of it.
+struct Stand {
+    era: Era,
+    echo: Server,
+    nginx: Server,
+    gateway: Server,
+}
+
+impl Stand {
+    async fn new(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
+        let echo = Server::echo(setting, era, tools).await?;
+        let nginx = Server::nginx(setting, echo.port).await?;
+        let gateway = Server::gateway_before(setting, echo.port).await?;
+        Ok(Self { era, echo, nginx, gateway })
+    }
+
+    fn server(&self, way: Way) -> &Server {
+        match way {
+            Way::Direct => &self.echo,
+            Way::Nginx => &self.nginx,
+            Way::Gateway | Way::GatewayWs => &self.gateway,
+        }
+    }
+
+    async fn callers(&self, way: Way, tool: &str) -> Result<Vec<Box<dyn Caller>>> {
+        let port = self.server(way).port;
+        let params =
+            json!({"name": tool, "arguments": {"text": "All work and no play makes Jack a dull boy. ".repeat(5)}});
+        let mut callers: Vec<Box<dyn Caller>> = Vec::new();
+        for _ in 0..CONNECTIONS {
+            callers.push(match way {
+                Way::GatewayWs => {
+                    let request = Rc::new(ws::request("tools/call", &params));
+                    Box::new(OverWs(Ws::open(port, Ipv4Addr::LOCALHOST).await?, request))
+                }
+                _ => {
+                    let mut http = Http::connect(port).await?;
+                    let request = self.request(&mut http, port, &params).await?;
+                    // It must be an answer of the tool, and not an error that happens to be quick.
+                    let answer = http.json(&request).await?;
+                    anyhow::ensure!(answer["result"]["content"][0]["text"].is_string(), "{answer}");
+                    Box::new(OverHttp(http, Rc::new(request)))
+                }
+            });
+        }
+        Ok(callers)
+    }
+
+    async fn request(&self, http: &mut Http, port: u16, params: &Value) -> Result<Vec<u8>> {
+        if self.era == Era::Modern {
+            return Ok(modern(port, "tools/call", params.clone()));
+        }
+        let session = http.session().await?;
+        let headers = [ACCEPT, ("Mcp-Session-Id", session.as_str()), ("MCP-Protocol-Version", "2025-11-25")];
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+        Ok(post(port, "/mcp", &headers, &body))
+    }
+
+    /// Microseconds of CPU of what stands in front of the upstream (of the upstream itself, if nothing does), and of
+    /// the wall clock from a request to its answer.
+    async fn measure(&self, way: Way, tool: &str, time: Duration) -> Result<(f64, f64)> {
+        let mut callers = self.callers(way, tool).await?;
+        load(&mut callers, time / 4).await?;
+        let server = self.server(way);
+        let (before, since) = (server.cpu()?, Instant::now());
+        let calls = load(&mut callers, time).await? as f64;
+        let cpu = micros(server.cpu()? - before) / calls;
+        Ok((cpu, micros(since.elapsed()) * CONNECTIONS as f64 / calls))
+    }
+}
+
+pub async fn run(setting: &Setting) -> Result<()> {
+    report::section(
+        "Proxied calls of an echo tool, beside nginx in front of the same upstream",
+        "scripts/bench proxied (nginx comes with Debian's nginx-light)",
+    );
+    let (time, rounds) = if setting.quick { (Duration::from_millis(800), 1) } else { (Duration::from_secs(3), 5) };
+    for (name, era) in [("2025-11-25", Era::Legacy), ("2026-07-28", Era::Modern)] {
+        let stand = Stand::new(setting, era, 10).await?;
+        let mut ratios = [vec![], vec![], vec![]];
+        let mut cpu = [vec![], vec![], vec![]];
+        let mut took = [vec![], vec![], vec![], vec![]];
+        for _ in 0..rounds {
+            // In turn, so that a busy moment of the machine hits all.
+            let (_, direct) = stand.measure(Way::Direct, "echo", time).await?;
+            let (nginx, by_nginx) = stand.measure(Way::Nginx, "echo", time).await?;
+            let (http, by_http) = stand.measure(Way::Gateway, "echo", time).await?;
+            let (web_socket, by_ws) = stand.measure(Way::GatewayWs, "echo", time).await?;
+            for (all, one) in cpu.iter_mut().zip([nginx, http, web_socket]) {
+                all.push(one);
+            }
+            for (all, one) in took.iter_mut().zip([direct, by_nginx, by_http, by_ws]) {
+                all.push(one);
+            }
+            ratios[0].push(http / nginx);
+            ratios[1].push(web_socket / nginx);
+            ratios[2].push((by_http - direct) / (by_nginx - direct));
+        }
+        let [nginx, http, web_socket] = cpu.map(median);
+        let [direct, by_nginx, by_http, by_ws] = took.map(median);
+        let [over_http, over_ws, added] = ratios.map(median);
+        line(
+            &format!("{name}, CPU a call"),
+            &format!(
+                "nginx {nginx:5.1} µs, HTTP {http:5.1} µs, WebSocket {web_socket:5.1} µs ({CONNECTIONS} connections)"
+            ),
+        );
+        goal("", format!("HTTP {over_http:.2}"), "≤ 1.5 times nginx", over_http <= 1.5);
+        line("", &format!("WebSocket to HTTP upstream: {over_ws:.2} times nginx's HTTP to HTTP"));
+        line(
+            &format!("{name}, a call takes"),
+            &format!(
+                "direct {direct:5.0} µs, nginx {by_nginx:5.0} µs, HTTP {by_http:5.0} µs, WebSocket {by_ws:5.0} µs"
+            ),
+        );
+        goal("", format!("added {added:.2}"), "≤ 1.5 times what nginx adds", added <= 1.5);
+    }
+    tools(setting, time, rounds).await?;
+    memory(setting).await
+}
+
+/// The cost of a call does not grow with the number of tools.
+async fn tools(setting: &Setting, time: Duration, rounds: usize) -> Result<()> {
+    let few = Stand::new(setting, Era::Modern, 10).await?;
+    let many = Stand::new(setting, Era::Modern, 10_000).await?;
+    let (mut of_few, mut of_many) = (vec![], vec![]);
+    for _ in 0..rounds {
+        of_few.push(few.measure(Way::Gateway, "echo_9", time).await?.0);
+        of_many.push(many.measure(Way::Gateway, "echo_9999", time).await?.0);
+    }
+    let (few, many) = (median(of_few), median(of_many));
+    line("CPU a call with 10 and 10,000 tools", &format!("{few:5.1} µs, {many:5.1} µs"));
+    goal("", format!("{:.2} times", many / few), "does not grow: ≤ 1.1 times", many / few <= 1.1);
+    Ok(())
+}
+
+/// Resident memory over a million calls.
+async fn memory(setting: &Setting) -> Result<()> {
+    let (warm, calls) = if setting.quick { (20_000, 50_000) } else { (100_000, 1_000_000) };
+    let stand = Stand::new(setting, Era::Modern, 10).await?;
+    let mut callers = stand.callers(Way::Gateway, "echo").await?;
+    let mut made = 0;
+    while made < warm {
+        made += load(&mut callers, Duration::from_millis(500)).await?;
+    }
+    let before = stand.gateway.resident()?;
+    let mut made = 0;
+    while made < calls {
+        made += load(&mut callers, Duration::from_millis(500)).await?;
+    }
+    let after = stand.gateway.resident()?;
+    let grown = after.saturating_sub(before);
+    line(&format!("memory over {made} calls"), &format!("{before} KiB before, {after} KiB after"));
+    goal("", format!("{grown} KiB more"), "flat: under 1 MiB", grown < 1024);
+    Ok(())
+}

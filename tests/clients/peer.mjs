@@ -1,0 +1,132 @@
+// An SDK client of either era behind one face, which writes down what it is asked and told.
+import { Client as Modern, LOG_LEVEL_META_KEY, StreamableHTTPClientTransport as ModernHttp } from '@modelcontextprotocol/client';
+import { StdioClientTransport as ModernStdio } from '@modelcontextprotocol/client/stdio';
+import { Client as Legacy } from '@modelcontextprotocol/sdk/client/index.js';
+import { StdioClientTransport as LegacyStdio } from '@modelcontextprotocol/sdk/client/stdio.js';
+import { StreamableHTTPClientTransport as LegacyHttp } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { WebSocketClientTransport as LegacySocket } from '@modelcontextprotocol/sdk/client/websocket.js';
+import {
+    CreateMessageRequestSchema,
+    ElicitRequestSchema,
+    ListRootsRequestSchema,
+    LoggingMessageNotificationSchema,
+    PromptListChangedNotificationSchema,
+    ResourceUpdatedNotificationSchema,
+    ToolListChangedNotificationSchema
+} from '@modelcontextprotocol/sdk/types.js';
+
+import { environment } from './gateway.mjs';
+import { WebSocketTransport } from './websocket.mjs';
+
+/** What a peer declares unless told otherwise. */
+export const CAPABLE = { elicitation: { form: {} }, sampling: {}, roots: {} };
+
+const SCHEMAS = {
+    'elicitation/create': ElicitRequestSchema,
+    'sampling/createMessage': CreateMessageRequestSchema,
+    'roots/list': ListRootsRequestSchema,
+    'notifications/message': LoggingMessageNotificationSchema,
+    'notifications/resources/updated': ResourceUpdatedNotificationSchema,
+    'notifications/tools/list_changed': ToolListChangedNotificationSchema,
+    'notifications/prompts/list_changed': PromptListChangedNotificationSchema
+};
+
+/** Where to connect to: `{ http: URL }`, `{ ws: URL }` or `{ command, args }`. */
+function transport(where, modern) {
+    if (where.http) return modern ? new ModernHttp(where.http) : new LegacyHttp(where.http);
+    if (where.ws) return modern ? new WebSocketTransport(where.ws) : new LegacySocket(where.ws);
+    const child = { ...where, env: where.env ?? environment(), stderr: 'ignore' };
+    return modern ? new ModernStdio(child) : new LegacyStdio(child);
+}
+
+/** The default answers of the person and the model behind the client. */
+export const ANSWERS = {
+    'elicitation/create': ({ requestedSchema }) => ({
+        action: 'accept',
+        content: Object.fromEntries(Object.entries(requestedSchema.properties).map(([name, schema]) => [name, example(schema)]))
+    }),
+    'sampling/createMessage': ({ messages }) => ({
+        role: 'assistant',
+        model: 'test-model',
+        stopReason: 'endTurn',
+        content: { type: 'text', text: `the model heard: ${messages.at(-1).content.text}` }
+    }),
+    'roots/list': () => ({ roots: [{ uri: 'file:///home/alice/work', name: 'work' }] })
+};
+
+function example(schema) {
+    if ('default' in schema) return schema.default;
+    const choice = schema.enum?.[0] ?? schema.oneOf?.[0].const;
+    if (choice !== undefined) return choice;
+    if (schema.type === 'array') return [schema.items.enum?.[0] ?? schema.items.anyOf?.[0].const];
+    return { string: 'Alice', boolean: true, number: 1.5, integer: 3 }[schema.type];
+}
+
+/**
+ * Connects a client of that era (`legacy` with the SDK 1.x, `modern` with 2.x). `asked`, `logs`, `updated` and `changed`
+ * fill up while it lives.
+ */
+export async function connectPeer(era, where, { capabilities = CAPABLE, name = `peer-${era}`, answers = ANSWERS } = {}) {
+    const modern = era === 'modern';
+    const who = { name, version: '1.0.0' };
+    const client = modern
+        ? new Modern(who, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } })
+        : new Legacy(who, { capabilities });
+    const [asked, logs, updated, changed, errors] = [[], [], [], [], []];
+    client.onerror = error => errors.push(error);
+    const needs = { 'elicitation/create': 'elicitation', 'sampling/createMessage': 'sampling', 'roots/list': 'roots' };
+    for (const [method, capability] of Object.entries(needs)) {
+        if (!capabilities[capability]) continue;
+        client.setRequestHandler(modern ? method : SCHEMAS[method], async ({ params }) => {
+            const { _meta, ...rest } = params ?? {};
+            // A form is the default, which some say and others do not.
+            asked.push({ method, ...(method === 'elicitation/create' ? { mode: 'form' } : {}), ...rest });
+            return answers[method](rest);
+        });
+    }
+    const heard = {
+        'notifications/message': params => logs.push(params),
+        'notifications/resources/updated': params => updated.push(params.uri),
+        'notifications/tools/list_changed': () => changed.push('tools'),
+        'notifications/prompts/list_changed': () => changed.push('prompts')
+    };
+    for (const [method, note] of Object.entries(heard)) {
+        client.setNotificationHandler(modern ? method : SCHEMAS[method], notification => void note(notification.params));
+    }
+    await client.connect(transport(where, modern));
+    const fresh = modern ? { cacheMode: 'refresh' } : undefined;
+    return {
+        era,
+        modern,
+        client,
+        asked,
+        logs,
+        updated,
+        changed,
+        errors,
+        /** `level`: what of the log the caller wants to hear while the call runs. */
+        async call(tool, args, { level, ...options } = {}) {
+            const params = { name: tool, arguments: args };
+            if (modern) return client.callTool(level ? { ...params, _meta: { [LOG_LEVEL_META_KEY]: level } } : params, options);
+            if (level) await client.setLoggingLevel(level);
+            return client.callTool(params, undefined, options);
+        },
+        tools: async () => (await client.listTools(undefined, fresh)).tools,
+        prompts: async () => (await client.listPrompts(undefined, fresh)).prompts,
+        resources: async () => (await client.listResources(undefined, fresh)).resources,
+        templates: async () => (await client.listResourceTemplates(undefined, fresh)).resourceTemplates,
+        read: uri => client.readResource({ uri }, fresh),
+        prompt: (prompt, args) => client.getPrompt({ name: prompt, arguments: args }),
+        complete: params => client.complete(params),
+        /** Hears of changes of the lists and of this resource from now on; answers how to stop. */
+        async watch(uri) {
+            if (!modern) {
+                await client.subscribeResource({ uri });
+                return () => client.unsubscribeResource({ uri });
+            }
+            const subscription = await client.listen({ toolsListChanged: true, promptsListChanged: true, resourceSubscriptions: [uri] });
+            return () => subscription.close();
+        },
+        close: () => client.close()
+    };
+}

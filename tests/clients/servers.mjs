@@ -1,0 +1,193 @@
+// Servers that people really use, and what a client does with each of them: every tool once at least.
+import { execFile, spawn } from 'node:child_process';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+
+import { command, packageFile } from './fixture.mjs';
+import { environment, eventually, freePort, stopChild } from './gateway.mjs';
+
+const run = promisify(execFile);
+const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
+/** Where `scripts/test` puts the Python servers. */
+const python = path.join(repository, 'tests/.cache/venv-servers/bin/python');
+
+const npm = (file, ...args) => ({ command, args: [packageFile(`@modelcontextprotocol/${file}`), ...args] });
+const calls = (...list) => async peer => {
+    const seen = [];
+    for (const [name, args] of list) seen.push([name, await peer.attempt(name, args)]);
+    return seen;
+};
+
+/** What differs from run to run in what servers answer: times, hashes, ids. */
+export function steady(value) {
+    // A blob may be a sentence with a time in it.
+    const readable = (key, part) => (key === 'blob' ? Buffer.from(part, 'base64').toString() : part);
+    const text = JSON.stringify(value, (key, part) => (part === undefined ? null : readable(key, part)))
+        .replace(/\b[0-9a-f]{40}\b/g, 'HASH')
+        .replace(/\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b/g, 'UUID')
+        .replace(/\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?/g, 'TIME')
+        .replace(/\w{3} \w{3} \d\d \d{4} \d\d:\d\d:\d\d GMT[^"\\]*/g, 'TIME')
+        .replace(/\b\d{1,2}:\d\d:\d\d( [AP]M)?/g, 'TIME')
+        .replace(/for session (undefined|UUID)/g, 'for session ID')
+        .replace(/\b(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b/g, 'DAY');
+    return JSON.parse(text);
+}
+
+/**
+ * The servers by name: `entry(folder)` is how a desktop client starts it, `prepare(folder)` makes what it works on anew,
+ * `use(peer, folder)` does the work. A `peer` here has `attempt(tool, args)`, `tools()`, `has(tool)` and the rest of
+ * `peer.mjs`, with the server's own names.
+ */
+export const SERVERS = {
+    everything: {
+        entry: () => ({ ...npm('server-everything/dist/index.js', 'stdio'), env: { EVERYTHING_MARK: 'seen' } }),
+        /** Over HTTP, as `{ url, stop() }`: `streamableHttp` serves `/mcp`, `sse` serves `/sse`. */
+        async listen(transport) {
+            const port = await freePort();
+            const { command: node, args } = npm('server-everything/dist/index.js', transport);
+            const child = spawn(node, args, { env: environment({ PORT: `${port}`, EVERYTHING_MARK: 'seen' }), stdio: 'ignore' });
+            const url = `http://127.0.0.1:${port}`;
+            await eventually('server-everything listens', async () => (await fetch(url)).status > 0);
+            return { url, stop: () => stopChild(child) };
+        },
+        prepare: async () => {},
+        async use(peer) {
+            const tools = (await peer.tools()).map(tool => tool.name).sort();
+            const seen = await calls(
+                ['echo', { message: 'hello' }],
+                ['echo', {}],
+                ['get-annotated-message', { messageType: 'error', includeImage: true }],
+                ['get-resource-links', { count: 2 }],
+                ['get-resource-reference', { resourceType: 'Blob', resourceId: 3 }],
+                ['get-structured-content', { location: 'Chicago' }],
+                ['get-sum', { a: 2, b: 3.5 }],
+                ['get-tiny-image', {}],
+                ['gzip-file-as-resource', { name: 'a.gz', data: 'data:text/plain,hello', outputType: 'resource' }],
+                ['get-roots-list', {}],
+                ['trigger-elicitation-request', {}],
+                ['trigger-sampling-request', { prompt: 'Say hi', maxTokens: 20 }],
+                ['trigger-url-elicitation', { url: 'https://example.com/a', elicitationId: 'e-1' }],
+                ['toggle-simulated-logging', {}],
+                ['toggle-simulated-logging', {}]
+            )(peer);
+            const environment = JSON.parse((await peer.call('get-env', {})).content[0].text);
+            const progress = [];
+            const slow = await peer.attempt('trigger-long-running-operation', { duration: 1, steps: 4 }, { onprogress: update => progress.push(update) });
+            // A link that only this session's server can resolve.
+            const linked = await peer.attempt('gzip-file-as-resource', { name: 'b.gz', data: 'data:text/plain,linked', outputType: 'resourceLink' });
+            const uri = linked.content?.find(block => block.type === 'resource_link')?.uri;
+            const link = uri && (await peer.readShown(uri));
+            // Clients read a progress that comes with the answer too late.
+            progress.length = Math.min(progress.length, 3);
+            return { tools, seen, environment: { mark: environment.EVERYTHING_MARK, secret: environment.COUNTERSIGN_TEST_SECRET }, progress, slow, linked, link };
+        },
+        /** What is not a tool. */
+        async more(peer) {
+            const uri = 'demo://resource/dynamic/text/7';
+            const stop = await peer.watch(uri);
+            await peer.call('toggle-subscriber-updates', {});
+            await eventually('an update of the resource', () => peer.updated.length > 0);
+            await peer.call('toggle-subscriber-updates', {});
+            await stop();
+            return {
+                resources: (await peer.resources()).map(resource => resource.name),
+                templates: (await peer.templates()).map(template => template.name),
+                read: (await peer.read('demo://resource/static/document/features.md')).contents[0].text.length,
+                prompts: await peer.prompts(),
+                prompt: (await peer.prompt('args-prompt', { city: 'Bern' })).messages,
+                embedded: (await peer.prompt('resource-prompt', { resourceType: 'Text', resourceId: '2' })).messages.map(message => message.content.type),
+                completed: (await peer.completePrompt('completable-prompt', 'department', '')).completion.values,
+                narrowed: (await peer.completePrompt('completable-prompt', 'name', '', { department: 'Engineering' })).completion.values
+            };
+        }
+    },
+    filesystem: {
+        entry: folder => npm('server-filesystem/dist/index.js', folder),
+        async prepare(folder) {
+            await mkdir(path.join(folder, 'inner'));
+            await writeFile(path.join(folder, 'a.txt'), 'one\ntwo\nthree\n');
+            await writeFile(path.join(folder, 'dot.png'), Buffer.from('89504e470d0a1a0a', 'hex'));
+        },
+        use: (peer, folder) => calls(
+            ['list_allowed_directories', {}],
+            ['read_file', { path: `${folder}/a.txt` }],
+            ['read_text_file', { path: `${folder}/a.txt`, head: 1 }],
+            ['read_media_file', { path: `${folder}/dot.png` }],
+            ['read_multiple_files', { paths: [`${folder}/a.txt`, `${folder}/missing`] }],
+            ['write_file', { path: `${folder}/b.txt`, content: 'grüezi\n' }],
+            ['edit_file', { path: `${folder}/b.txt`, edits: [{ oldText: 'grüezi', newText: 'hallo' }] }],
+            ['create_directory', { path: `${folder}/inner/deep` }],
+            ['move_file', { source: `${folder}/b.txt`, destination: `${folder}/inner/b.txt` }],
+            ['list_directory', { path: folder }],
+            ['list_directory_with_sizes', { path: folder }],
+            ['directory_tree', { path: folder }],
+            ['search_files', { path: folder, pattern: '**/*.txt' }],
+            ['get_file_info', { path: `${folder}/a.txt` }],
+            ['read_file', { path: '/etc/hostname' }]
+        )(peer)
+    },
+    memory: {
+        entry: folder => ({ ...npm('server-memory/dist/index.js'), env: { MEMORY_FILE_PATH: path.join(folder, 'memory.jsonl') } }),
+        prepare: async () => {},
+        use: calls(
+            ['create_entities', { entities: ['Ada', 'Bob'].map(name => ({ name, entityType: 'person', observations: [`${name} exists`] })) }],
+            ['create_relations', { relations: [{ from: 'Ada', to: 'Bob', relationType: 'knows' }] }],
+            ['add_observations', { observations: [{ entityName: 'Ada', contents: ['likes engines'] }] }],
+            ['read_graph', {}],
+            ['search_nodes', { query: 'engines' }],
+            ['open_nodes', { names: ['Bob'] }],
+            ['delete_observations', { deletions: [{ entityName: 'Ada', observations: ['likes engines'] }] }],
+            ['delete_relations', { relations: [{ from: 'Ada', to: 'Bob', relationType: 'knows' }] }],
+            ['delete_entities', { entityNames: ['Bob'] }],
+            ['read_graph', {}],
+            ['open_nodes', { names: 'not a list' }]
+        )
+    },
+    git: {
+        entry: folder => ({ command: python, args: ['-m', 'mcp_server_git', '--repository', folder] }),
+        async prepare(folder) {
+            const git = (...args) => run('git', ['-C', folder, '-c', 'user.name=Ada', '-c', 'user.email=ada@example.com', ...args]);
+            await git('init', '-q', '-b', 'main');
+            await git('config', 'user.name', 'Ada');
+            await git('config', 'user.email', 'ada@example.com');
+            await writeFile(path.join(folder, 'a.txt'), 'one\n');
+            await git('add', 'a.txt');
+            await git('commit', '-q', '-m', 'First');
+            await writeFile(path.join(folder, 'a.txt'), 'two\n');
+        },
+        use: (peer, folder) => calls(
+            ['git_status', { repo_path: folder }],
+            ['git_diff_unstaged', { repo_path: folder }],
+            ['git_add', { repo_path: folder, files: ['a.txt'] }],
+            ['git_diff_staged', { repo_path: folder }],
+            ['git_reset', { repo_path: folder }],
+            ['git_add', { repo_path: folder, files: ['a.txt'] }],
+            ['git_commit', { repo_path: folder, message: 'Second' }],
+            ['git_log', { repo_path: folder, max_count: 5 }],
+            ['git_create_branch', { repo_path: folder, branch_name: 'side' }],
+            ['git_checkout', { repo_path: folder, branch_name: 'side' }],
+            ['git_branch', { repo_path: folder, branch_type: 'local' }],
+            ['git_diff', { repo_path: folder, target: 'main' }],
+            ['git_show', { repo_path: folder, revision: 'HEAD' }],
+            ['git_status', { repo_path: '/nowhere' }]
+        )(peer)
+    },
+    time: {
+        entry: () => ({ command: python, args: ['-m', 'mcp_server_time', '--local-timezone', 'Europe/Zurich'] }),
+        prepare: async () => {},
+        use: calls(
+            ['get_current_time', { timezone: 'Asia/Tokyo' }],
+            ['convert_time', { source_timezone: 'UTC', time: '12:30', target_timezone: 'Asia/Kolkata' }],
+            ['convert_time', { source_timezone: 'Nowhere/None', time: '12:30', target_timezone: 'UTC' }]
+        )
+    }
+};
+
+/** Makes what a server works on anew. */
+export async function prepare(name, folder) {
+    await rm(folder, { recursive: true, force: true });
+    await mkdir(folder, { recursive: true });
+    await SERVERS[name].prepare(folder);
+}

@@ -1,0 +1,85 @@
+// The whole matrix by SDK clients: clients of both eras over HTTP, WebSocket and stdio, in front of a gateway whose upstream
+// speaks both eras, the legacy one only or the modern one only, over HTTP or as a local command. What each of them sees is
+// compared with what the same client sees of the fixture directly.
+//
+// COUNTERSIGN_MATRIX narrows it down for a person at work: "kind=legacy upstream=stdio front=ws era=modern".
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { KINDS, inFrontOf, overHttp, overStdio, startFixture, startGatewayWith } from './fixture.mjs';
+import { binary, environment } from './gateway.mjs';
+import { LESS, STEPS, observer } from './observe.mjs';
+
+const narrowed = Object.fromEntries((process.env.COUNTERSIGN_MATRIX ?? '').split(' ').filter(Boolean).map(pair => pair.split('=')));
+const chosen = (key, values) => values.filter(value => value === (narrowed[key] ?? value));
+
+const ERAS = chosen('era', ['legacy', 'modern']);
+const UPSTREAMS = {
+    http: async kind => {
+        const fixture = await startFixture(kind);
+        return { server: overHttp(fixture.url), stop: () => fixture.stop() };
+    },
+    stdio: async kind => ({ server: overStdio(kind), stop: async () => {} }),
+    // The transports that only old servers have: the pair of 2024-11-05, and WebSocket, which is in no revision.
+    sse: async kind => {
+        const fixture = await startFixture(kind);
+        return { server: { url: `${fixture.url}/sse`, transport: 'sse' }, stop: () => fixture.stop() };
+    },
+    ws: async kind => {
+        const fixture = await startFixture(kind);
+        return { server: { url: `${fixture.url.replace('http', 'ws')}/ws` }, stop: () => fixture.stop() };
+    }
+};
+const OLD = ['sse', 'ws'];
+const FRONTS = {
+    http: gateway => ({ http: gateway.mcp }),
+    ws: gateway => ({ ws: new URL(`${gateway.url.replace('http', 'ws')}/ws`) }),
+    stdio: gateway => ({ command: binary, args: ['stdio', '--data', gateway.data], env: environment() })
+};
+
+/** Of the lists, only what the fixture has: the gateway adds its own tools. */
+function onlyTheirs(lists, reference) {
+    const keep = (list, names) => Object.fromEntries(Object.entries(list).filter(([name]) => name in names));
+    return Object.fromEntries(Object.entries(reference).map(([kind, names]) => [kind, keep(lists[kind], names)]));
+}
+
+test('the matrix of eras and transports', async t => {
+    // What each era's client sees of a server that speaks its own era, with nothing in between.
+    const reference = {};
+    const fixture = await startFixture('both');
+    t.after(() => fixture.stop());
+    for (const era of ERAS) {
+        reference[era] = await observer(era, () => ({ http: new URL(`${fixture.url}/mcp`) }));
+        await t.test(`${era}, directly: the reference has no error`, () => {
+            for (const [name, { thrown }] of reference[era]) assert.equal(thrown, undefined, `${name}: ${thrown?.stack}`);
+        });
+    }
+
+    for (const upstream of chosen('upstream', Object.keys(UPSTREAMS))) {
+        for (const kind of chosen('kind', Object.keys(KINDS))) {
+            if (OLD.includes(upstream) && kind !== 'legacy') continue;
+            await t.test(`upstream ${kind} over ${upstream}`, async t => {
+                const { server, stop } = await UPSTREAMS[upstream](kind);
+                t.after(stop);
+                const gateway = await startGatewayWith(inFrontOf(server));
+                t.after(() => gateway.stop());
+                t.after(() => !t.passed && process.env.COUNTERSIGN_SHOW_LOG && console.log(gateway.log()));
+                for (const era of ERAS) {
+                    for (const front of chosen('front', Object.keys(FRONTS))) {
+                        await t.test(`a ${era} client over ${front}`, async t => {
+                            const seen = await observer(era, () => FRONTS[front](gateway));
+                            for (const [name] of [...STEPS, ...LESS]) {
+                                await t.test(name, () => {
+                                    const { value, thrown } = seen.get(name);
+                                    if (thrown) throw thrown;
+                                    const expected = reference[era].get(name).value;
+                                    assert.deepEqual(name === 'lists' ? onlyTheirs(value, expected) : value, expected);
+                                });
+                            }
+                        });
+                    }
+                }
+            });
+        }
+    }
+});

@@ -1,0 +1,72 @@
+// Runs the official conformance suite and judges what it found.
+import { spawn } from 'node:child_process';
+import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const here = path.dirname(fileURLToPath(import.meta.url));
+const packageFolder = path.join(here, 'node_modules/@modelcontextprotocol/conformance');
+const program = path.join(packageFolder, 'dist/index.js');
+
+/** The scenarios that conforming to a revision takes, as the suite itself has them: `{ server: [...], client: [...] }`. */
+export async function requirements(revision) {
+    const lists = {};
+    let list;
+    for (const line of (await readFile(path.join(packageFolder, 'requirements', `${revision}.yaml`), 'utf8')).split('\n')) {
+        const [, section] = /^(\w+):\s*$/.exec(line) ?? [];
+        if (section) list = lists[section] = [];
+        const [, scenario] = /^  - ([\w/-]+)$/.exec(line) ?? [];
+        if (scenario) list.push(scenario);
+    }
+    return lists;
+}
+
+/**
+ * Runs the suite with these arguments and answers `{ results: scenario → checks, output }`. What it did not finish in
+ * `limit` milliseconds is missing from the results.
+ */
+export async function runSuite(args, { env = {}, limit = 240_000 } = {}) {
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-conformance-'));
+    try {
+        let output = '';
+        const child = spawn(process.execPath, [program, ...args, '-o', folder], {
+            stdio: ['ignore', 'pipe', 'pipe'],
+            env: { ...process.env, ...env }
+        });
+        for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', text => (output += text));
+        const timer = setTimeout(() => child.kill('SIGKILL'), limit);
+        // The suite's own exit code also counts what nobody must pass; the checks are judged below.
+        const [code, signal] = await new Promise((resolve, reject) => child.once('error', reject).once('close', (...end) => resolve(end)));
+        clearTimeout(timer);
+        if (signal) output += `\nthe suite was killed after ${limit} ms\n`;
+        const results = new Map();
+        for (const name of await readdir(folder)) {
+            const scenario = /^(?:server-)?(.*?)-\d{4}-\d\d-\d\dT/.exec(name)?.[1];
+            if (!scenario) throw new Error(`a result folder with a strange name: ${name}`);
+            results.set(scenario, await checks(path.join(folder, name)));
+        }
+        if (results.size === 0) throw new Error(`the suite ran nothing (exit code ${code}):\n${output}`);
+        return { results, output };
+    } finally {
+        await rm(folder, { recursive: true, force: true });
+    }
+}
+
+async function checks(folder) {
+    try {
+        return JSON.parse(await readFile(path.join(folder, 'checks.json'), 'utf8'));
+    } catch (error) {
+        if (error.code !== 'ENOENT') throw error;
+        return [];
+    }
+}
+
+/** What the checks of one scenario come to; those whose ids `excused` has are left out. One success at least is wanted. */
+export function judge(checks = [], excused = {}) {
+    const counted = checks.filter(check => !(check.id in excused));
+    const failures = counted.filter(check => check.status === 'FAILURE');
+    const successes = counted.filter(check => check.status === 'SUCCESS').length;
+    const warnings = counted.filter(check => check.status === 'WARNING');
+    return { passed: successes > 0 && failures.length === 0, successes, failures, warnings };
+}
