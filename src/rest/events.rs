@@ -56,7 +56,7 @@ pub async fn stream(
         state,
     };
     let body = stream::unfold(reader, |mut reader| async move {
-        let chunk = reader.take().await?;
+        let chunk = reader.next().await?;
         Some((Ok::<_, std::convert::Infallible>(chunk), reader))
     });
     Ok(HttpResponse::Ok()

@@ -1,6 +1,6 @@
 //! Finds a caller a link: the one that all share, or one of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{
     Caller, LinkError, LinkKind,

@@ -338,15 +338,15 @@ async fn a_stream_that_is_read_late_harms_nobody_and_misses_no_change() {
     let key = bearer(&doors.key("vic", Role::Viewer));
     let mut late = Sse::open(&doors, "?since=0", &[("Authorization", &key)]).await;
     let mut reader = Sse::open(&doors, "", &[("Authorization", &key)]).await;
-    reader.take().await.unwrap();
+    reader.next().await.unwrap();
     let filler = "x".repeat(16 * 1024);
     // More events than the feed keeps in memory, and more bytes than the kernel does.
     for n in 1..=20_u64 {
         doors.propose_by("ci").await;
-        assert_eq!(reader.take().await.unwrap().id, Some(n));
+        assert_eq!(reader.next().await.unwrap().id, Some(n));
         for _ in 0..250 {
             doors.changes.feed().publish_session(&json!({ "type": "session.closed", "filler": filler }));
-            assert_eq!(reader.take().await.unwrap().event, "session.closed");
+            assert_eq!(reader.next().await.unwrap().event, "session.closed");
         }
     }
     let mut next = 1;
