@@ -62,6 +62,8 @@ pub struct Gateway {
     pub ended: CancellationToken,
     /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
     pub server_meta: String,
+    /// Tasks of upstreams that clients may ask for.
+    pub tasks: crate::bridge::tasks::Tasks,
     /// Places for requests that stay open, at whatever door.
     pub streams: Arc<StreamSlots>,
     /// Requests that are being answered, at every door.
@@ -109,6 +111,7 @@ impl Gateway {
             started: Instant::now(),
             ended: CancellationToken::new(),
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
+            tasks: crate::bridge::tasks::Tasks::default(),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
             parked: Lot::new(),

@@ -38,6 +38,8 @@
 //!   caller of a reviewed write).
 //! - A change is durable before anyone hears of it; every transition is one transaction with compare-and-set on its
 //!   version, and one link of the audit chain.
+//! - What an upstream says of its tools counts as far as the operator or a reviewer vouches for it, and a reviewer's word
+//!   holds for one definition only: another one is reviewed ([`policy::pins`], [`definitions`]).
 //! - What was approved is what runs: exact argument bytes, tool definition and state fingerprint are compared when it is
 //!   approved and again just before it runs.
 //! - It runs at most once: the claim is durable before the provider is called, and nothing is retried after.

@@ -233,3 +233,74 @@ fn a_refused_loosening_never_is_in_force() {
     let status = case.until("it waits again", |s| !s["waiting"].is_null());
     assert_eq!(status["waiting"]["digest"], digest);
 }
+
+/// A stdio server that is there wherever this is tested: the program itself, with data of its own.
+fn inner(case: &Case, more: &str) -> String {
+    let data = case.gateway.home.path().join("inner");
+    let (binary, data) = (json!(common::binary()), json!(data));
+    format!(
+        "inner: {{ command: {binary}, args: [stdio, --standalone, --data, {data}], \
+         env: {{ XDG_CONFIG_HOME: /nonexistent }}{more} }}"
+    )
+}
+
+fn tools(session: &mcp::Session<'_>) -> Vec<String> {
+    let answer = session.call(9, "tools/list", json!({}));
+    let tools = answer["result"]["tools"].as_array().unwrap();
+    tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn servers_come_change_and_go_under_a_living_session() {
+    let case = Case::new("mcpServers: {}\n");
+    let session = case.gateway.session("2025-11-25");
+    let mut stream = session.stream(None);
+    let own = tools(&session);
+    let list_changed = |stream: &mut Conn| loop {
+        let event = stream.next();
+        if event.data.as_deref().is_some_and(|data| data.contains("notifications/tools/list_changed")) {
+            return;
+        }
+    };
+    let appears = |tool: &str| eventually(tool, || tools(&session).contains(&tool.to_owned()).then_some(()));
+    let goes = |tool: &str| eventually(tool, || (!tools(&session).contains(&tool.to_owned())).then_some(()));
+    let call = |tool: &str| session.call(8, "tools/call", json!({ "name": tool, "arguments": {} }));
+
+    // Trust waits for a reviewer; the server does not.
+    case.replace(&format!("mcpServers: {{ {} }}\n", inner(&case, ", trust_annotations: true")));
+    appears("inner__list_projects");
+    list_changed(&mut stream);
+    let status = case.until("it is told", |s| s["generation"] == 1);
+    assert_eq!(status["last"]["changes"]["upstreamsAdded"], json!(["inner"]));
+    assert_eq!(status["waiting"]["loosens"][0]["key"], "mcpServers.inner.trust_annotations");
+    let reviewed = call("inner__list_projects");
+    assert_eq!(reviewed["result"]["structuredContent"]["status"], "pending", "{reviewed}");
+    let digest = status["waiting"]["digest"].as_str().unwrap().to_owned();
+    assert_eq!(case.consent(case.gateway.reviewer(), &digest, "accept").0, 200);
+    eventually("it reads", || {
+        call("inner__list_projects")["result"]["structuredContent"]["projects"].is_array().then_some(())
+    });
+
+    // Another name for its tools, and one tool less.
+    case.replace(&format!(
+        "mcpServers: {{ {} }}\n",
+        inner(&case, ", trust_annotations: true, prefix: x_, tools: { deny: [get_issue] }")
+    ));
+    appears("x_list_projects");
+    goes("inner__list_projects");
+    list_changed(&mut stream);
+    assert!(!tools(&session).contains(&"x_get_issue".to_owned()) && own.contains(&"get_issue".to_owned()));
+    let status = case.until("it is told", |s| s["last"]["changes"]["upstreamsChanged"] == json!(["inner"]));
+    assert_eq!(status["waiting"], Value::Null, "{status}");
+
+    // A bad file takes nothing away.
+    case.replace("mcpServers: { inner: { command: x, url: 'http://127.0.0.1:1/' } }\n");
+    case.until("it is refused", |s| s["last"]["result"] == "refused");
+    assert!(tools(&session).contains(&"x_list_projects".to_owned()));
+
+    case.replace("mcpServers: {}\n");
+    goes("x_list_projects");
+    assert_eq!(tools(&session), own);
+    let (id, method, params) = list_projects(1);
+    assert!(session.call(id, method, params)["result"]["structuredContent"]["projects"].is_array());
+}

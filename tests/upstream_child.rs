@@ -1,5 +1,7 @@
 //! Servers that are child processes, good ones and bad ones: what is said over their pipes.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
 #[path = "upstream_child/support.rs"]
 mod support;
 
@@ -259,7 +261,7 @@ async fn stderr_is_logged_without_secrets() {
     child.gone().await;
     until("a count", || written.text().contains("lines were left out")).await;
     let text = written.text();
-    assert!(text.contains("countersign::upstream") && text.contains("server=test"), "{text}");
+    assert!(text.contains("countersign::upstream") && text.contains("upstream=test"), "{text}");
     assert!(!text.contains("hunter2") && text.len() < 100_000);
     assert!(text.matches("chatter").count() < 1000);
 }

@@ -1,5 +1,7 @@
 //! How servers that are child processes end, and that nothing of them is left, whoever dies first.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
 #[path = "upstream_child/support.rs"]
 mod support;
 
@@ -199,6 +201,20 @@ fn a_thread_that_stops_leaves_nothing() {
         soon("its end", link.closed().cancelled()).await;
         until("all gone", || alive(&marker).is_empty()).await;
     });
+}
+
+#[test]
+fn a_server_may_tidy_up_although_the_gateway_is_gone() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let child = runtime.block_on(async {
+        let child = Child::start(&["tidy"]).await;
+        child.result("echo", "{}").await;
+        child
+    });
+    drop(runtime);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(child.gone());
+    assert!(child.data().join("servers/test/tidied").exists());
 }
 
 /// The gateway of the next test: a process with a child, to be killed.

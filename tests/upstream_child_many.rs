@@ -1,5 +1,7 @@
 //! Many children, one after the other: alone in its process, so that what is left can be counted.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
+
 #[path = "upstream_child/support.rs"]
 mod support;
 

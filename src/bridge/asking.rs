@@ -1,13 +1,17 @@
 //! Handshake-era clients before handshake-era upstreams: what the upstream asks during a call is asked of that very
 //! client on that very request.
 
-use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use std::future::Future;
 
-use super::{Ready, questions, relay::Relay};
+use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use super::{Ready, questions, relay::Relay, tasks::shape};
 use crate::{
     protocol::McpError,
-    session::ask::ask,
-    upstream::{Response, UpstreamRequest},
+    session::{Exchange, ask::ask},
+    upstream::{ClientCapabilities, Response, UpstreamRequest},
 };
 
 /// Runs the call to its end, answering questions meanwhile. When it ends, or is dropped, open questions are taken back.
@@ -17,31 +21,57 @@ pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
     if ready.caller.capabilities.asks_nothing() {
         return upstream.call(&ready.caller, outgoing, Relay::new(ready.hearer(), true)).await;
     }
-    let (relay, mut requests) = Relay::asking(ready.hearer(), true);
-    let mut work = std::pin::pin!(upstream.call(&ready.caller, outgoing, relay));
-    let mut asked: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            biased;
-            response = &mut work => return response,
-            Some(request) = requests.recv() => asked.push(Box::pin(pass_on(ready, request))),
-            Some(()) = asked.next(), if !asked.is_empty() => {}
-        }
-    }
+    let (relay, requests) = Relay::asking(ready.hearer(), true);
+    let asks = Asks { exchange: ready.call.exchange, capabilities: &ready.caller.capabilities, task: None };
+    asks.run(upstream.call(&ready.caller, outgoing, relay), requests).await
 }
 
-async fn pass_on(ready: &Ready<'_>, request: UpstreamRequest) {
-    let UpstreamRequest { method, params, reply, cancelled, .. } = request;
-    let params = params.as_deref().map(serde_json::value::RawValue::get);
-    if let Err(refused) = questions::may_ask(&ready.caller.capabilities, &method, params) {
-        return reply.answer(Err(refused));
-    }
-    let exchange = ready.call.exchange;
-    let params = questions::for_client(&method, params, exchange.revision(), None);
-    tokio::select! {
-        answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {
-            reply.answer(answer.map_err(|error| questions::refusal(&error)));
+/// Who is asked what an upstream wants to know.
+pub struct Asks<'a> {
+    pub exchange: &'a Exchange,
+    pub capabilities: &'a ClientCapabilities,
+    /// The task that the questions belong to, as the client knows it.
+    pub task: Option<&'a str>,
+}
+
+impl Asks<'_> {
+    /// Runs a call to its end, answering questions meanwhile.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub async fn run(
+        &self,
+        work: impl Future<Output = Result<Response, McpError>>,
+        mut requests: mpsc::Receiver<UpstreamRequest>,
+    ) -> Result<Response, McpError> {
+        let mut work = std::pin::pin!(work);
+        let mut asked: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                biased;
+                response = &mut work => return response,
+                Some(request) = requests.recv() => asked.push(Box::pin(self.pass_on(request))),
+                Some(()) = asked.next(), if !asked.is_empty() => {}
+            }
         }
-        () = cancelled.cancelled() => {}
+    }
+
+    async fn pass_on(&self, request: UpstreamRequest) {
+        let UpstreamRequest { method, params, reply, cancelled, .. } = request;
+        let params = params.as_deref().map(RawValue::get);
+        if let Err(refused) = questions::may_ask(self.capabilities, &method, params) {
+            return reply.answer(Err(refused));
+        }
+        let exchange = self.exchange;
+        let mut params = questions::for_client(&method, params, exchange.revision(), None);
+        if let Some(task) = self.task {
+            params = Some(shape::related(params.as_deref().unwrap_or("{}"), task));
+        }
+        tokio::select! {
+            answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {
+                reply.answer(answer.map_err(|error| questions::refusal(&error)));
+            }
+            () = cancelled.cancelled() => {}
+        }
     }
 }

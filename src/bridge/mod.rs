@@ -20,6 +20,7 @@ pub mod request;
 pub mod result;
 pub mod rounds;
 pub mod seal;
+pub mod tasks;
 
 use std::sync::Arc;
 
@@ -88,6 +89,8 @@ pub struct Ready<'a> {
     params: &'a str,
     meta: Option<&'a str>,
     speaker: Speaker<'a>,
+    /// What makes the upstream run the call as a task, where the client cannot say so itself.
+    task: Option<(&'static str, &'static str)>,
 }
 
 /// Takes a call to its upstream and brings the answer back.
@@ -98,7 +101,8 @@ pub struct Ready<'a> {
 /// The upstream's own errors as its client's era has them ([`McpError::foreign`]), those of
 /// [`Upstream::call`], and `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
-    let ready = Ready::new(call)?;
+    let mut ready = Ready::new(call)?;
+    ready.task = tasks::augmentation(&ready)?;
     match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
         (Era::Modern, true) => rounds::pass_through(&ready).await,
         (Era::Modern, false) => rounds::gather(&ready).await,
@@ -133,7 +137,8 @@ impl<'a> Ready<'a> {
             stateless: modern,
             log_level: level,
         };
-        let mut ready = Self { call, negotiated, caller, params, meta: member(params, "_meta"), speaker };
+        let meta = member(params, "_meta");
+        let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None };
         ready.speaker.capabilities = ready.declared();
         Ok(ready)
     }
@@ -144,6 +149,10 @@ impl<'a> Ready<'a> {
             return None;
         }
         let can = &self.caller.capabilities;
+        if tasks::speaks_for(self.call.exchange.revision(), &self.negotiated) {
+            let capabilities = can.to_json(self.negotiated.revision).to_string();
+            return Some(tasks::ask::with_extension(&capabilities).into());
+        }
         let facts = &self.call.exchange.facts;
         if *facts.capabilities == *"{}" {
             return (!self.speaker.modern).then_some("{}".into());
@@ -156,6 +165,14 @@ impl<'a> Ready<'a> {
 
     /// The request as the upstream gets it, each time under a new id.
     fn outgoing(&self, more: &[(&'static str, &str)]) -> Outgoing {
+        let with_task: Vec<_>;
+        let more = match self.task {
+            None => more,
+            Some(task) => {
+                with_task = more.iter().copied().chain([task]).collect();
+                &with_task
+            }
+        };
         let draft = Draft {
             method: self.call.verb.method(),
             params: self.params,
@@ -174,6 +191,16 @@ impl<'a> Ready<'a> {
         outgoing
     }
 
+    /// The client's own, a JSON object.
+    fn params(&self) -> &str {
+        self.params
+    }
+
+    /// The gateway asked for a task in the client's place.
+    fn augmented(&self) -> bool {
+        self.task.is_some()
+    }
+
     fn hearer(&self) -> Hearer {
         let token = self.meta.and_then(|meta| member(meta, crate::protocol::params::keys::PROGRESS_TOKEN));
         Hearer::of(self.call.exchange, token, self.caller.log_level)
@@ -182,6 +209,11 @@ impl<'a> Ready<'a> {
     /// What the client is answered.
     fn reply(&self, response: Response) -> Result<Reply, McpError> {
         let client = self.call.exchange.revision();
+        if let Response::Result(result) = &response
+            && let Some(reply) = tasks::created(self, result)?
+        {
+            return Ok(reply);
+        }
         match response {
             Response::Result(result) => result::Dress {
                 verb: self.call.verb,

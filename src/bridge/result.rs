@@ -104,6 +104,17 @@ impl<'a> Dress<'a> {
         Ok(Reply::passed_on(json).failing(failure))
     }
 
+    /// The same for a result that stands inside another.
+    ///
+    /// # Errors
+    /// As [`Self::reply`].
+    pub fn text(&self, result: &str) -> Result<String, McpError> {
+        if !result.starts_with('{') {
+            return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
+        }
+        Ok(self.changed(result, &Glance::at(result)).unwrap_or_else(|| result.to_owned()))
+    }
+
     /// `None` where nothing has to change.
     fn changed(&self, text: &str, glance: &Glance<'_>) -> Option<String> {
         let (from, to) = (self.upstream.revision.era(), self.client.era());

@@ -10,6 +10,7 @@ use super::{
     Ready, Verb, questions,
     relay::{Relay, tell_completed},
     result::{Glance, Kind},
+    tasks,
 };
 use crate::{
     protocol::{
@@ -77,6 +78,11 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
                     tell_completed(&ready.call.exchange.related, elicitation);
                 }
                 return ready.reply(response);
+            }
+            Kind::Other(kind)
+                if kind == "task" && tasks::speaks_for(ready.call.exchange.revision(), &ready.negotiated) =>
+            {
+                return tasks::for_legacy(ready, response).await;
             }
             Kind::Other(kind) => return Err(unknown_type(&kind)),
             Kind::InputRequired => {}

@@ -41,6 +41,24 @@ struct Provider {
     tools: usize,
     #[serde(default)]
     review: Waiting,
+    transport: Option<String>,
+    era: Option<String>,
+    breaker: Option<String>,
+}
+
+impl Provider {
+    /// `module`, or how an upstream is spoken to.
+    fn how(&self) -> String {
+        let parts: Vec<&str> = [self.transport.as_deref(), self.era.as_deref()].into_iter().flatten().collect();
+        if parts.is_empty() { self.kind.clone() } else { parts.join(", ") }
+    }
+
+    fn stands(&self) -> String {
+        match self.breaker.as_deref() {
+            None | Some("closed") => self.status.clone(),
+            Some(breaker) => format!("{}, circuit {breaker}", self.status),
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -110,10 +128,10 @@ async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Fai
     let rows = providers.iter().map(|p| {
         let style = if p.status == "up" { Style::Green } else { Style::Red };
         let cells =
-            [&p.name, &p.kind, &p.status, &p.tools.to_string(), &p.review.told()].map(|c| one_line(c).into_owned());
+            [&p.name, &p.how(), &p.stands(), &p.tools.to_string(), &p.review.told()].map(|c| one_line(c).into_owned());
         (style, cells)
     });
-    table(["NAME", "KIND", "STATUS", "TOOLS", "WAITS FOR A REVIEWER"], 2, rows.collect(), out)?;
+    table(["NAME", "THROUGH", "STATUS", "TOOLS", "WAITS FOR A REVIEWER"], 2, rows.collect(), out)?;
     Ok(Exit::Ok)
 }
 

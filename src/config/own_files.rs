@@ -63,7 +63,7 @@ impl Own {
     /// No shell does it, and programs do.
     fn expand(&self, text: &str) -> PathBuf {
         match (text.strip_prefix('~'), &self.home) {
-            (Some(rest), Some(home)) if rest.is_empty() => home.clone(),
+            (Some(""), Some(home)) => home.clone(),
             (Some(rest), Some(home)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
             _ => PathBuf::from(text),
         }

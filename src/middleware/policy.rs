@@ -54,7 +54,15 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
 fn carry_out(exchange: &Exchange, route: &ToolRoute, decision: &Decision) -> Result<Gate, McpError> {
     match decision.verdict {
         Verdict::Allow => Ok(Gate::Open),
-        Verdict::Review => Ok(Gate::Review(decision.clone())),
+        Verdict::Review => {
+            tracing::debug!(
+                tool = %route.name,
+                rule = decision.rule.as_deref().unwrap_or("policy.default"),
+                reason = %decision.reason,
+                "a call is reviewed"
+            );
+            Ok(Gate::Review(decision.clone()))
+        }
         Verdict::Deny => {
             tracing::info!(
                 tool = %route.name,

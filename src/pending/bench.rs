@@ -69,6 +69,9 @@ impl ProviderDirectory for Nobody {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         None
     }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
 }
 
 /// In each round, proposes `proposals` changes of the size of a `create_issue`, `callers` at a time, into a new

@@ -77,12 +77,23 @@ impl Inner {
                     .with("provider", change.provider.as_str()),
             );
         };
-        if self.directory.tool_hash(&change.provider, &change.tool).as_deref() != Some(change.tool_hash.as_str()) {
+        let hash = self.directory.tool_hash(&change.provider, &change.tool);
+        if hash.is_none() && !self.directory.has_tools(&change.provider) {
+            // Not reached since the start: that says nothing about the tool.
+            return Recheck::Unavailable(
+                McpError::new(ErrorKind::UpstreamUnavailable, "The provider of this change has not been reached yet")
+                    .with("provider", change.provider.as_str()),
+            );
+        }
+        if hash.as_deref() != Some(change.tool_hash.as_str()) {
             // Its arguments were never checked against the new definition: to be proposed anew.
             return Recheck::Impossible(ChangeFault {
                 code: ErrorKind::ChangeStale.code().into(),
                 message: "The tool's definition has changed since this was proposed; propose it again".into(),
             });
+        }
+        if let Err(error) = provider.available() {
+            return Recheck::Unavailable(error);
         }
         let cancel = CancellationToken::new();
         // Whatever ends the wait, the provider hears that nobody needs the answer.

@@ -43,6 +43,9 @@ pub struct Fake {
     pub state: Mutex<String>,
     pub tool_hash: Mutex<String>,
     pub present: AtomicBool,
+    /// It is an upstream that is not connected now, or that was not reached since the start.
+    pub away: AtomicBool,
+    pub unlisted: AtomicBool,
     pub ending: Mutex<Ending>,
     pub preview_error: Mutex<Option<ErrorKind>>,
     pub calls: Mutex<Vec<(String, String)>>,
@@ -61,6 +64,8 @@ impl Fake {
             state: Mutex::new("one".into()),
             tool_hash: Mutex::new("sha256:tool".into()),
             present: AtomicBool::new(true),
+            away: AtomicBool::new(false),
+            unlisted: AtomicBool::new(false),
             ending: Mutex::new(Ending::Succeed),
             preview_error: Mutex::new(None),
             calls: Mutex::default(),
@@ -184,6 +189,12 @@ impl Provider for Fake {
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
         broadcast::channel(1).1
     }
+    fn available(&self) -> Result<(), McpError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(McpError::new(ErrorKind::UpstreamUnavailable, "away"));
+        }
+        Ok(())
+    }
 }
 
 pub struct Directory(pub Arc<Fake>);
@@ -193,7 +204,10 @@ impl ProviderDirectory for Directory {
         (name == "fake" && self.0.present.load(Ordering::SeqCst)).then(|| Arc::clone(&self.0) as Arc<dyn Provider>)
     }
     fn tool_hash(&self, _: &str, tool: &str) -> Option<String> {
-        (tool == "update").then(|| self.0.tool_hash.lock().unwrap().clone())
+        (tool == "update" && self.has_tools("fake")).then(|| self.0.tool_hash.lock().unwrap().clone())
+    }
+    fn has_tools(&self, _: &str) -> bool {
+        !self.0.unlisted.load(Ordering::SeqCst)
     }
 }
 

@@ -163,6 +163,12 @@ impl Policy {
         Self { pins, ..self }
     }
 
+    /// Where its pins come from, for the policy that follows it.
+    #[must_use]
+    pub fn pin_source(&self) -> Arc<dyn PinSource> {
+        Arc::clone(&self.pins)
+    }
+
     /// The pins as they are now.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {

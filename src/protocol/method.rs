@@ -11,6 +11,10 @@ enum Span {
     All,
     Legacy,
     Modern,
+    /// From 2025-11-25 on: tasks, first experimental and then an extension.
+    Newest,
+    /// 2025-11-25 alone.
+    LastLegacy,
 }
 
 /// How a message with that method is sent.
@@ -81,6 +85,13 @@ methods! {
     Complete = "completion/complete", Request, All, true;
     SetLevel = "logging/setLevel", Request, Legacy, true;
     Listen = "subscriptions/listen", Request, Modern, false;
+    /// 2025-11-25/basic/utilities/tasks, and the extension `io.modelcontextprotocol/tasks`.
+    TasksGet = "tasks/get", Request, Newest, true;
+    /// The extension's own.
+    TasksUpdate = "tasks/update", Request, Modern, true;
+    TasksCancel = "tasks/cancel", Request, Newest, true;
+    TasksResult = "tasks/result", Request, LastLegacy, true;
+    TasksList = "tasks/list", Request, LastLegacy, true;
     /// Ours: whether the gateway and its store work.
     HealthCheck = "health/check", Request, All, false;
     /// Ours: name, version, revisions, transports.
@@ -96,6 +107,8 @@ methods! {
     PromptsListChanged = "notifications/prompts/list_changed", ServerNotification, All, true;
     ResourcesListChanged = "notifications/resources/list_changed", ServerNotification, All, true;
     ResourcesUpdated = "notifications/resources/updated", ServerNotification, All, true;
+    TaskStatus = "notifications/tasks/status", ServerNotification, LastLegacy, true;
+    TaskChanged = "notifications/tasks", ServerNotification, Modern, false;
     SubscriptionsAcknowledged = "notifications/subscriptions/acknowledged", ServerNotification, Modern, false;
 }
 
@@ -107,6 +120,8 @@ impl Method {
             Span::All => true,
             Span::Legacy => revision.era() == Era::Legacy,
             Span::Modern => revision.era() == Era::Modern,
+            Span::Newest => revision >= Revision::V2025_11_25,
+            Span::LastLegacy => revision == Revision::V2025_11_25,
         }
     }
 

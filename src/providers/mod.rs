@@ -281,6 +281,15 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Whether a call could reach it now. Asked before an approved change is claimed, so that one whose server is away
+    /// waits and does not fail.
+    ///
+    /// # Errors
+    /// `UPSTREAM_UNAVAILABLE`
+    fn available(&self) -> Result<(), McpError> {
+        Ok(())
+    }
+
     /// Whether it is compiled in: what it says of its tools is believed.
     fn is_module(&self) -> bool {
         self.upstream().is_none()
@@ -297,4 +306,6 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>>;
     /// The hash of the tool's current definition (`sha256:…`), to compare with the one a change was proposed against.
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
+    /// Whether the provider's tools are known: an upstream that was not reached since the start has none yet.
+    fn has_tools(&self, provider: &str) -> bool;
 }

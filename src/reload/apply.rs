@@ -24,8 +24,12 @@ use crate::{
 pub trait Applies: Send + Sync + 'static {
     /// Policy and further names, from one call to the next.
     fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>>;
-    /// Exactly these servers; those that did not change keep their connections.
-    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>>;
+    /// Exactly these servers instead of those before; what is in both keeps its connections.
+    fn servers<'a>(
+        &'a self,
+        before: &'a [UpstreamConfig],
+        now: &'a [UpstreamConfig],
+    ) -> BoxFuture<'a, Result<(), String>>;
     fn log_filter(&self, filter: &str) -> Result<(), String>;
     /// An entry of the audit trail about somebody's decision; `details` is a JSON object.
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
@@ -44,6 +48,13 @@ pub struct Live {
 
 impl Live {
     const GONE: &'static str = "the router has ended";
+
+    async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
+        let mut providers = self.built_in.clone();
+        providers.extend(self.upstreams.apply(servers));
+        let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
+        done.map_err(|error| error.to_string())
+    }
 }
 
 impl Applies for Live {
@@ -57,12 +68,19 @@ impl Applies for Live {
         })
     }
 
-    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn servers<'a>(
+        &'a self,
+        before: &'a [UpstreamConfig],
+        now: &'a [UpstreamConfig],
+    ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let mut providers = self.built_in.clone();
-            providers.extend(self.upstreams.apply(servers));
-            let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
-            done.map_err(|error| error.to_string())
+            let done = self.publish(now).await;
+            if done.is_err()
+                && let Err(error) = self.publish(before).await
+            {
+                tracing::error!(error, "the old servers could not be put back");
+            }
+            done
         })
     }
 

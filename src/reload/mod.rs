@@ -282,12 +282,12 @@ impl Reloads {
         }
         let mut done = Ok(());
         if before.upstreams != now.upstreams {
-            done = self.applies.servers(&now.upstreams).await;
+            done = self.applies.servers(&before.upstreams, &now.upstreams).await;
         }
         if done.is_ok() && before.log.filter != now.log.filter {
             done = self.applies.log_filter(&now.log.filter);
             if done.is_err() && before.upstreams != now.upstreams {
-                self.back("mcpServers", self.applies.servers(&before.upstreams).await);
+                self.back("mcpServers", self.applies.servers(&now.upstreams, &before.upstreams).await);
             }
         }
         if done.is_err() && routing {

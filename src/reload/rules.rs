@@ -52,8 +52,8 @@ pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: PolicyDefault) -> Me
         for index in denies {
             inserted(&mut merged, Pick::New(index), &new[index], after, otherwise);
         }
-        for index in o..next_old {
-            removed(&mut merged, Pick::Old(index), &old[index]);
+        for (index, rule) in old.iter().enumerate().take(next_old).skip(o) {
+            removed(&mut merged, Pick::Old(index), rule);
         }
         for index in others {
             inserted(&mut merged, Pick::New(index), &new[index], after, otherwise);

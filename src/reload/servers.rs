@@ -117,6 +117,9 @@ mod tests {
         server
     }
 
+    /// Patterns before and now, whether that loosens, and the patterns in force at once.
+    type Row = (&'static [&'static str], &'static [&'static str], bool, &'static [&'static str]);
+
     fn texts(patterns: &[&str]) -> Vec<String> {
         patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
     }
@@ -160,7 +163,7 @@ mod tests {
     #[test]
     fn tools_that_are_let_through_anew_wait() {
         let allow = |patterns: &[&str]| server(|s| s.tools_allow = texts(patterns));
-        let cases: &[(&[&str], &[&str], bool, &[&str])] = &[
+        let cases: &[Row] = &[
             (&[], &["a"], false, &["a"]),
             (&["a"], &[], true, &["a"]),
             (&["a"], &["a", "b"], true, &["a"]),
@@ -188,7 +191,7 @@ mod tests {
     #[test]
     fn tools_that_are_no_longer_denied_wait() {
         let deny = |patterns: &[&str]| server(|s| s.tools_deny = texts(patterns));
-        let cases: &[(&[&str], &[&str], bool, &[&str])] = &[
+        let cases: &[Row] = &[
             (&[], &["a"], false, &["a"]),
             (&["a"], &["a", "b"], false, &["a", "b"]),
             (&["a"], &["*"], false, &["*"]),

@@ -31,7 +31,11 @@ impl Applies for Noting {
         let done = self.0.note("routing", diff::default_name(policy.default).to_owned());
         async { done }.boxed()
     }
-    fn servers<'a>(&'a self, servers: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn servers<'a>(
+        &'a self,
+        _: &'a [UpstreamConfig],
+        servers: &'a [UpstreamConfig],
+    ) -> BoxFuture<'a, Result<(), String>> {
         let trust = |s: &UpstreamConfig| format!("{}{}", s.name, if s.trust_annotations { "!" } else { "" });
         let done = self.0.note("servers", servers.iter().map(trust).collect::<Vec<_>>().join(","));
         async { done }.boxed()

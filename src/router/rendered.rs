@@ -29,6 +29,12 @@ impl Rendered {
         });
         text.as_deref().or_else(|| raw.map(|raw| raw.get())).unwrap_or_default()
     }
+
+    /// Whether it was asked for.
+    #[cfg(test)]
+    pub fn is_written(&self, revision: Revision) -> bool {
+        self.0[revision as usize].get().is_some()
+    }
 }
 
 /// A prompt as it is reached.

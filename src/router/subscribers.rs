@@ -30,6 +30,8 @@ pub struct ListenFilter {
     pub prompts_list_changed: bool,
     pub resources_list_changed: bool,
     pub uris: HashSet<String>,
+    /// Tasks of the extension; who tells of them is `crate::bridge::tasks::listen`.
+    pub tasks: Vec<String>,
 }
 
 /// A list that can change.
@@ -282,6 +284,9 @@ fn acknowledged(id: &RequestId, filter: &ListenFilter) -> Bytes {
         let mut uris: Vec<_> = filter.uris.iter().cloned().collect();
         uris.sort();
         honoured.insert("resourceSubscriptions".into(), uris.into());
+    }
+    if !filter.tasks.is_empty() {
+        honoured.insert("taskIds".into(), filter.tasks.clone().into());
     }
     let params = format!(r#"{{{},"notifications":{}}}"#, tag(id), serde_json::Value::Object(honoured));
     encode::notification("notifications/subscriptions/acknowledged", Some(&params))

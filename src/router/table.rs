@@ -25,7 +25,8 @@ use crate::{
         param_headers::{ParamHeader, x_mcp_headers},
     },
     providers::{Provider, ProviderDirectory, ToolDef},
-    upstream::names,
+    telemetry::metrics::Breaker,
+    upstream::{names, server::Phase},
 };
 
 /// A tool as it is reached: its provider, its checked schema, and what policy says of it.
@@ -265,8 +266,9 @@ impl RouteTable {
         if let Some(route) = self.tools.by_name.get(name) {
             return Some(self.best(route));
         }
+        // A detour names a provider, or should lead to one and the same place.
         if let Some(route) = self.detours.read().get(name) {
-            return Some(self.best(route));
+            return Some(route.clone());
         }
         let route = self.detour(name)?;
         // Names that lead nowhere are not remembered: anybody can make those up.
@@ -276,7 +278,7 @@ impl RouteTable {
                 detours.insert(name.to_owned(), route.clone());
             }
         }
-        Some(self.best(&route))
+        Some(route)
     }
 
     fn detour(&self, name: &str) -> Option<Arc<ToolRoute>> {
@@ -324,15 +326,13 @@ impl RouteTable {
         std::iter::once(first).chain(others).find(|route| route.provider.name() == provider).cloned()
     }
 
-    /// Of several that serve one name, the first that can be reached.
-    fn best(&self, route: &Arc<ToolRoute>) -> Arc<ToolRoute> {
-        if self.tools.others.is_empty() || is_up(&route.provider) {
-            return route.clone();
+    /// Of several that serve one name, the first that can take calls.
+    fn best(&self, first: &Arc<ToolRoute>) -> Arc<ToolRoute> {
+        if self.tools.others.is_empty() || can_serve(&first.provider) {
+            return first.clone();
         }
-        // By an alias that names its provider, one comes here that is not the first: then it alone is meant.
-        let first = self.tools.by_name.get(&route.name).is_some_and(|first| Arc::ptr_eq(first, route));
-        let others = self.tools.others.get(&route.name).filter(|_| first);
-        others.into_iter().flatten().find(|other| is_up(&other.provider)).unwrap_or(route).clone()
+        let mut others = self.tools.others.get(&first.name).into_iter().flatten();
+        others.find(|other| can_serve(&other.provider)).unwrap_or(first).clone()
     }
 
     #[must_use]
@@ -383,6 +383,14 @@ impl RouteTable {
         self.warnings.of(provider)
     }
 
+    /// Somebody reads the lists: upstreams whose lists are older than they allow read them again in the background.
+    pub fn refresh(&self) {
+        self.providers
+            .iter()
+            .filter_map(|provider| provider.upstream())
+            .for_each(|upstream| upstream.refresh_if_stale());
+    }
+
     #[must_use]
     pub fn has_upstreams(&self) -> bool {
         self.providers.iter().any(|provider| provider.upstream().is_some())
@@ -403,6 +411,14 @@ impl RouteTable {
 
 fn is_up(provider: &Arc<dyn Provider>) -> bool {
     provider.upstream().is_none_or(|upstream| upstream.negotiated().is_some())
+}
+
+fn can_serve(provider: &Arc<dyn Provider>) -> bool {
+    provider.upstream().is_none_or(|upstream| {
+        upstream.negotiated().is_some()
+            && !matches!(upstream.phase(), Phase::Down(_))
+            && upstream.breaker_state() != Breaker::Open
+    })
 }
 
 /// `None` for a tool that must not be offered; the warning says why.
@@ -466,81 +482,11 @@ impl ProviderDirectory for Directory {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
         self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
     }
+
+    fn has_tools(&self, provider: &str) -> bool {
+        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        config::{PolicyDefault, RoutesConfig, TrackerConfig},
-        providers::tracker::Tracker,
-    };
-
-    fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let config = TrackerConfig {
-            enabled: true,
-            workflow: std::collections::BTreeMap::new(),
-            sample_project: false,
-            people: Vec::new(),
-        };
-        let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
-        let aliases = Aliases::new(routes).unwrap();
-        (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
-    }
-
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
-    }
-
-    #[test]
-    fn exact_then_namespace_then_prefix_then_pattern_then_nowhere() {
-        let routes = RoutesConfig {
-            prefixes: pairs(&[("pm_", "tracker"), ("x_", "nobody")]),
-            // The first would shadow an exact name and a prefix if the order were another.
-            patterns: pairs(&[("get_issue|pm_get_issue", "delete_issue"), ("jira_(.*)", "$1")]),
-            ..RoutesConfig::default()
-        };
-        let (table, _dir) = table(&routes);
-        let leads = |name: &str| table.tool(name).map(|route| route.name.clone());
-        for (name, to) in [
-            ("get_issue", Some("get_issue")),
-            ("tracker.get_issue", Some("get_issue")),
-            ("pm_get_issue", Some("get_issue")),
-            ("jira_list_issues", Some("list_issues")),
-            ("my_jira_list_issues", None),
-            ("jira_nothing", None),
-            ("x_get_issue", None),
-            ("gateway.get_issue", None),
-            ("GET_ISSUE", None),
-            ("", None),
-        ] {
-            assert_eq!(leads(name).as_deref(), to, "{name}");
-        }
-    }
-
-    #[test]
-    fn two_providers_of_one_name_are_refused_and_both_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = TrackerConfig {
-            enabled: true,
-            workflow: std::collections::BTreeMap::new(),
-            sample_project: false,
-            people: Vec::new(),
-        };
-        let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-        let policy = Policy::new(&PolicyDefault::Allow.into());
-        let twice = [tracker.clone(), tracker];
-        let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
-        assert!(
-            matches!(&error, RouteError::Collision { first, second, .. } if first == "tracker" && second == "tracker")
-        );
-    }
-
-    #[test]
-    fn a_pattern_that_is_none_is_an_error_that_names_it() {
-        let routes = RoutesConfig { patterns: pairs(&[("(", "x")]), ..RoutesConfig::default() };
-        assert!(matches!(Aliases::new(&routes), Err(RouteError::Pattern { pattern, .. }) if pattern == "("));
-    }
-}
+mod tests;

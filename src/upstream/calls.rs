@@ -2,15 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde_json::value::RawValue;
+
 use super::{
     Caller, LinkError, LinkKind, Listener, Outgoing, Response,
     breaker::Pass,
+    catalog::AskError,
     clock::Clock,
     endpoint::{self, Endpoint, random_below},
     held::Held,
+    lease::Failed,
     places::NoPlace,
-    pool::{Key, Lease, Take},
-    server::{Phase, Upstream},
+    pool::Key,
+    server::Upstream,
     status::Ended,
 };
 use crate::protocol::{Era, ErrorKind, McpError, params::LoggingLevel};
@@ -27,14 +31,6 @@ pub enum Resend {
     Safe,
     /// Only what certainly never left the gateway: an approved change.
     Unsent,
-}
-
-/// Why one try came to nothing.
-enum Failed {
-    Link(LinkError),
-    TimedOut,
-    /// No link for this caller, now or in time.
-    NoLink(&'static str),
 }
 
 impl Upstream {
@@ -91,9 +87,16 @@ impl Upstream {
             (Ended::Refused, self.overloaded(message))
         })?;
         let clock = Clock::new(self.me.clone(), listener, timeout);
-        let mut again = 0;
+        let (mut again, mut tried) = (0, 0);
         loop {
-            let (at, endpoint, pass) = self.admit(caller).map_err(|error| (Ended::Refused, error))?;
+            let (at, endpoint, pass) = match self.admit(caller, tried) {
+                Ok(admitted) => admitted,
+                // What was approved is done or not done, and no text stands for it.
+                Err(error) => match self.fallback(&outgoing).filter(|_| resend == Resend::Safe) {
+                    Some(text) => return Ok(text),
+                    None => return Err((Ended::Refused, error)),
+                },
+            };
             let failed = match self.once(at, endpoint, caller, &outgoing, &clock).await {
                 Ok(response) => {
                     self.answered(pass, &response);
@@ -130,29 +133,32 @@ impl Upstream {
                 _ => jittered(PAUSE.saturating_mul(1 << again)).min(clock.left()),
             };
             again += 1;
+            tried |= 1 << (at % 64);
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
         }
     }
 
-    /// Chooses where to call, past endpoints whose circuit is open.
-    fn admit(&self, caller: &Caller) -> Result<(usize, &Endpoint, Pass<'_>), McpError> {
-        let mut wait = Duration::MAX;
-        let mut refused = 0_u64;
+    /// Chooses where to call, past endpoints whose circuit is open and, while there are others, those that this call has
+    /// `tried`.
+    fn admit(&self, caller: &Caller, tried: u64) -> Result<(usize, &Endpoint, Pass<'_>), McpError> {
         // What a client session has at a server stays where it is.
         let own = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
             let key = Key::Session(Arc::clone(session));
             self.endpoints.iter().position(|endpoint| endpoint.pool.has(&key))
         });
-        let mut next = own.or_else(|| endpoint::choose(&self.endpoints, |_| true));
-        while let Some((at, endpoint)) = next.and_then(|at| Some((at, self.endpoints.get(at)?))) {
+        let mut wait = Duration::MAX;
+        let (mut refused, mut next) = (0_u64, own);
+        loop {
+            let among = |without: u64| endpoint::choose(&self.endpoints, |at| without & (1 << (at % 64)) == 0);
+            let at = next.take().or_else(|| among(refused | tried)).or_else(|| among(refused));
+            let Some((at, endpoint)) = at.and_then(|at| Some((at, self.endpoints.get(at)?))) else { break };
             match endpoint.breaker.admit() {
                 Ok(pass) => return Ok((at, endpoint, pass)),
                 Err(left) => wait = wait.min(left),
             }
             refused |= 1 << (at % 64);
-            next = endpoint::choose(&self.endpoints, |at| refused & (1 << (at % 64)) == 0);
         }
         let seconds = wait.as_secs().saturating_add(1);
         Err(McpError::new(
@@ -162,6 +168,28 @@ impl Upstream {
         .with("upstream", self.config.name.as_str())
         .with("retryAfter", seconds)
         .with("outcome", "not_applied"))
+    }
+
+    /// What is answered while the circuit is open, if the configuration has something.
+    fn fallback(&self, outgoing: &Outgoing) -> Option<Response> {
+        let text = self.config.fallback_text.as_deref().filter(|_| &*outgoing.method == "tools/call")?;
+        let text = serde_json::Value::from(text);
+        let result = format!(r#"{{"resultType":"complete","content":[{{"type":"text","text":{text}}}]}}"#);
+        Some(Response::Result(RawValue::from_string(result).ok()?))
+    }
+
+    /// Before something that is sent once only: a session that has ended at the server is found out by a question that
+    /// does no harm, and opened anew.
+    pub(super) async fn prove(&self, caller: &Caller) {
+        let Ok((at, endpoint, _)) = self.admit(caller, 0) else { return };
+        if endpoint.kind() != LinkKind::Streams {
+            return;
+        }
+        let Ok(lease) = self.lease(at, endpoint, caller).await else { return };
+        if matches!(self.ask(&lease.held, "ping", "{}").await, Err(AskError::Link(LinkError::SessionGone))) {
+            lease.held.retire();
+        }
+        lease.give_back(false);
     }
 
     /// One try on one link.
@@ -205,105 +233,6 @@ impl Upstream {
         }
         lease.give_back(matches!(result, Err(Failed::TimedOut)));
         result
-    }
-
-    /// A link for this caller.
-    async fn lease<'a>(&'a self, at: usize, endpoint: &'a Endpoint, caller: &Caller) -> Result<Lease<'a>, Failed> {
-        if self.stop.is_cancelled() {
-            return Err(Failed::Link(LinkError::Unreachable("it was removed from the configuration".into())));
-        }
-        let era = match self.negotiated.load().as_ref() {
-            Some(negotiated) => negotiated.revision.era(),
-            None => {
-                self.reached().await?;
-                self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
-            }
-        };
-        let kind = endpoint.kind();
-        let key = Key::of(caller, kind, era, self.config.isolation);
-        if key == Key::Plain {
-            return self.plain(at, endpoint, caller).await;
-        }
-        let alone = kind == LinkKind::Shared && matches!(key, Key::Own(..));
-        self.pooled(at, endpoint, &key, caller, alone).await
-    }
-
-    /// The link that is everybody's. One endpoint's is looked after by the actor; those of its replicas are opened when
-    /// they are wanted.
-    async fn plain<'a>(&'a self, at: usize, endpoint: &'a Endpoint, caller: &Caller) -> Result<Lease<'a>, Failed> {
-        loop {
-            if let Some(held) = endpoint.plain() {
-                return Ok(Lease::plain(held));
-            }
-            if at != self.home() {
-                return self.pooled(at, endpoint, &Key::Plain, caller, false).await;
-            }
-            self.reached().await?;
-            if endpoint.plain().is_none() && at == self.home() {
-                // It ended just now, which the actor has yet to notice.
-                let mut phase = self.phase.subscribe();
-                if endpoint.plain().is_none() {
-                    let _ = tokio::time::timeout(Duration::from_secs(1), phase.changed()).await;
-                }
-            }
-        }
-    }
-
-    /// Waits while the server is being connected.
-    async fn reached(&self) -> Result<(), Failed> {
-        let mut phase = self.phase.subscribe();
-        loop {
-            let now = phase.borrow_and_update().clone();
-            match now {
-                Phase::Up => return Ok(()),
-                Phase::Down(error) => {
-                    // Somebody wants it: the next try need not wait for long.
-                    self.nudge.notify_one();
-                    return Err(Failed::Link(LinkError::Unreachable(error.to_string())));
-                }
-                Phase::Connecting => {}
-            }
-            if phase.changed().await.is_err() {
-                return Err(Failed::Link(LinkError::Unreachable("the gateway is shutting down".into())));
-            }
-        }
-    }
-
-    async fn pooled<'a>(
-        &'a self,
-        at: usize,
-        endpoint: &'a Endpoint,
-        key: &Key,
-        caller: &Caller,
-        alone: bool,
-    ) -> Result<Lease<'a>, Failed> {
-        let mut waiting = None;
-        loop {
-            let mut opening = match endpoint.pool.take(key, caller, alone) {
-                Take::Took(lease) => return Ok(lease),
-                Take::Wait(opening) => opening,
-                Take::Open { id, opened, opening } => {
-                    self.have_opened(at, key.clone(), caller.capabilities.clone(), id, opened);
-                    opening
-                }
-                Take::Full(changed) => {
-                    if waiting.is_none() {
-                        let place = self.places.queue().map_err(|_| {
-                            Failed::NoLink("too many calls wait for a connection of their own (max_queue)")
-                        })?;
-                        waiting = Some(place);
-                    }
-                    changed.await;
-                    continue;
-                }
-            };
-            let opened = opening.wait_for(Option::is_some).await.map(|result| result.clone());
-            match opened {
-                Ok(Some(Err(error))) => return Err(Failed::Link(unsent(error))),
-                Ok(_) => {}
-                Err(_) => return Err(Failed::Link(LinkError::Unreachable("the gateway is shutting down".into()))),
-            }
-        }
     }
 
     async fn tell_level(&self, held: &Held, level: LoggingLevel) {
@@ -363,14 +292,6 @@ impl Upstream {
         McpError::new(ErrorKind::Overloaded, message)
             .with("upstream", self.config.name.as_str())
             .with("outcome", "not_applied")
-    }
-}
-
-/// A link that could not be opened has sent nothing of the call.
-fn unsent(error: LinkError) -> LinkError {
-    match error {
-        LinkError::Unreachable(_) => error,
-        other => LinkError::Unreachable(other.to_string()),
     }
 }
 

@@ -56,6 +56,9 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
                 if upstream.stop.is_cancelled() {
                     break;
                 }
+                if matches!(error, LinkError::Protocol(_)) {
+                    era = None;
+                }
                 upstream.meters.restarted();
                 tracing::warn!(upstream = %upstream.config.name, %error, "the connection to it has ended");
                 if up.elapsed() >= GOOD {
@@ -191,15 +194,17 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>) -> LinkError {
     let over = CancellationToken::new();
     let _over = over.clone().drop_guard();
     actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(held), over));
+    let began = Instant::now();
     let mut look = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             () = held.ended() => return LinkError::Lost("its connection was closed".into()),
             () = upstream.stop.cancelled() => return LinkError::Lost("the gateway closes it".into()),
             () = upstream.doubt.notified() => {
-                // Where there is a connection, its end says that a server is away; a failing call does not.
-                if held.link.kind() == LinkKind::Stateless {
-                    return LinkError::Lost("calls to it fail".into());
+                // Not again and again, for whatever it dislikes.
+                if began.elapsed() >= GOOD {
+                    held.retire();
+                    return LinkError::Protocol("it speaks another revision now".into());
                 }
             }
             () = upstream.wake.notified() => {

@@ -94,7 +94,7 @@ impl Events {
     ///
     /// # Errors
     /// [`TooLong`]; nothing sensible comes after that.
-    pub fn next(&mut self) -> Result<Option<Event>, TooLong> {
+    pub fn take(&mut self) -> Result<Option<Event>, TooLong> {
         if !self.started && !self.skip_mark() {
             return Ok(None);
         }
@@ -180,7 +180,7 @@ mod tests {
         let mut found = Vec::new();
         for chunk in chunks {
             reader.push(chunk.as_bytes());
-            while let Some(event) = reader.next().unwrap() {
+            while let Some(event) = reader.take().unwrap() {
                 found.push((event.name, String::from_utf8(event.data).unwrap()));
             }
         }
@@ -210,7 +210,7 @@ mod tests {
             let mut found = Vec::new();
             for part in [&text.as_bytes()[..cut], &text.as_bytes()[cut..]] {
                 reader.push(part);
-                while let Some(event) = reader.next().unwrap() {
+                while let Some(event) = reader.take().unwrap() {
                     found.push((event.name, String::from_utf8(event.data).unwrap()));
                 }
             }
@@ -220,7 +220,7 @@ mod tests {
         let mut count = 0;
         for byte in text.as_bytes() {
             reader.push(&[*byte]);
-            while reader.next().unwrap().is_some() {
+            while reader.take().unwrap().is_some() {
                 count += 1;
             }
         }
@@ -235,10 +235,10 @@ mod tests {
         assert_eq!((reader.last_id(), reader.retry()), (Some("e2"), Some(500)));
         reader.restart();
         reader.push(b"data: x\n\n");
-        assert_eq!(reader.next().unwrap().unwrap().data, b"x");
+        assert_eq!(reader.take().unwrap().unwrap().data, b"x");
         assert_eq!((reader.last_id(), reader.retry()), (Some("e2"), Some(500)));
         reader.push(b"id: a\0b\nretry:\nretry: 99999999999999999999999\ndata\n\nid\n\n");
-        while reader.next().unwrap().is_some() {}
+        while reader.take().unwrap().is_some() {}
         assert_eq!((reader.last_id(), reader.retry()), (None, Some(500)));
     }
 
@@ -255,16 +255,16 @@ mod tests {
             let mut refused = false;
             for _ in 0..200 {
                 reader.push(b"0123456789");
-                refused |= reader.next().is_err();
+                refused |= reader.take().is_err();
             }
             assert!(refused, "{text}");
         }
         let mut reader = Events::new(1000);
         reader.push(format!("data: {}\n\n", "x".repeat(2000)).as_bytes());
-        assert_eq!(reader.next(), Err(TooLong));
+        assert_eq!(reader.take(), Err(TooLong));
         let mut reader = Events::new(1000);
         reader.push("data: x\n".repeat(2000).as_bytes());
-        assert_eq!(reader.next(), Err(TooLong));
+        assert_eq!(reader.take(), Err(TooLong));
     }
 
     proptest::proptest! {
@@ -275,7 +275,7 @@ mod tests {
                 let mut found = Vec::new();
                 for part in parts {
                     reader.push(part);
-                    while let Ok(Some(event)) = reader.next() {
+                    while let Ok(Some(event)) = reader.take() {
                         found.push(event);
                     }
                 }

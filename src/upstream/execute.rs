@@ -78,6 +78,7 @@ async fn call(
         log_level: None,
     };
     let ear = Arc::new(Ear { progress, asked: AtomicBool::new(false) });
+    upstream.prove(&caller).await;
     let response = upstream.send(&caller, outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
     outcome(response, ear.asked.load(Ordering::Relaxed))
 }

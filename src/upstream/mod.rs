@@ -26,13 +26,14 @@ mod execute;
 pub mod handshake;
 mod held;
 pub mod http;
+mod lease;
 pub mod link;
 pub mod names;
 mod offered;
 mod places;
 mod pool;
 mod preview;
-mod provider;
+pub(crate) mod provider;
 pub mod received;
 mod registry;
 pub mod server;
@@ -41,6 +42,8 @@ pub mod status;
 mod subscriptions;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 mod watched;
 pub mod ws;

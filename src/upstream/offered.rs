@@ -7,7 +7,6 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use super::{Catalog, Names, defs::DefinitionError};
 use crate::{
     config::UpstreamConfig,
-    protocol::param_headers::x_mcp_headers,
     providers::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef},
 };
 
@@ -35,8 +34,6 @@ impl Offered {
             if !filter.admits(own) {
                 return Ok(None);
             }
-            let fault = |reason: String| DefinitionError { what: "the tool", name: own.to_owned(), reason };
-            usable(&def).map_err(fault)?;
             Ok(Some((def.name.clone(), def)))
         });
         let prompts =
@@ -73,20 +70,6 @@ fn sound<R, T>(
         }
     }
     all
-}
-
-/// Whether the route table will take it: clients must not see a tool whose headers they cannot send
-/// (2026-07-28/server/tools, "x-mcp-header"), and nothing can be checked against a schema that is none.
-fn usable(def: &ToolDef) -> Result<(), String> {
-    x_mcp_headers(&def.input_schema)?;
-    jsonschema::options()
-        .with_draft(jsonschema::Draft::Draft202012)
-        .should_validate_formats(true)
-        .build(&def.input_schema)
-        .map(drop)
-        .map_err(|error| {
-            format!("its inputSchema cannot be used: {}", error.to_string().chars().take(200).collect::<String>())
-        })
 }
 
 /// `tools.allow` and `tools.deny`.
@@ -144,17 +127,16 @@ mod tests {
             &[
                 r#"{"name":"good","inputSchema":{"type":"object"}}"#,
                 r#"{"inputSchema":{"type":"object"}}"#,
-                r#"{"name":"bad","inputSchema":{"type":"object","properties":{"a":{"type":"nothing"}}}}"#,
+                r#"{"name":"bad","inputSchema":{"type":"array"}}"#,
                 r#"{"name":"good","inputSchema":{"type":"object"},"title":"again"}"#,
-                r#"{"name":"headed","inputSchema":{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}}"#,
                 "7",
                 r#"{"name":"last","inputSchema":{"type":"object"}}"#,
             ],
         );
         let names: Vec<_> = offered.tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["fs__good", "fs__last"]);
-        assert_eq!(offered.left_out.len(), 5, "{:?}", offered.left_out);
-        for (at, says) in [(1, "\"bad\""), (2, "fs__good"), (3, "\"headed\"")] {
+        assert_eq!(offered.left_out.len(), 4, "{:?}", offered.left_out);
+        for (at, says) in [(1, "\"bad\""), (2, "fs__good")] {
             assert!(offered.left_out[at].contains(says), "{:?}", offered.left_out);
         }
     }

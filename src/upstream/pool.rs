@@ -14,6 +14,8 @@ use tokio::{
 use super::{Caller, ClientCapabilities, LinkError, LinkKind, held::Held};
 use crate::{config::Isolation, protocol::Era};
 
+/// How long a new link waits for the caller that had it opened.
+const CLAIM: Duration = Duration::from_secs(5);
 /// A link that nobody uses is closed after so long.
 const IDLE: Duration = Duration::from_secs(120);
 
@@ -99,10 +101,18 @@ struct Entry {
     opening: Opening,
     users: usize,
     idle_since: Instant,
+    /// Just opened for a caller that has yet to take it.
+    claimed_until: Option<Instant>,
     /// The client session that used it last.
     session: Option<Arc<str>>,
     /// A call of that session was given up on it: what the server still asks for it would look like another's.
     tainted: bool,
+}
+
+impl Entry {
+    fn is_claimed(&self, now: Instant) -> bool {
+        self.claimed_until.is_some_and(|until| now < until)
+    }
 }
 
 /// What a caller gets.
@@ -126,15 +136,17 @@ impl Pool {
         Self { bounds: Bounds::of(kind), inner: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Takes a link, if there is one for this caller. `alone`: nobody else may use it at the same time.
-    pub fn take(&self, key: &Key, caller: &Caller, alone: bool) -> Take<'_> {
+    /// Takes a link, if there is one for this caller. `alone`: nobody else may use it at the same time. `mine`: the one
+    /// that it has had opened.
+    pub fn take(&self, key: &Key, caller: &Caller, alone: bool, mine: Option<u64>) -> Take<'_> {
         // From before the look, so that no change is missed.
         let changed = self.changed.notified();
         let mut inner = self.inner.lock();
         inner.sweep_dead(key);
         if let Some(entries) = inner.entries.get_mut(key) {
-            if let Some(entry) = choose(entries, caller, alone) {
+            if let Some(entry) = choose(entries, caller, alone, mine) {
                 entry.users += 1;
+                entry.claimed_until = None;
                 entry.session.clone_from(&caller.session);
                 if let Some(held) = entry.held.clone() {
                     return Take::Took(Lease { of: Some((self, key.clone(), entry.id)), alone, held });
@@ -160,6 +172,7 @@ impl Pool {
             opening: opening.clone(),
             users: 0,
             idle_since: Instant::now(),
+            claimed_until: None,
             session: caller.session.clone(),
             tainted: false,
         });
@@ -174,6 +187,7 @@ impl Pool {
                 match inner.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.id == id)) {
                     Some(entry) => {
                         entry.idle_since = Instant::now();
+                        entry.claimed_until = Some(entry.idle_since + CLAIM);
                         entry.held = Some(held);
                         Ok(())
                     }
@@ -246,10 +260,18 @@ impl Pool {
 }
 
 /// The link for this caller among those that are alike: rather one that its own session used last.
-fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool) -> Option<&'a mut Entry> {
+fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool, mine: Option<u64>) -> Option<&'a mut Entry> {
+    let now = Instant::now();
+    if let Some(at) =
+        entries.iter().position(|entry| Some(entry.id) == mine && entry.held.is_some() && entry.users == 0)
+    {
+        return entries.get_mut(at);
+    }
     let same = |entry: &Entry| entry.session.is_some() && entry.session == caller.session;
-    let fits =
-        |entry: &Entry| entry.held.is_some() && (!alone || (entry.users == 0 && (!entry.tainted || same(entry))));
+    let fits = |entry: &Entry| {
+        entry.held.is_some()
+            && (!alone || (entry.users == 0 && !entry.is_claimed(now) && (!entry.tainted || same(entry))))
+    };
     let at = entries.iter().position(|entry| fits(entry) && same(entry)).or_else(|| entries.iter().position(fits))?;
     entries.get_mut(at)
 }
@@ -293,12 +315,14 @@ impl Inner {
         if !own_full && self.total < bounds.per_server {
             return true;
         }
+        let now = Instant::now();
         let idle = self
             .entries
             .iter()
             .filter(|(key, _)| !matches!(key, Key::Session(_)))
             .flat_map(|(_, entries)| entries)
-            .filter(|entry| entry.users == 0 && entry.held.is_some() && (!own_full || entry.principal == *principal))
+            .filter(|entry| entry.users == 0 && entry.held.is_some() && !entry.is_claimed(now))
+            .filter(|entry| !own_full || entry.principal == *principal)
             .min_by_key(|entry| entry.idle_since)
             .map(|entry| entry.id);
         let Some(id) = idle else { return false };

@@ -146,4 +146,12 @@ impl Provider for UpstreamProvider {
     fn upstream(&self) -> Option<&Arc<Upstream>> {
         Some(&self.0)
     }
+
+    fn available(&self) -> Result<(), McpError> {
+        match self.0.phase() {
+            super::server::Phase::Up => Ok(()),
+            _ => Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
+                .with("provider", self.name())),
+        }
+    }
 }

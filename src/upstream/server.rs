@@ -66,7 +66,7 @@ pub struct Upstream {
     pub(super) wake: Notify,
     /// A call came while it is away.
     pub(super) nudge: Notify,
-    /// It does not behave as what it was found to be.
+    /// It says that it is not of the era that it was found to be.
     pub(super) doubt: Notify,
     /// The endpoint whose lists are shown.
     pub(super) home: AtomicUsize,

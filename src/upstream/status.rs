@@ -9,7 +9,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    LinkError,
+    LinkError, LinkKind,
+    catalog::What,
     server::{Phase, Upstream},
 };
 use crate::telemetry::metrics::{
@@ -172,7 +173,7 @@ impl Upstream {
                 UpstreamTarget::Url { urls, .. } if urls.first().is_some_and(|u| u.scheme().starts_with("ws")) => {
                     "websocket"
                 }
-                UpstreamTarget::Url { .. } if kind == Some(super::LinkKind::Shared) => "sse",
+                UpstreamTarget::Url { .. } if kind == Some(LinkKind::Shared) => "sse",
                 UpstreamTarget::Url { .. } => "streamable-http",
             },
             target: self.endpoints.first().map(|endpoint| endpoint.connector().describe()).unwrap_or_default(),
@@ -217,9 +218,9 @@ impl Upstream {
     pub(super) fn report_breaker(&self) {
         let state = self.breaker_state();
         crate::telemetry::metrics::breaker(&self.config.name, state);
-        // No connection tells that a server over stateless HTTP is away; the actor looks.
-        if state == Breaker::Open {
-            self.doubt.notify_one();
+        // No connection tells that a server over stateless HTTP is away: the actor finds out when it reads the lists.
+        if state == Breaker::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
+            self.stain(What::ALL);
         }
     }
 }

@@ -179,3 +179,8 @@ pub fn restock(upstream: &Upstream, catalog: Catalog) {
 pub fn watched(upstream: &Upstream) -> Vec<String> {
     upstream.watched.uris().into_iter().collect()
 }
+
+/// As if it was never reached.
+pub fn lose(upstream: &Upstream) {
+    upstream.negotiated.store(None);
+}

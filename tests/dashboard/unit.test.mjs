@@ -5,11 +5,13 @@ import { test } from 'node:test';
 import { differences } from '../../src/dashboard/assets/js/core/compare.js';
 import { Collection, matching } from '../../src/dashboard/assets/js/core/collection.js';
 import { Feed } from '../../src/dashboard/assets/js/core/feed.js';
+import { lineDiff } from '../../src/dashboard/assets/js/core/linediff.js';
 import { layout, sourceOf } from '../../src/dashboard/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/dashboard/assets/js/core/router.js';
 import { SseParser } from '../../src/dashboard/assets/js/core/sse.js';
 import { cut, visibleString } from '../../src/dashboard/assets/js/core/text.js';
 import { emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
+import { indented } from '../../src/dashboard/assets/js/ui/definition.js';
 import { boundary } from '../../src/dashboard/assets/js/ui/longtext.js';
 import { chain } from '../../src/dashboard/assets/js/views/audit.js';
 
@@ -186,4 +188,27 @@ test('filters want every word', () => {
   collection.apply(change(2, { summary: 'Update the runbook' }));
   assert.deepEqual(matching(collection.items, 'RUNBOOK old').map((c) => c.id), ['chg_1']);
   assert.equal(matching(collection.items, '').length, 2);
+});
+
+test('two definitions are compared line by line', () => {
+  const ops = (before, after) => lineDiff(before, after).map(({ op, text }) => `${{ equal: ' ', delete: '-', insert: '+' }[op]}${text}`);
+  assert.deepEqual(ops('a\nb\nc\nd', 'a\nx\nc\nd\ne'), [' a', '-b', '+x', ' c', ' d', '+e']);
+  assert.deepEqual(ops('same', 'same'), [' same']);
+  assert.deepEqual(ops('', 'a'), ['-', '+a']);
+  assert.deepEqual(ops('b\na', 'a\nb'), ['-b', ' a', '+b']);
+  // Whatever they are, both can be put together again.
+  const random = () => Array.from({ length: 40 }, () => 'abc'[Math.floor(Math.random() * 3)]).join('\n');
+  for (let n = 0; n < 50; n += 1) {
+    const [before, after] = [random(), random()];
+    const lines = lineDiff(before, after);
+    assert.equal(lines.filter((l) => l.op !== 'insert').map((l) => l.text).join('\n'), before);
+    assert.equal(lines.filter((l) => l.op !== 'delete').map((l) => l.text).join('\n'), after);
+  }
+  const large = (c) => Array.from({ length: 3000 }, (_, i) => `${c}${i}`).join('\n');
+  assert.equal(lineDiff(large('a'), large('b')).length, 6000);
+});
+
+test('a definition is laid out as it was written', () => {
+  const source = '{"name":"x","n":12345678901234567890123,"a":[1,{"b":"\\u202e"}],"e":{}}';
+  assert.equal(indented(source), '{\n  "name": "x",\n  "n": 12345678901234567890123,\n  "a": [\n    1,\n    {\n      "b": "\\u202e"\n    }\n  ],\n  "e": {}\n}');
 });

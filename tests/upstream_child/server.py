@@ -135,6 +135,10 @@ if "up" in FLAGS:
     send(method="notifications/up")
 for line in sys.stdin:
     handle(json.loads(line))
+if "tidy" in FLAGS:
+    # Longer than a SIGTERM that comes at once would let it.
+    time.sleep(0.5)
+    open("tidied", "w").close()
 if "stay" in FLAGS:
     while True:
         time.sleep(1000)

@@ -1,7 +1,6 @@
 //! Children for tests, what they sent, and which of their processes live.
 
-// Each test program uses its part of this.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "test code; each test program uses its part")]
 
 use std::{
     collections::BTreeMap,

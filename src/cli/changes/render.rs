@@ -131,6 +131,12 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
     }
     out.styled(Style::Dim, &one_line(&about))?;
     out.line("")?;
+    if let Some(why) = &change.review {
+        let mark = why.mark.as_deref().map_or(String::new(), |mark| format!("{}: ", one_line(mark)));
+        let style = if why.mark.is_some() { Style::Yellow } else { Style::Dim };
+        out.styled(style, &format!("{mark}reviewed because {}", one_line(&why.reason)))?;
+        out.line("")?;
+    }
     if let Some(fault) = &change.fault {
         out.styled(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
         out.line("")?;

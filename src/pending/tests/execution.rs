@@ -232,3 +232,56 @@ async fn what_does_not_end_by_the_deadline_has_an_unknown_outcome() {
     assert!(unknown.fault.as_ref().unwrap().message.contains("stopped while"));
     bench.end().await;
 }
+
+#[actix::test]
+async fn a_change_whose_server_is_away_waits_for_it_and_runs_exactly_what_was_approved() {
+    for unlisted in [false, true] {
+        let bench = Bench::with(|config| config.provider_grace = Duration::from_secs(3600)).await;
+        let away = |is: bool| {
+            let flag = if unlisted { &bench.fake.unlisted } else { &bench.fake.away };
+            flag.store(is, Ordering::SeqCst);
+        };
+        let bytes = r#"{ "target":"t",  "n":12345678901234567890123, "f":1.10, "e":"\u00e9" }"#;
+        let change = bench.propose(bytes).await;
+        // Nobody can tell now whether it is still what was shown: the decision is refused and nothing else happens.
+        away(true);
+        let refused = bench.decide(&change, Verdict::Approve).await.unwrap_err();
+        assert_eq!(refused.error.kind, ErrorKind::UpstreamUnavailable);
+        assert_eq!(bench.get(&change.id).await.state, ChangeState::Pending);
+        away(false);
+        // It goes away between the approval and the run.
+        bench.fake.gate.forget_permits(1_000_000);
+        let first = bench.propose(r#"{"target":"t"}"#).await;
+        bench.decide(&first, Verdict::Approve).await.unwrap();
+        bench.until(&first.id, ChangeState::Executing).await;
+        bench.decide(&change, Verdict::Approve).await.unwrap();
+        away(true);
+        bench.fake.gate.add_permits(10);
+        bench.until(&first.id, ChangeState::Applied).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits");
+        assert_eq!(bench.fake.calls(), 1);
+        away(false);
+        bench.until(&change.id, ChangeState::Applied).await;
+        let calls = bench.fake.calls.lock().unwrap().clone();
+        assert_eq!(calls[1..], [("update".to_owned(), bytes.to_owned())], "the exact bytes, once");
+        bench.end().await;
+    }
+}
+
+#[actix::test]
+async fn a_server_that_stays_away_leaves_an_approved_change_to_a_person() {
+    let bench = Bench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose(r#"{"target":"t"}"#).await;
+    let change = bench.propose(r#"{"target":"t"}"#).await;
+    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.until(&first.id, ChangeState::Executing).await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.fake.away.store(true, Ordering::SeqCst);
+    bench.fake.gate.add_permits(10);
+    let stale = bench.until(&change.id, ChangeState::Stale).await;
+    assert_eq!(stale.fault.as_ref().map(|fault| fault.code.as_str()), Some("UPSTREAM_UNAVAILABLE"));
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1, "nothing was sent");
+}

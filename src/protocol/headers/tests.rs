@@ -332,3 +332,21 @@ proptest! {
         prop_assert_eq!(ladder(&headers, &body), Ok(Method::ToolsCall));
     }
 }
+
+#[test]
+fn values_are_encoded_as_the_specification_shows() {
+    for (value, header) in [
+        ("us-west1", "us-west1"),
+        ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+        (" padded ", "=?base64?IHBhZGRlZCA=?="),
+        ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+        ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ("=?base64?literal", "=?base64?literal"),
+        ("a b\tc", "a b\tc"),
+        ("\tx", "=?base64?CXg=?="),
+        ("", ""),
+    ] {
+        assert_eq!(encoded(value), header);
+        assert_eq!(decoded(NAME, header.as_bytes()).unwrap(), value);
+    }
+}

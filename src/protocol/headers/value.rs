@@ -22,10 +22,9 @@ pub(in crate::protocol) fn plain(value: &[u8]) -> Option<&str> {
 pub fn encoded(value: &str) -> Cow<'_, str> {
     let bytes = value.as_bytes();
     let edge = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    let safe = bytes.iter().all(|b| matches!(b, b'\t' | b' '..=b'~'))
-        && !edge(bytes.first())
-        && !edge(bytes.last())
-        && !(value.starts_with("=?base64?") && value.ends_with("?="));
+    let plain = bytes.iter().all(|b| matches!(b, b'\t' | b' '..=b'~'));
+    let marked = value.starts_with("=?base64?") && value.ends_with("?=");
+    let safe = plain && !marked && !edge(bytes.first()) && !edge(bytes.last());
     if safe { Cow::Borrowed(value) } else { Cow::Owned(format!("=?base64?{}?=", STANDARD.encode(bytes))) }
 }
 

@@ -18,6 +18,11 @@ const TABLE: &[(&str, [bool; 5], bool)] = &[
     ("completion/complete",                      [true,  true,  true,  true,  true],  true),
     ("logging/setLevel",                         [true,  true,  true,  true,  false], true),
     ("subscriptions/listen",                     [false, false, false, false, true],  false),
+    ("tasks/get",                                [false, false, false, true,  true],  true),
+    ("tasks/update",                             [false, false, false, false, true],  true),
+    ("tasks/cancel",                             [false, false, false, true,  true],  true),
+    ("tasks/result",                             [false, false, false, true,  false], true),
+    ("tasks/list",                               [false, false, false, true,  false], true),
     ("health/check",                             [true,  true,  true,  true,  true],  false),
     ("info/server",                              [true,  true,  true,  true,  true],  false),
     ("metrics/get",                              [true,  true,  true,  true,  true],  false),
@@ -30,6 +35,8 @@ const TABLE: &[(&str, [bool; 5], bool)] = &[
     ("notifications/prompts/list_changed",       [true,  true,  true,  true,  true],  true),
     ("notifications/resources/list_changed",     [true,  true,  true,  true,  true],  true),
     ("notifications/resources/updated",          [true,  true,  true,  true,  true],  true),
+    ("notifications/tasks/status",               [false, false, false, true,  false], true),
+    ("notifications/tasks",                      [false, false, false, false, true],  false),
     ("notifications/subscriptions/acknowledged", [false, false, false, false, true],  false),
 ];
 

@@ -31,6 +31,9 @@ impl ProviderDirectory for OnlyTracker {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
     }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
 }
 
 struct Fixture {

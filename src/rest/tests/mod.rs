@@ -166,6 +166,9 @@ impl ProviderDirectory for OneProvider {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
     }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
 }
 
 /// Takes every new configuration and does nothing with it.
@@ -175,7 +178,7 @@ impl Applies for Unmoved {
     fn routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
         async { Ok(()) }.boxed()
     }
-    fn servers<'a>(&'a self, _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+    fn servers<'a>(&'a self, _: &'a [UpstreamConfig], _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
         async { Ok(()) }.boxed()
     }
     fn log_filter(&self, _: &str) -> Result<(), String> {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{CacheHint, Reply};
 use crate::{
+    bridge::tasks,
     gateway::Gateway,
     protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params, splice},
     reload::diff::default_name,
@@ -37,16 +38,24 @@ pub fn capabilities(revision: Revision) -> Value {
 }
 
 /// Extensions that take more than to be passed on: declaring one is for who serves it.
-const SERVED_HERE: &[&str] = &["io.modelcontextprotocol/tasks"];
+const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
 /// The gateway's capabilities as JSON text, with what it does not know and yet passes on: extensions and experimental
 /// capabilities that both the client and an upstream declare. Of several upstreams the first one's words count.
 fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
     let own = capabilities(revision).to_string();
     let mut members = Vec::new();
+    let with_tasks = revision >= Revision::V2025_11_25 && tasks::offered(table);
+    if with_tasks && revision == Revision::V2025_11_25 {
+        members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
+    }
     for kind in ["experimental", "extensions"] {
-        let Some(declared) = edit::member(client, kind) else { continue };
+        let declared = edit::member(client, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
+        // Said to everybody: a client declares it with each request on which it wants tasks.
+        if kind == "extensions" && with_tasks && revision == Revision::MODERN {
+            shared.push((tasks::ask::EXTENSION.to_owned(), "{}".to_owned()));
+        }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
             let offered = edit::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
             for theirs in edit::members(offered) {

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Reply;
 use crate::{
+    bridge::tasks::listen as tasks,
     gateway::Gateway,
     protocol::{
         ErrorKind, McpError, encode,
@@ -40,11 +41,13 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
     drop(table);
+    let tasks = tasks::honoured(exchange, &asked.task_ids)?;
     let filter = ListenFilter {
         tools_list_changed: asked.tools_list_changed,
         prompts_list_changed: asked.prompts_list_changed,
         resources_list_changed: asked.resources_list_changed,
         uris,
+        tasks: tasks.iter().map(|task| task.alias.clone()).collect(),
     };
     let related = exchange.related.clone();
     // A listener that does not read loses its stream: it learns of the loss when it opens another.
@@ -60,7 +63,8 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         })
     };
     let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) = gateway.router.send(Listen { id: request.id.clone(), filter, sink }).await.map_err(gone)?;
+    let (key, resources) =
+        gateway.router.send(Listen { id: request.id.clone(), filter, sink: sink.clone() }).await.map_err(gone)?;
     let _open = Open { gateway: gateway.clone(), key };
     // What the client does once it is acknowledged may already be what it wants to hear of.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
@@ -80,6 +84,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         }
         () = cancel.cancelled() => {}
         () = deaf.cancelled() => {}
+        () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
         revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))

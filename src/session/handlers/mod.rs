@@ -150,6 +150,9 @@ pub async fn handle(
         Method::PromptsGet => prompts::get(exchange, request, cancel).await,
         Method::Complete => prompts::complete(exchange, request, cancel).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
+            crate::bridge::tasks::handle(exchange, method, request).await
+        }
         Method::Listen => listen::listen(exchange, request, cancel).await,
         // Notifications with an id: not requests of any revision.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),

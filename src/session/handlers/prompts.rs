@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{CacheHint, Reply, page::page};
 use crate::{
     bridge::{self, request::Subject},
-    protocol::{ErrorKind, McpError, edit as raw, envelope::Request, params},
+    protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice},
     providers::CompletionRef,
     session::exchange::Exchange,
     upstream::Upstream,
@@ -24,6 +24,7 @@ const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"
 pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
+    table.refresh();
     let revision = exchange.revision();
     let json = page(
         "prompts",
@@ -121,13 +122,13 @@ async fn complete_upstream(
     // capability is younger than the method.
     let knows = upstream.negotiated().is_none_or(|negotiated| {
         !negotiated.revision.rules().completions_capability
-            || raw::member(negotiated.capabilities.get(), "completions").is_some()
+            || edit::member(negotiated.capabilities.get(), "completions").is_some()
     });
     if !knows {
         return Ok(Reply::new(NOTHING.into()));
     }
     let own = request.params.map(|params| upstream.names.own_params(params));
-    let reference = own.as_ref().and_then(|params| raw::member(params.get(), "ref")).unwrap_or("{}");
+    let reference = own.as_ref().and_then(|params| edit::member(params.get(), "ref")).unwrap_or("{}");
     let call = bridge::Call {
         exchange,
         upstream,
@@ -137,10 +138,53 @@ async fn complete_upstream(
         params: request.params,
         headers: &[],
     };
-    bridge::call(call).await
+    let mut reply = bridge::call(call).await?;
+    if let Some(cut) = cut_values(&reply.json) {
+        reply.json = cut;
+    }
+    Ok(reply)
+}
+
+/// The result with no more values than clients must take; `None` where there are no more.
+fn cut_values(result: &str) -> Option<String> {
+    let completion = edit::member(result, "completion")?;
+    let values = edit::member(completion, "values")?;
+    let kept = elements(values);
+    if kept.len() <= MAX_VALUES {
+        return None;
+    }
+    let values = format!("[{}]", kept[..MAX_VALUES].join(","));
+    let completion = splice::set_members(completion, &[("values", &values), ("hasMore", "true")]);
+    Some(splice::set_members(result, &[("completion", &completion)]))
+}
+
+fn elements(array: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    Scan::new(array).array(|scan| all.extend(array.get(scan.skip())));
+    all
 }
 
 fn not_found(name: &str) -> McpError {
     let name: String = name.chars().take(128).collect();
     McpError::new(ErrorKind::PromptNotFound, format!("Unknown prompt: {name}")).with("prompt", name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_values_than_clients_take_are_cut_and_the_rest_stays_as_it_is() {
+        let result = |n: usize, more: &str| {
+            let values: Vec<_> = (0..n).map(|n| format!(r#""v{n},]""#)).collect();
+            let values = format!("[{}]", values.join(","));
+            format!(r#"{{"x":1.0,"completion":{{ "values":{values},"total":1e3{more}}}}}"#)
+        };
+        assert_eq!(cut_values(&result(100, "")), None);
+        assert_eq!(cut_values(&result(101, "")), Some(result(100, r#","hasMore":true"#)));
+        assert_eq!(cut_values(&result(500, r#","hasMore":false"#)), Some(result(100, r#","hasMore":true"#)));
+        for odd in ["{}", r#"{"completion":5}"#, r#"{"completion":{"values":5}}"#] {
+            assert_eq!(cut_values(odd), None);
+        }
+    }
 }

@@ -25,6 +25,7 @@ pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load_full();
     let revision = exchange.revision();
+    table.refresh();
     let context = exchange.call_context(cancel.clone(), None);
     let mut items: Vec<Item<'_>> = Vec::new();
     let mut known = table.resources().iter().peekable();
@@ -66,6 +67,7 @@ pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
     let revision = exchange.revision();
+    table.refresh();
     let cursor = params.cursor.as_deref();
     let json =
         page("resourceTemplates", table.templates(), |route| route.listed(revision), cursor, table.versions.resources)?;

@@ -30,6 +30,7 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load();
     let revision = exchange.revision();
+    table.refresh();
     let principal = &exchange.identity.principal;
     let tools: Vec<_> = table.tools().iter().filter(|route| route.visible_to(principal)).collect();
     let json = page("tools", &tools, |route| route.listed(revision), params.cursor.as_deref(), table.versions.tools)?;

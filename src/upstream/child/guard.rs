@@ -41,6 +41,11 @@ pub const SUBCOMMAND: &str = "__guard";
 /// What the gateway adds to the guard's environment: its allocator would else begin with two huge pages, 4 MiB where
 /// 2 MiB are plenty. The spelling tells it from a server's own setting of that name, which is passed on.
 pub(super) const LEAN: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "00");
+/// The gateway's order to end the server now. Without it, the end of the socket means that the gateway is gone.
+pub(super) const ORDER: &[u8] = b"end\n";
+/// What a server whose gateway is gone has to leave by itself, since its stdin has ended with it
+/// (2025-11-25/basic/lifecycle#stdio).
+const LEAVE: Duration = Duration::from_secs(2);
 /// From SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// Between rounds of SIGKILL: what is left then was forked meanwhile.
@@ -186,18 +191,18 @@ impl Control {
         let _ = (&self.told).write_all(report.line().as_bytes());
     }
 
-    /// Ends when the gateway has closed its side or is gone.
-    async fn closed(&self) {
+    /// Waits for the gateway's order, or for its end: whether it was an order.
+    async fn ordered(&self) -> bool {
         let mut buffer = [0_u8; 64];
         loop {
             if self.heard.readable().await.is_err() {
-                return;
+                return false;
             }
             match self.heard.try_read(&mut buffer) {
-                Ok(0) => return,
-                Ok(_) => {}
+                Ok(0) => return false,
+                Ok(_) => return true,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
     }
@@ -227,6 +232,7 @@ impl Signals {
 /// How far the end has come.
 enum Phase {
     Running,
+    Leaving { until: Instant },
     Terminating { until: Instant },
     Killing { next: Instant, pause: Duration, left: HashSet<(Pid, u64)> },
 }
@@ -238,13 +244,14 @@ async fn watch(server: Pid, control: &Control, mut signals: Signals) {
         match reap(server, control) {
             Reaped::NothingLeft => return,
             // What a server leaves behind would hold its pipes, its files and its port.
-            Reaped::Server if matches!(phase, Phase::Running) => phase = terminate(server),
+            Reaped::Server if matches!(phase, Phase::Running | Phase::Leaving { .. }) => phase = terminate(server),
             Reaped::Server | Reaped::Others => {}
         }
         let running = matches!(phase, Phase::Running);
+        let alive = matches!(phase, Phase::Running | Phase::Leaving { .. });
         let deadline = match phase {
             Phase::Running => None,
-            Phase::Terminating { until } => Some(until),
+            Phase::Leaving { until } | Phase::Terminating { until } => Some(until),
             Phase::Killing { next, .. } => Some(next),
         };
         let timer = async {
@@ -255,13 +262,19 @@ async fn watch(server: Pid, control: &Control, mut signals: Signals) {
         };
         tokio::select! {
             _ = signals.child.recv() => {}
-            () = control.closed(), if running => phase = terminate(server),
+            ordered = control.ordered(), if running => phase = match ordered {
+                true => terminate(server),
+                false => Phase::Leaving { until: Instant::now() + LEAVE },
+            },
             // A service manager signals every process of the service: the guard then does its work, not more and not less.
-            _ = signals.terminate.recv(), if running => phase = terminate(server),
-            _ = signals.interrupt.recv(), if running => phase = terminate(server),
-            _ = signals.hangup.recv(), if running => phase = terminate(server),
-            _ = signals.quit.recv(), if running => phase = terminate(server),
-            () = timer => phase = kill(server, &phase),
+            _ = signals.terminate.recv(), if alive => phase = terminate(server),
+            _ = signals.interrupt.recv(), if alive => phase = terminate(server),
+            _ = signals.hangup.recv(), if alive => phase = terminate(server),
+            _ = signals.quit.recv(), if alive => phase = terminate(server),
+            () = timer => phase = match phase {
+                Phase::Leaving { .. } => terminate(server),
+                _ => kill(server, &phase),
+            },
         }
     }
 }

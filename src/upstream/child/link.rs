@@ -164,9 +164,9 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
     }
     let how = describe(report.as_ref());
     if stop.is_cancelled() {
-        tracing::debug!(target: "countersign::upstream", server = %log.server(), "it has ended: {how}");
+        tracing::debug!(target: "countersign::upstream", upstream = %log.server(), "it has ended: {how}");
     } else {
-        tracing::warn!(target: "countersign::upstream", server = %log.server(), "it ended unasked: {how}");
+        tracing::warn!(target: "countersign::upstream", upstream = %log.server(), "it has ended unasked: {how}");
     }
     mux.end(LinkError::Lost(how));
     writing.abort();

@@ -80,7 +80,7 @@ impl ServerLog {
         let (pass, silenced) = throttle.pass(Instant::now());
         self.silenced(silenced);
         if pass {
-            tracing::info!(target: "countersign::upstream", server = %self.server, "{}", self.legible(line));
+            tracing::info!(target: "countersign::upstream", upstream = %self.server, "{}", self.legible(line));
         }
     }
 
@@ -90,13 +90,13 @@ impl ServerLog {
         self.silenced(silenced);
         if pass {
             let line = self.legible(&line[..line.len().min(READ)]);
-            tracing::warn!(target: "countersign::upstream", server = %self.server, %why, "a line on its stdout is skipped: {line}");
+            tracing::warn!(target: "countersign::upstream", upstream = %self.server, %why, "a line on its stdout is skipped: {line}");
         }
     }
 
     fn silenced(&self, lines: u64) {
         if lines > 0 {
-            tracing::warn!(target: "countersign::upstream", server = %self.server, lines, "it writes too much: lines were left out");
+            tracing::warn!(target: "countersign::upstream", upstream = %self.server, lines, "it writes too much: lines were left out");
         }
     }
 }

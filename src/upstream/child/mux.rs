@@ -3,6 +3,8 @@
 //! The rules are those of [`crate::upstream::LinkKind::Shared`]. Nothing here reads, writes or waits, so nothing that a
 //! server sends can stop it; everything that a server can make grow is bounded.
 
+mod wire;
+
 use std::{
     borrow::Cow,
     collections::HashMap,
@@ -12,13 +14,13 @@ use std::{
     },
 };
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use self::wire::{Hints, error_of, integer, notification, own_id, refused, reply, unsent};
 use super::queue::{Queue, Refused};
 use crate::{
     protocol::{
@@ -172,6 +174,8 @@ impl Mux {
     /// # Errors
     /// Why it is no message. Other requests are not harmed; one that it answers has failed.
     pub(super) fn receive(self: &Arc<Self>, line: &[u8]) -> Result<(), Cow<'static, str>> {
+        // Some write it at the start of their output (RFC 8259, section 8.1, lets readers ignore it).
+        let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
         match envelope::parse(line, &Limits { max_batch: MAX_BATCH, ..Limits::default() }) {
             Ok(Incoming::Single(message)) => self.take(message),
             Ok(Incoming::Batch(messages)) => {
@@ -371,81 +375,6 @@ impl Drop for Cancel<'_> {
     fn drop(&mut self) {
         self.mux.cancel(self.id, self.tell);
     }
-}
-
-/// What attribution goes by.
-#[derive(Default, Deserialize)]
-struct Hints<'a> {
-    #[serde(borrow, rename = "progressToken", default)]
-    progress_token: Option<&'a RawValue>,
-    #[serde(borrow, rename = "requestId", default)]
-    request_id: Option<&'a RawValue>,
-    #[serde(borrow, rename = "_meta", default)]
-    meta: Option<MetaHints<'a>>,
-}
-
-#[derive(Deserialize)]
-struct MetaHints<'a> {
-    #[serde(borrow, rename = "io.modelcontextprotocol/subscriptionId", default)]
-    subscription_id: Option<&'a RawValue>,
-}
-
-/// Ids of ours are integers. Servers that give them back as strings are understood by the official SDKs, too.
-fn integer(raw: &RawValue) -> Option<u64> {
-    RequestId::from_json(raw.get()).as_ref().and_then(own_id)
-}
-
-fn own_id(id: &RequestId) -> Option<u64> {
-    let text = id.as_json();
-    text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).parse().ok()
-}
-
-fn error_of(raw: &RawValue) -> Result<RpcError, LinkError> {
-    #[derive(Deserialize)]
-    struct Error {
-        code: i64,
-        #[serde(default)]
-        message: String,
-        data: Option<Box<RawValue>>,
-    }
-    let Error { code, message, data } = serde_json::from_str(raw.get())
-        .map_err(|error| LinkError::Protocol(format!("its error is none of JSON-RPC's: {error}")))?;
-    Ok(RpcError { code, message, data, status: None })
-}
-
-fn unsent(end: &LinkError) -> LinkError {
-    LinkError::Unreachable(match end {
-        LinkError::Unreachable(why) | LinkError::Lost(why) => why.clone(),
-        other => other.to_string(),
-    })
-}
-
-fn refused(refused: Refused) -> LinkError {
-    LinkError::Unreachable(match refused {
-        Refused::Full => "it reads nothing of what is sent to it".to_owned(),
-        Refused::Closed => "it is being ended".to_owned(),
-    })
-}
-
-fn notification(method: &str, params: Option<&str>) -> Bytes {
-    let method = serde_json::Value::from(method);
-    match params {
-        Some(params) => format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#),
-        None => format!(r#"{{"jsonrpc":"2.0","method":{method}}}"#),
-    }
-    .into()
-}
-
-fn reply(id: &RequestId, answer: Result<&str, &RpcError>) -> Bytes {
-    match answer {
-        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
-        Err(RpcError { code, message, data, .. }) => {
-            let message = serde_json::Value::from(message.as_str());
-            let data = data.as_ref().map(|data| format!(r#","data":{data}"#)).unwrap_or_default();
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":{message}{data}}}}}"#)
-        }
-    }
-    .into()
 }
 
 #[cfg(test)]

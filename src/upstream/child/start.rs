@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use super::{
-    guard::{LEAN, Report, SUBCOMMAND},
+    guard::{LEAN, ORDER, Report, SUBCOMMAND},
     processes,
 };
 use crate::upstream::LinkError;
@@ -53,7 +53,7 @@ pub(super) struct Spec<'a> {
     pub(super) cwd: &'a Path,
 }
 
-/// A server that runs. Dropping it all ends it (SIGTERM first, SIGKILL after the guard's grace).
+/// A server that runs. Dropping it all ends it (its stdin ends; after a while SIGTERM, after another SIGKILL).
 pub(super) struct Started {
     pub(super) stdin: pipe::Sender,
     pub(super) stdout: pipe::Receiver,
@@ -139,7 +139,7 @@ fn prepare() -> std::io::Result<(Ours, Theirs)> {
 /// The gateway's side of the guard.
 pub(super) struct Guard {
     reports: Lines<BufReader<OwnedReadHalf>>,
-    /// Closing it is the order to end the server.
+    /// For the order to end the server. Closed without one, it says that the gateway is gone.
     order: Option<OwnedWriteHalf>,
     process: process::Child,
     server: Option<(Pid, u64)>,
@@ -168,7 +168,10 @@ impl Guard {
 
     /// Orders the end: SIGTERM to everything that the server started, SIGKILL to what is left after two seconds.
     pub(super) fn terminate(&mut self) {
-        self.order = None;
+        if let Some(order) = self.order.take() {
+            // Where it does not get through, the end of the socket says the same, only later.
+            let _ = order.try_write(ORDER);
+        }
     }
 
     /// Waits until nothing is left of the server, and takes leave of the guard.

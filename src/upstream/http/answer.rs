@@ -155,7 +155,7 @@ impl HttpLink {
                     None => break LinkError::Lost("its stream ended before the answer".to_owned()),
                 };
                 events.push(&chunk);
-                while let Some(event) = events.next().map_err(too_long)? {
+                while let Some(event) = events.take().map_err(too_long)? {
                     idle = 0;
                     if let Some(answer) = self.event(&event, mode, id, listener)? {
                         let more = events.has_input();

@@ -114,7 +114,7 @@ async fn read(shared: &Shared, queue: &Queue, mut response: ClientResponse, even
     while let Some(Ok(chunk)) = response.next().await {
         events.push(&chunk);
         loop {
-            let event = match events.next() {
+            let event = match events.take() {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(_) => {

@@ -103,7 +103,7 @@ async fn open(place: &Place) -> Result<(ClientResponse, Events, Uri), LinkError>
     }
     let mut events = Events::new(MAX_MESSAGE);
     loop {
-        while let Some(event) = events.next().map_err(too_long)? {
+        while let Some(event) = events.take().map_err(too_long)? {
             if event.name == "endpoint" {
                 let endpoint = endpoint(&uri, &event.data)?;
                 return Ok((response, events, endpoint));
@@ -149,7 +149,7 @@ async fn read(attribution: Arc<Attribution>, mut response: ClientResponse, mut e
     let reading = async {
         loop {
             loop {
-                match events.next() {
+                match events.take() {
                     Ok(Some(event)) if event.is_message() => attribution.received(&event.data),
                     Ok(Some(_)) => {}
                     Ok(None) => break,

@@ -1,6 +1,6 @@
 use std::{future::Future, pin::Pin, task::Poll};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_util::poll;
 use serde_json::{Value, json};
 
@@ -121,7 +121,7 @@ async fn garbage_answers_nobody() {
         r#"{"jsonrpc":"2.0","id":1,"result":{"#,
         "null",
         "[]",
-        "\u{feff}{}",
+        "{}\u{feff}",
         r#"{"jsonrpc":"2.0","id":null,"result":{}}"#,
         r#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
         r#"{"jsonrpc":"2.0","id":2,"result":{}}"#,
@@ -148,6 +148,9 @@ async fn batches_and_ids_that_became_strings_are_understood() {
     let case = Case::new();
     let (one, heard) = case.send(1, "a").await;
     let (two, _) = case.send(2, "b").await;
+    let (three, _) = case.send(3, "c").await;
+    case.mux.receive("\u{feff}{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":3}".as_bytes()).unwrap();
+    assert_eq!(result(three.await), "3");
     case.mux
         .receive(
             br#"[{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"1","progress":1}},

@@ -1,0 +1,92 @@
+//! `tasks/get`, `tasks/update` and `tasks/cancel` of stateless clients (ext-tasks).
+
+use std::sync::Arc;
+
+use super::{
+    ask::About,
+    shape::{self, Status},
+    table::{Mode, Task},
+};
+use crate::{
+    protocol::{
+        ErrorKind, McpError,
+        edit::{Op, edit, member},
+        envelope::Request,
+    },
+    session::{Exchange, handlers::Reply},
+};
+
+/// `tasks/get`
+///
+/// # Errors
+/// `UPSTREAM_UNAVAILABLE`, and what the upstream answers.
+pub async fn get(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params = request.params.map_or("{}", |params| params.get());
+    Ok(Reply::new(describe(&About::new(exchange, task)?, params).await?))
+}
+
+/// The task as it is now, without what every result has.
+///
+/// # Errors
+/// As [`get`].
+pub async fn describe(about: &About<'_>, params: &str) -> Result<String, McpError> {
+    let alias = &about.task.alias;
+    if let Mode::Augmented(augmented) = &about.task.mode {
+        return Ok(augmented.describe(alias, |result| about.dressed(result).unwrap_or_else(|_| result.to_owned())));
+    }
+    let task = about.ask_or_fail("tasks/get", params).await?;
+    if Status::of(task.get()).is_none() {
+        return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"));
+    }
+    let result = match member(task.get(), "result") {
+        Some(result) => Some(about.dressed(result)?),
+        None => None,
+    };
+    let mut edits = vec![("resultType", Op::Drop)];
+    if let Some(result) = &result {
+        edits.push(("result", Op::Set(result)));
+    }
+    Ok(edit(&shape::renamed(task.get(), alias), &edits))
+}
+
+/// `tasks/update`: acknowledged at once, taken when it can be.
+///
+/// # Errors
+/// As [`get`].
+pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params = request.params.map_or("{}", |params| params.get());
+    let responses = member(params, "inputResponses").filter(|responses| responses.starts_with('{'));
+    let Some(responses) = responses else {
+        return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
+            .with("member", "params.inputResponses"));
+    };
+    if let Mode::Augmented(augmented) = &task.mode {
+        augmented.update(responses);
+    } else {
+        About::new(exchange, task)?.ask_or_fail("tasks/update", params).await?;
+    }
+    Ok(Reply::new("{}".into()))
+}
+
+/// `tasks/cancel`: always acknowledged, and done if it can be.
+///
+/// # Errors
+/// As [`get`].
+pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params = request.params.map_or("{}", |params| params.get());
+    let about = About::new(exchange, task)?;
+    match &about.task.mode {
+        Mode::Augmented(augmented) => {
+            // A task that has ended is refused there, and acknowledged here.
+            if let Err(error) = about.ask("tasks/cancel", params).await? {
+                tracing::debug!(code = error.code, "the upstream does not cancel a task");
+            } else {
+                augmented.cancel();
+            }
+        }
+        _ => {
+            about.ask_or_fail("tasks/cancel", params).await?;
+        }
+    }
+    Ok(Reply::new("{}".into()))
+}

@@ -1,0 +1,134 @@
+//! Finds a caller a link: the one that all share, or one of its own.
+
+use std::time::Duration;
+
+use super::{
+    Caller, LinkError, LinkKind,
+    endpoint::Endpoint,
+    pool::{Key, Lease, Take},
+    server::{Phase, Upstream},
+};
+use crate::protocol::Era;
+
+/// Why one try came to nothing.
+pub(super) enum Failed {
+    Link(LinkError),
+    TimedOut,
+    /// No link for this caller, now or in time.
+    NoLink(&'static str),
+}
+
+impl Upstream {
+    /// A link for this caller.
+    pub(super) async fn lease<'a>(
+        &'a self,
+        at: usize,
+        endpoint: &'a Endpoint,
+        caller: &Caller,
+    ) -> Result<Lease<'a>, Failed> {
+        if self.stop.is_cancelled() {
+            return Err(Failed::Link(LinkError::Unreachable("it was removed from the configuration".into())));
+        }
+        let era = match self.negotiated.load().as_ref() {
+            Some(negotiated) => negotiated.revision.era(),
+            None => {
+                self.reached().await?;
+                self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era())
+            }
+        };
+        let kind = endpoint.kind();
+        let key = Key::of(caller, kind, era, self.config.isolation);
+        if key == Key::Plain {
+            return self.plain(at, endpoint, caller).await;
+        }
+        let alone = kind == LinkKind::Shared && matches!(key, Key::Own(..));
+        self.pooled(at, endpoint, &key, caller, alone).await
+    }
+
+    /// The link that is everybody's. One endpoint's is looked after by the actor; those of its replicas are opened when
+    /// they are wanted.
+    async fn plain<'a>(&'a self, at: usize, endpoint: &'a Endpoint, caller: &Caller) -> Result<Lease<'a>, Failed> {
+        loop {
+            if let Some(held) = endpoint.plain() {
+                return Ok(Lease::plain(held));
+            }
+            if at != self.home() {
+                return self.pooled(at, endpoint, &Key::Plain, caller, false).await;
+            }
+            self.reached().await?;
+            if endpoint.plain().is_none() && at == self.home() {
+                // It ended just now, which the actor has yet to notice.
+                let mut phase = self.phase.subscribe();
+                if endpoint.plain().is_none() {
+                    let _ = tokio::time::timeout(Duration::from_secs(1), phase.changed()).await;
+                }
+            }
+        }
+    }
+
+    /// Waits while the server is being connected.
+    async fn reached(&self) -> Result<(), Failed> {
+        let mut phase = self.phase.subscribe();
+        loop {
+            let now = phase.borrow_and_update().clone();
+            match now {
+                Phase::Up => return Ok(()),
+                Phase::Down(error) => {
+                    // Somebody wants it: the next try need not wait for long.
+                    self.nudge.notify_one();
+                    return Err(Failed::Link(LinkError::Unreachable(error.to_string())));
+                }
+                Phase::Connecting => {}
+            }
+            if phase.changed().await.is_err() {
+                return Err(Failed::Link(LinkError::Unreachable("the gateway is shutting down".into())));
+            }
+        }
+    }
+
+    async fn pooled<'a>(
+        &'a self,
+        at: usize,
+        endpoint: &'a Endpoint,
+        key: &Key,
+        caller: &Caller,
+        alone: bool,
+    ) -> Result<Lease<'a>, Failed> {
+        let (mut waiting, mut mine) = (None, None);
+        loop {
+            let mut opening = match endpoint.pool.take(key, caller, alone, mine) {
+                Take::Took(lease) => return Ok(lease),
+                Take::Wait(opening) => opening,
+                Take::Open { id, opened, opening } => {
+                    mine = Some(id);
+                    self.have_opened(at, key.clone(), caller.capabilities.clone(), id, opened);
+                    opening
+                }
+                Take::Full(changed) => {
+                    if waiting.is_none() {
+                        let place = self.places.queue().map_err(|_| {
+                            Failed::NoLink("too many calls wait for a connection of their own (max_queue)")
+                        })?;
+                        waiting = Some(place);
+                    }
+                    changed.await;
+                    continue;
+                }
+            };
+            let opened = opening.wait_for(Option::is_some).await.map(|result| result.clone());
+            match opened {
+                Ok(Some(Err(error))) => return Err(Failed::Link(unsent(error))),
+                Ok(_) => {}
+                Err(_) => return Err(Failed::Link(LinkError::Unreachable("the gateway is shutting down".into()))),
+            }
+        }
+    }
+}
+
+/// A link that could not be opened has sent nothing of the call.
+fn unsent(error: LinkError) -> LinkError {
+    match error {
+        LinkError::Unreachable(_) => error,
+        other => LinkError::Unreachable(other.to_string()),
+    }
+}

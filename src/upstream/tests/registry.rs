@@ -1,0 +1,84 @@
+//! Starting, replacing and ending as the configuration says.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use super::{super::Upstreams, *};
+
+/// A server for each name, one after another as it is configured anew.
+type Servers = Arc<Mutex<HashMap<String, Vec<Arc<Fake>>>>>;
+
+fn upstreams() -> (Upstreams, Servers) {
+    let servers = Servers::default();
+    let known = Arc::clone(&servers);
+    let connectors = Box::new(move |config: &Arc<UpstreamConfig>| {
+        let fake = legacy();
+        known.lock().unwrap().entry(config.name.clone()).or_default().push(Arc::clone(&fake));
+        vec![fake as Arc<dyn Connector>]
+    });
+    (Upstreams::with(connectors), servers)
+}
+
+fn names(providers: &[Arc<dyn crate::providers::Provider>]) -> Vec<String> {
+    providers.iter().map(|provider| provider.name().to_owned()).collect()
+}
+
+async fn settle(upstreams: &Upstreams) {
+    upstreams.settled(Duration::from_secs(10)).await;
+}
+
+/// Waits for what another thread does.
+async fn until(what: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if what() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never happened");
+}
+
+#[actix::test]
+async fn what_is_the_same_lives_on_and_the_rest_comes_and_goes() {
+    let (upstreams, servers) = upstreams();
+    let providers = upstreams.apply(&[config("b"), config("a"), config("c")]);
+    assert_eq!(names(&providers), ["b", "a", "c"], "in the order of the configuration");
+    settle(&upstreams).await;
+    let tools = |upstreams: &Upstreams, name: &str| upstreams.get(name).unwrap().status().tools;
+    assert_eq!(tools(&upstreams, "a"), 1);
+    let before = upstreams.get("a").unwrap();
+
+    let changed = UpstreamConfig { max_in_flight: 7, ..config("b") };
+    let providers = upstreams.apply(&[config("a"), changed, config("d")]);
+    assert_eq!(names(&providers), ["a", "b", "d"]);
+    assert!(Arc::ptr_eq(&before, &upstreams.get("a").unwrap()));
+    // Only its settings are others: it offers what it did.
+    assert_eq!(tools(&upstreams, "b"), 1);
+    assert!(upstreams.get("c").is_none());
+    settle(&upstreams).await;
+
+    let servers = Arc::clone(&servers);
+    let open = |name: &str, at: usize| servers.lock().unwrap()[name][at].open().len();
+    until(|| open("b", 0) == 0 && open("c", 0) == 0).await;
+    assert_eq!((open("a", 0), open("b", 1), open("d", 0)), (1, 1, 1));
+    upstreams.stop().await;
+    until(|| open("a", 0) + open("b", 1) + open("d", 0) == 0).await;
+}
+
+#[actix::test]
+async fn required_ones_that_are_away_are_named() {
+    let (upstreams, servers) = upstreams();
+    let required = |name: &str| UpstreamConfig { required: true, ..config(name) };
+    upstreams.apply(&[required("a"), config("b")]);
+    settle(&upstreams).await;
+    assert!(upstreams.missing().is_empty());
+    for server in ["a", "b"] {
+        let fake = Arc::clone(&servers.lock().unwrap()[server][0]);
+        fake.set_down(true);
+        fake.open()[0].closed.cancel();
+    }
+    until(|| upstreams.missing() == ["a"]).await;
+    upstreams.stop().await;
+}

@@ -1,0 +1,63 @@
+"""A handshake-era server over stdio. It notes the arguments of each call, as they came, in the file that it is given,
+and describes its tools as the second file says."""
+import json
+import sys
+
+LEDGER, WORDS = sys.argv[1], sys.argv[2]
+
+
+def send(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def tools():
+    with open(WORDS, encoding="utf-8") as file:
+        words = file.read()
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, "additionalProperties": True}
+    listed = [
+        {"name": "read", "description": words, "inputSchema": schema, "annotations": {"readOnlyHint": True}},
+        {"name": "write", "description": "Writes", "inputSchema": schema},
+        {"name": "secret", "description": "Not for agents", "inputSchema": schema},
+    ]
+    if "more" in words:
+        listed.append({"name": "more", "description": "New", "inputSchema": schema})
+    return listed
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    method, id = message.get("method"), message.get("id")
+    if method == "initialize":
+        version = message["params"]["protocolVersion"]
+        info = {"name": "fixture", "version": "1"}
+        send({"id": id, "result": {"protocolVersion": version if version < "2026" else "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}})
+    elif method == "ping":
+        send({"id": id, "result": {}})
+    elif method == "tools/list":
+        send({"id": id, "result": {"tools": tools()}})
+    elif method == "tools/call":
+        # As it stood in the message: what a parser would make of it is another thing.
+        start = line.index('"arguments":') + len('"arguments":')
+        depth, quoted, end = 0, False, start
+        while True:
+            c = line[end]
+            if quoted:
+                if c == "\\":
+                    end += 1
+                elif c == '"':
+                    quoted = False
+            elif c == '"':
+                quoted = True
+            elif c in "{[":
+                depth += 1
+            elif c in "}]":
+                depth -= 1
+            end += 1
+            if depth == 0 and not quoted and line[start:end].strip():
+                break
+        with open(LEDGER, "a", encoding="utf-8") as file:
+            file.write(message["params"]["name"] + " " + line[start:end].strip() + "\n")
+        send({"id": id, "result": {"content": [{"type": "text", "text": "done"}]}})
+    elif id is not None:
+        send({"id": id, "error": {"code": -32601, "message": "no such method"}})
