@@ -84,7 +84,7 @@ impl Upstream {
                 Phase::Down(error) => {
                     // Somebody wants it: the next try need not wait for long.
                     self.nudge.notify_one();
-                    return Err(Failed::Link(LinkError::Unreachable(error.to_string())));
+                    return Err(Failed::Link(unsent(error)));
                 }
                 Phase::Connecting => {}
             }
