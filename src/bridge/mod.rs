@@ -120,7 +120,7 @@ impl<'a> Ready<'a> {
         })?;
         let exchange = call.exchange;
         let modern = exchange.is_modern();
-        let capabilities = questions::capabilities(exchange, config);
+        let (capabilities, less) = questions::capabilities(exchange, config);
         let params = call.params.map_or("{}", RawValue::get);
         let level =
             if modern { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
@@ -139,12 +139,12 @@ impl<'a> Ready<'a> {
         };
         let meta = member(params, "_meta");
         let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None };
-        ready.speaker.capabilities = ready.declared();
+        ready.speaker.capabilities = ready.declared(less);
         Ok(ready)
     }
 
     /// What a stateless upstream is told that the client can do, where that is not what the client itself says.
-    fn declared(&self) -> Option<std::borrow::Cow<'a, str>> {
+    fn declared(&self, less: bool) -> Option<std::borrow::Cow<'a, str>> {
         if self.negotiated.revision.era() == Era::Legacy {
             return None;
         }
@@ -157,7 +157,7 @@ impl<'a> Ready<'a> {
         if *facts.capabilities == *"{}" {
             return (!self.speaker.modern).then_some("{}".into());
         }
-        if self.speaker.modern && *can == crate::upstream::ClientCapabilities::declared(&facts.capabilities) {
+        if self.speaker.modern && !less {
             return None;
         }
         Some(can.to_json(self.negotiated.revision).to_string().into())
@@ -187,6 +187,11 @@ impl<'a> Ready<'a> {
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = member(self.params, "arguments");
             outgoing.headers = crate::protocol::param_headers::of_call(self.call.headers, arguments);
+        }
+        if let Some(headers) = &self.call.exchange.headers {
+            let wanted = &self.call.upstream.config.forward_headers;
+            let wanted = headers.iter().filter(|(name, _)| wanted.iter().any(|wanted| **wanted == **name));
+            outgoing.headers.extend(wanted.cloned());
         }
         outgoing
     }

@@ -70,7 +70,8 @@ const EXPECTED = {
     die: 'fails',
     chatty: 'said it all'
 };
-const ONLY_HTTP = { no_body: 'fails', server_error: 'fails' };
+/** Over HTTP there is no reason for noise, as there is on a program's standard output. */
+const ONLY_HTTP = { no_body: 'fails', server_error: 'fails', noise: 'fails' };
 /** Over HTTP the fixture is one process for all; its end is the test of its own below. */
 const NOT_HTTP = ['die'];
 

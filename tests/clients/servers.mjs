@@ -85,14 +85,9 @@ export const SERVERS = {
         },
         /** What is not a tool. */
         async more(peer) {
-            const uri = 'demo://resource/dynamic/text/7';
-            const stop = await peer.watch(uri);
-            await peer.call('toggle-subscriber-updates', {});
-            await eventually('an update of the resource', () => peer.updated.length > 0);
-            await peer.call('toggle-subscriber-updates', {});
-            await stop();
             return {
-                resources: (await peer.resources()).map(resource => resource.name),
+                // Without what only this session has: lists are the same for everybody.
+                resources: (await peer.resources()).map(resource => resource.name).filter(name => !name.endsWith('.gz')),
                 templates: (await peer.templates()).map(template => template.name),
                 read: (await peer.read('demo://resource/static/document/features.md')).contents[0].text.length,
                 prompts: await peer.prompts(),
@@ -101,6 +96,18 @@ export const SERVERS = {
                 completed: (await peer.completePrompt('completable-prompt', 'department', '')).completion.values,
                 narrowed: (await peer.completePrompt('completable-prompt', 'name', '', { department: 'Engineering' })).completion.values
             };
+        },
+        /** A tool that sends updates of what its own session has subscribed to. */
+        async updates(peer) {
+            const stop = await peer.watch('demo://resource/dynamic/text/7');
+            await peer.call('toggle-subscriber-updates', {});
+            try {
+                await eventually('an update of the resource', () => peer.updated.length > 0);
+            } finally {
+                await peer.call('toggle-subscriber-updates', {});
+                await stop();
+            }
+            return 'updated';
         }
     },
     filesystem: {

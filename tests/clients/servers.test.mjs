@@ -53,12 +53,14 @@ async function useAll(name, folder, connect) {
     const server = SERVERS[name];
     const peer = await connect();
     try {
+        const seen = async step => step && step.then(value => ({ value }), thrown => ({ thrown }));
         const definitions = await peer.tools();
         const used = steady(await server.use(peer, folder));
         // Roots may be asked for at any time, and only one era gives ids to what is opened elsewhere.
         const asked = steady(peer.asked.filter(({ method }) => method !== 'roots/list').map(({ elicitationId, ...question }) => question));
-        const more = server.more && (await server.more(peer));
-        return { definitions: Object.fromEntries(definitions.map(tool => [tool.name, tool])), used, asked, more };
+        const more = await seen(server.more?.(peer));
+        const updates = await seen(server.updates?.(peer));
+        return { definitions: Object.fromEntries(definitions.map(tool => [tool.name, tool])), used, asked, more, updates };
     } finally {
         await peer.close();
     }
@@ -73,7 +75,13 @@ async function compare(t, seen, reference) {
     });
     await t.test('every tool behaves as it does directly', () => assert.deepEqual(seen.used, reference.used));
     await t.test('asks the same', () => assert.deepEqual(seen.asked, reference.asked));
-    if (reference.more) await t.test('resources, prompts, completion', () => assert.deepEqual(seen.more, reference.more));
+    for (const [title, key] of [['resources, prompts, completion', 'more'], ['updates of what the session subscribed to', 'updates']]) {
+        if (!reference[key]) continue;
+        await t.test(title, () => {
+            if (seen[key].thrown) throw seen[key].thrown;
+            assert.deepEqual(seen[key].value, reference[key].value);
+        });
+    }
 }
 
 const config = mcpServers => ({ policy: { default: 'allow' }, modules: { tracker: { enabled: false } }, mcpServers });
@@ -116,7 +124,7 @@ test('real servers', async t => {
                 const seen = await useAll('everything', folders.everything, async () => {
                     const peer = await connectTo('everything', era, { http: gateway.mcp });
                     const only = (list, key, names) => list.filter(item => names.includes(item[key]));
-                    const prompts = reference.everything.more.prompts.map(prompt => prompt.name);
+                    const prompts = reference.everything.more.value.prompts.map(prompt => prompt.name);
                     return {
                         ...peer,
                         // With names as they are, the gateway's own stand among them.
