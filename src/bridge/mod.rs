@@ -116,7 +116,8 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
 fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
     let stateless = exchange.is_modern();
     let (capabilities, less) = questions::capabilities(exchange, config);
-    let level = if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
+    let level =
+        if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
     let caller = Caller {
         principal: exchange.identity.principal.clone(),
         session: (!stateless).then(|| exchange.session.id.as_str().into()),

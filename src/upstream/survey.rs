@@ -111,7 +111,9 @@ async fn look(upstream: &Arc<Upstream>, plain: &Held, survey: &Survey) -> Seen {
     };
     let held = Arc::new(Held::new(link, traffic, &negotiated));
     let closed = Closed(Some(Arc::clone(&held)));
-    let Ok(without) = catalog::read(upstream, plain, What::ALL, &Catalog::default()).await else { return Seen::Nothing };
+    let Ok(without) = catalog::read(upstream, plain, What::ALL, &Catalog::default()).await else {
+        return Seen::Nothing;
+    };
     if held.offers.tools_changed || held.offers.prompts_changed || held.offers.resources_changed {
         tokio::time::sleep(PATIENCE).await;
     }
