@@ -26,7 +26,8 @@
 //! 2. [`changes`], [`policy`]: the state machine, diffs, the audit chain; what becomes of a call. Pure.
 //! 3. [`store`]: one trait, one backend so far (SQLite). The writer is one thread that groups commits.
 //! 4. [`providers`]: the built-in modules. [`pending`]: the one writer of changes, the Executor, the feed.
-//! 5. [`router`], [`session`], [`middleware`]; [`gateway`] holds what they share.
+//! 5. [`router`], [`session`], [`middleware`]; [`bridge`], which takes calls to upstreams of any era; [`gateway`] holds
+//!    what they share.
 //! 6. [`transports`], [`rest`], [`dashboard`], [`attach`], [`cli`]; [`serve`] puts everything together.
 //!
 //! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs

@@ -136,8 +136,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
-    let live =
-        Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store, pins: Arc::clone(&pins) };
+    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));

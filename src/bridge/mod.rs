@@ -27,6 +27,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use crate::{
+    config::UpstreamConfig,
     protocol::{
         Era, ErrorKind, McpError,
         edit::{self, member, members},
@@ -111,6 +112,38 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     }
 }
 
+/// As whom an upstream is called for a client, and whether the configuration keeps something of it back.
+fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
+    let stateless = exchange.is_modern();
+    let (capabilities, less) = questions::capabilities(exchange, config);
+    let level =
+        if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
+    let caller = Caller {
+        principal: exchange.identity.principal.clone(),
+        session: (!stateless).then(|| exchange.session.id.as_str().into()),
+        capabilities,
+        stateless,
+        log_level: level,
+    };
+    (caller, less)
+}
+
+/// Subscribes a client to a resource, or ends that, on a connection of its own, where it has one at this upstream:
+/// some servers tell only the session that asked, and the gateway's own connection is another. What arrives there
+/// counts like what arrives elsewhere. Best effort, since the gateway's own subscription stands anyway.
+pub async fn subscribe_own(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
+    let (caller, _) = caller(exchange, &upstream.config);
+    if !upstream.keeps_apart(&caller) {
+        return;
+    }
+    let params = serde_json::json!({ "uri": own_uri }).to_string();
+    let outgoing = Outgoing::new(upstream.mint(), method, Some(&params));
+    let relay = relay::Relay::new(Hearer::of(exchange, None, None), false);
+    if let Err(error) = upstream.call(&caller, outgoing, relay).await {
+        tracing::debug!(upstream = %upstream.config.name, %error, method, "not on the client's own connection");
+    }
+}
+
 impl<'a> Ready<'a> {
     fn new(call: Call<'a>) -> Result<Self, McpError> {
         let config = &call.upstream.config;
@@ -120,31 +153,22 @@ impl<'a> Ready<'a> {
         })?;
         let exchange = call.exchange;
         let modern = exchange.is_modern();
-        let capabilities = questions::capabilities(exchange, config);
+        let (caller, less) = caller(exchange, config);
         let params = call.params.map_or("{}", RawValue::get);
-        let level =
-            if modern { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
         let speaker = Speaker {
             modern,
             info: exchange.facts.client_info.as_deref().unwrap_or(client_info()).into(),
             capabilities: None,
-            log_level: level,
-        };
-        let caller = Caller {
-            principal: exchange.identity.principal.clone(),
-            session: (!modern).then(|| exchange.session.id.as_str().into()),
-            capabilities,
-            stateless: modern,
-            log_level: level,
+            log_level: caller.log_level,
         };
         let meta = member(params, "_meta");
         let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None };
-        ready.speaker.capabilities = ready.declared();
+        ready.speaker.capabilities = ready.declared(less);
         Ok(ready)
     }
 
     /// What a stateless upstream is told that the client can do, where that is not what the client itself says.
-    fn declared(&self) -> Option<std::borrow::Cow<'a, str>> {
+    fn declared(&self, less: bool) -> Option<std::borrow::Cow<'a, str>> {
         if self.negotiated.revision.era() == Era::Legacy {
             return None;
         }
@@ -157,7 +181,7 @@ impl<'a> Ready<'a> {
         if *facts.capabilities == *"{}" {
             return (!self.speaker.modern).then_some("{}".into());
         }
-        if self.speaker.modern && *can == crate::upstream::ClientCapabilities::declared(&facts.capabilities) {
+        if self.speaker.modern && !less {
             return None;
         }
         Some(can.to_json(self.negotiated.revision).to_string().into())
@@ -187,6 +211,11 @@ impl<'a> Ready<'a> {
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = member(self.params, "arguments");
             outgoing.headers = crate::protocol::param_headers::of_call(self.call.headers, arguments);
+        }
+        if let Some(headers) = &self.call.exchange.headers {
+            let wanted = &self.call.upstream.config.forward_headers;
+            let wanted = headers.iter().filter(|(name, _)| wanted.iter().any(|wanted| **wanted == **name));
+            outgoing.headers.extend(wanted.cloned());
         }
         outgoing
     }

@@ -7,7 +7,10 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -25,7 +28,7 @@ use super::{
 use crate::{
     protocol::{
         ErrorKind, McpError, RequestId,
-        arguments::canonical_hash,
+        arguments::{canonical_hash, text_hash},
         edit::{member, members, string},
     },
     session::handlers::Reply,
@@ -37,6 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Parked calls of one principal at most.
 const MAX_PER_PRINCIPAL: usize = 8;
+
+/// Parked calls of one principal at an upstream where each of them holds a link. One more ends the oldest: there are 4 of
+/// those links, and the next call needs one.
+const MAX_ON_NARROW_LINKS: usize = 3;
 
 /// How long more questions are waited for after one: several that are asked at once go to the client together.
 const GATHER: Duration = Duration::from_millis(30);
@@ -73,7 +80,9 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
         Event::Input(asked) => {
             relay.turn_to(None);
             let lot = &ready.call.exchange.gateway.parked;
-            let (place, visits) = lot.admit(&ready.caller.principal.name)?;
+            let upstream = ready.call.upstream;
+            let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
+            let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
             let answer = input_required(ready, place.call, place.ticket, &asked)?;
             actix::spawn(keep(course, relay, place, visits));
             Ok(answer)
@@ -293,6 +302,10 @@ async fn keep(mut course: Course, relay: Arc<Relay>, mut place: Place, mut visit
                     tracing::debug!("a parked call was not taken up again and is cancelled");
                     return;
                 }
+                () = place.given_up.cancelled() => {
+                    tracing::debug!("a parked call makes room for others and is cancelled");
+                    return;
+                }
                 // It may end, or ask more, while nobody is there.
                 () = course.step() => {}
             }
@@ -328,10 +341,15 @@ pub struct Lot {
     sealer: Sealer,
     calls: Mutex<HashMap<[u8; 16], Parked>>,
     started: Option<Instant>,
+    parked: AtomicU64,
 }
 
 struct Parked {
     principal: String,
+    upstream: String,
+    /// They count up.
+    number: u64,
+    given_up: CancellationToken,
     visits: mpsc::Sender<Visit>,
     /// The one that is good now; none while its client is there.
     ticket: Option<u64>,
@@ -354,17 +372,40 @@ impl Lot {
         self.len() == 0
     }
 
-    fn admit(self: &Arc<Self>, principal: &str) -> Result<(Place, mpsc::Receiver<Visit>), McpError> {
+    /// A place for one more. Beyond `most` at this upstream the oldest of them ends that nobody is there for.
+    fn admit(
+        self: &Arc<Self>,
+        principal: &str,
+        upstream: &str,
+        most: usize,
+    ) -> Result<(Place, mpsc::Receiver<Visit>), McpError> {
         let call = *uuid::Uuid::new_v4().as_bytes();
         let mut calls = self.calls.lock();
+        let here = |parked: &Parked| parked.principal == principal && parked.upstream == upstream;
+        if calls.values().filter(|parked| here(parked)).count() >= most {
+            let idle = calls.iter().filter(|(_, parked)| here(parked) && parked.ticket.is_some());
+            let oldest = idle.min_by_key(|(_, parked)| parked.number).map(|(call, _)| *call);
+            if let Some(oldest) = oldest.and_then(|call| calls.remove(&call)) {
+                oldest.given_up.cancel();
+            }
+        }
         if calls.values().filter(|parked| parked.principal == principal).count() >= MAX_PER_PRINCIPAL {
             let why = "too many calls wait for input already; answer one or let it expire";
             return Err(McpError::new(ErrorKind::Overloaded, why).with("limit", MAX_PER_PRINCIPAL));
         }
         let (visits, receiver) = mpsc::channel(1);
-        calls.insert(call, Parked { principal: principal.to_owned(), visits, ticket: Some(1) });
+        let given_up = CancellationToken::new();
+        let parked = Parked {
+            principal: principal.to_owned(),
+            upstream: upstream.to_owned(),
+            number: self.parked.fetch_add(1, Ordering::Relaxed),
+            given_up: given_up.clone(),
+            visits,
+            ticket: Some(1),
+        };
+        calls.insert(call, parked);
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        Ok((Place { lot: Arc::clone(self), call, ticket: 1, deadline }, receiver))
+        Ok((Place { lot: Arc::clone(self), call, ticket: 1, deadline, given_up }, receiver))
     }
 
     /// Takes a ticket, which is good once.
@@ -391,6 +432,8 @@ struct Place {
     call: [u8; 16],
     ticket: u64,
     deadline: tokio::time::Instant,
+    /// Its place is wanted by another call.
+    given_up: CancellationToken,
 }
 
 impl Place {
@@ -459,13 +502,17 @@ fn binding(ready: &Ready<'_>) -> Binding {
     use sha2::{Digest, Sha256};
     let call = &ready.call;
     let arguments = member(ready.params, "arguments").unwrap_or("{}");
-    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+    // Written in another order they are the same; numbers that no double holds count as they are written.
+    let arguments = match serde_json::from_str::<Value>(arguments) {
+        Ok(value) => canonical_hash(&value),
+        Err(_) => text_hash(arguments.as_bytes()),
+    };
     let parts = [
         ready.caller.principal.name.as_str(),
         call.upstream.config.name.as_str(),
         call.verb.method(),
         call.subject.text(),
-        &canonical_hash(&arguments),
+        &arguments,
     ];
     let mut hash = Sha256::new();
     for part in parts {
@@ -588,7 +635,7 @@ mod tests {
 
     fn parked(course: Course, lot: &Arc<Lot>) -> mpsc::Sender<Visit> {
         let (relay, _requests) = Relay::asking(Hearer::nobody(), false);
-        let (place, visits) = lot.admit("alice").unwrap();
+        let (place, visits) = lot.admit("alice", "u", usize::MAX).unwrap();
         let sender = lot.calls.lock()[&place.call].visits.clone();
         actix::spawn(keep(course, relay, place, visits));
         sender
@@ -645,9 +692,9 @@ mod tests {
     async fn tickets_are_good_once_and_places_are_few() {
         let started = Instant::now().checked_sub(Duration::from_secs(1));
         let lot = Arc::new(Lot { started, ..Lot::default() });
-        let mut held: Vec<_> = (0..MAX_PER_PRINCIPAL).map(|_| lot.admit("alice").unwrap()).collect();
-        assert_eq!(lot.admit("alice").err().unwrap().kind, ErrorKind::Overloaded);
-        assert!(lot.admit("bob").is_ok());
+        let mut held: Vec<_> = (0..MAX_PER_PRINCIPAL).map(|_| lot.admit("alice", "u", usize::MAX).unwrap()).collect();
+        assert_eq!(lot.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
+        assert!(lot.admit("bob", "u", usize::MAX).is_ok());
         let (place, _) = &mut held[0];
         let claim = Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
         assert!(lot.redeem(&Claim { expires: 0, ..claim }).is_err());
@@ -659,6 +706,20 @@ mod tests {
         assert!(lot.redeem(&Claim { ticket: place.ticket, ..claim }).is_ok());
         drop(held);
         assert!(lot.is_empty() && lot.redeem(&claim).is_err());
+    }
+
+    #[actix::test]
+    async fn where_links_are_few_the_oldest_call_that_nobody_is_there_for_makes_room() {
+        let lot = Lot::new();
+        let claim = |place: &Place| Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
+        let held: Vec<_> = (0..3).map(|_| lot.admit("alice", "u", 3).unwrap().0).collect();
+        // Somebody is there for the first.
+        lot.redeem(&claim(&held[0])).unwrap();
+        let _other = lot.admit("alice", "v", 3).unwrap();
+        assert_eq!(held.iter().map(|place| place.given_up.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
+        let _fourth = lot.admit("alice", "u", 3).unwrap();
+        assert_eq!(held.iter().map(|p| p.given_up.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
+        assert!(lot.redeem(&claim(&held[1])).is_err() && lot.redeem(&claim(&held[2])).is_ok());
     }
 
     #[test]

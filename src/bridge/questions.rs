@@ -21,10 +21,12 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const INVALID_PARAMS: i64 = -32602;
 const INTERNAL: i64 = -32603;
 
-/// What a client can be asked for by this upstream: what it declared, its revision has and the configuration allows.
+/// What a client can be asked for by this upstream: what it declared, its revision has and the configuration allows; and
+/// whether that is less than it declared.
 #[must_use]
-pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> ClientCapabilities {
-    let mut can = ClientCapabilities::declared(&exchange.facts.capabilities);
+pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
+    let declared = ClientCapabilities::declared(&exchange.facts.capabilities);
+    let mut can = declared.clone();
     let revision = exchange.revision();
     if revision < Revision::V2025_11_25 {
         can.elicitation_url = false;
@@ -42,7 +44,8 @@ pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> ClientCapab
         can.sampling_tools = false;
         can.sampling_context = false;
     }
-    can
+    let less = can != declared;
+    (can, less)
 }
 
 /// Whether the question asks a person to open a URL.

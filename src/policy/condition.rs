@@ -441,10 +441,8 @@ fn size(value: &dyn Val, most: u64) -> u64 {
 /// A map of texts, for what an expression looks at.
 #[must_use]
 pub fn texts(entries: &[(&str, Option<&str>)]) -> Value {
-    let map: BTreeMap<String, Value> = entries
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), value.map_or(Value::Null, |text| Value::from(text))))
-        .collect();
+    let map: BTreeMap<String, Value> =
+        entries.iter().map(|(key, value)| ((*key).to_owned(), value.map_or(Value::Null, Value::from))).collect();
     object(map)
 }
 

@@ -15,7 +15,7 @@ use crate::{
         actor::{PublishProviders, Reconfigure},
         table::Aliases,
     },
-    store::{Pinboard, Record, Store},
+    store::{Record, Store},
     telemetry::logs,
     upstream::Upstreams,
 };
@@ -42,8 +42,6 @@ pub struct Live {
     pub built_in: Vec<Arc<dyn Provider>>,
     pub upstreams: Arc<Upstreams>,
     pub store: Arc<dyn Store>,
-    /// What was said of definitions, which outlives every policy.
-    pub pins: Arc<Pinboard>,
 }
 
 impl Live {
@@ -61,8 +59,7 @@ impl Applies for Live {
     fn routing<'a>(&'a self, policy: &'a PolicyConfig, routes: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
-            let policy = Policy::new(policy).with_pins(Arc::clone(&self.pins) as _);
-            let message = Reconfigure { policy, aliases };
+            let message = Reconfigure { policy: Policy::new(policy), aliases };
             let done = self.router.send(message).await.map_err(|_| Self::GONE.to_owned())?;
             done.map_err(|error| error.to_string())
         })

@@ -54,7 +54,9 @@ impl Router {
     }
 
     /// Builds a table of these providers, publishes it, and tells clients of the lists that are others now.
-    fn publish(&mut self, providers: &[Arc<dyn Provider>], strict: bool) -> Result<(), RouteError> {
+    /// A policy that treats principals differently may have changed what one of them is shown without the list being
+    /// another, so then the list counts as changed (`ruled_anew`).
+    fn publish(&mut self, providers: &[Arc<dyn Provider>], strict: bool, ruled_anew: bool) -> Result<(), RouteError> {
         let old = self.published.load_full();
         let table = Arc::new(RouteTable::of(&Build {
             providers,
@@ -66,13 +68,14 @@ impl Router {
         })?);
         self.published.store(table.clone());
         self.subscribers.move_sources(|uri| source(&table, uri));
+        let varies = old.varies_by_principal() || table.varies_by_principal();
         if old.generation > 0 {
             for (list, before, after) in [
                 (List::Tools, old.versions.tools, table.versions.tools),
                 (List::Prompts, old.versions.prompts, table.versions.prompts),
                 (List::Resources, old.versions.resources, table.versions.resources),
             ] {
-                if before != after {
+                if before != after || (list == List::Tools && ruled_anew && varies) {
                     self.list_changed(list);
                 }
             }
@@ -124,7 +127,7 @@ impl Handler<PublishProviders> for Router {
             .filter(|provider| !self.followed.contains_key(&address(provider)))
             .map(|provider| (provider.clone(), provider.events()))
             .collect();
-        self.publish(&providers, true)?;
+        self.publish(&providers, true, false)?;
         self.stale = false;
         self.followed.retain(|_, (followed, _)| providers.iter().any(|provider| Arc::ptr_eq(provider, followed)));
         for (provider, events) in new {
@@ -157,7 +160,7 @@ impl Handler<Reconfigure> for Router {
         let policy = policy.with_pins(self.policy.pin_source());
         let old = (std::mem::replace(&mut self.policy, policy), std::mem::replace(&mut self.aliases, aliases));
         let providers = self.published.load().providers().to_vec();
-        let built = self.publish(&providers, false);
+        let built = self.publish(&providers, false, true);
         if built.is_err() {
             (self.policy, self.aliases) = old;
         }
@@ -175,7 +178,7 @@ impl Handler<RuleAnew> for Router {
 
     fn handle(&mut self, _: RuleAnew, _: &mut Self::Context) -> Self::Result {
         let providers = self.published.load().providers().to_vec();
-        self.publish(&providers, false)
+        self.publish(&providers, false, true)
     }
 }
 
@@ -192,7 +195,7 @@ impl Handler<Rebuild> for Router {
             return;
         }
         let providers = self.published.load().providers().to_vec();
-        if let Err(error) = self.publish(&providers, false) {
+        if let Err(error) = self.publish(&providers, false, false) {
             tracing::error!(%error, "the old route table stays");
         }
     }

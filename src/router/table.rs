@@ -136,6 +136,7 @@ pub struct RouteTable {
     warnings: Warnings,
     /// Of each list, to tell whether it has changed.
     prints: [u64; 3],
+    varies: bool,
     detours: RwLock<HashMap<String, Arc<ToolRoute>>>,
 }
 
@@ -166,6 +167,7 @@ impl RouteTable {
             aliases: Aliases::default(),
             warnings: Warnings::default(),
             prints: [0; 3],
+            varies: false,
             detours: RwLock::default(),
         }
     }
@@ -229,6 +231,7 @@ impl RouteTable {
         };
         table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
         table.prints = table.fingerprints();
+        table.varies = table.tools().iter().any(|route| route.ruling.fixed().is_none());
         let old = previous.map_or([0; 3], |table| table.prints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
         let version = |list: usize, before: u64| {
@@ -399,7 +402,7 @@ impl RouteTable {
     /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
     #[must_use]
     pub fn varies_by_principal(&self) -> bool {
-        self.tools().iter().any(|route| route.ruling.fixed().is_none())
+        self.varies
     }
 
     /// Every upstream was reached: nothing is missing in the lists only because it is early.

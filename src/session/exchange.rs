@@ -166,7 +166,12 @@ pub struct Exchange {
     pub related: Related,
     /// The level a modern request asked for; a handshake session keeps its own.
     pub log_level: Option<LoggingLevel>,
+    /// Headers of its HTTP request that some upstream's configuration wants passed on.
+    pub headers: Option<Arc<ForwardedHeaders>>,
 }
+
+/// Names in lower case, and values.
+pub type ForwardedHeaders = Vec<(Box<str>, Box<str>)>;
 
 impl Exchange {
     #[must_use]

@@ -7,7 +7,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::value::RawValue;
 
 use super::{
-    exchange::{Answer, Exchange, InFlight, Related},
+    exchange::{Answer, Exchange, ForwardedHeaders, InFlight, Related},
     handlers::{self, Reply},
     shared::{Channel, ClientFacts, SessionShared, Transport},
 };
@@ -38,6 +38,8 @@ pub struct Door {
     pub related: Related,
     /// What a handshake-era message means before (or without) a handshake.
     pub assumed: Revision,
+    /// See [`Exchange::headers`].
+    pub headers: Option<Arc<ForwardedHeaders>>,
 }
 
 /// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
@@ -49,6 +51,7 @@ pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes)
         transport: session.transport,
         related: Related::Outbox(session.clone()),
         assumed: Revision::NEWEST_LEGACY,
+        headers: None,
     };
     let work = async move {
         if let Some(answer) = door.frame(&frame).await {
@@ -130,6 +133,7 @@ impl Door {
             transport: self.transport,
             related: self.related.clone(),
             log_level,
+            headers: self.headers.clone(),
         })
     }
 

@@ -16,6 +16,7 @@ use super::{
     offered::Offered,
     server::{Phase, Upstream},
     subscriptions,
+    survey::{self, Survey},
 };
 use crate::{protocol::Era, providers::ProviderEvent};
 
@@ -193,6 +194,10 @@ async fn first_lists(upstream: &Upstream, at: usize, held: &Held) -> Result<(), 
 async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>) -> LinkError {
     let over = CancellationToken::new();
     let _over = over.clone().drop_guard();
+    let survey = Arc::new(Survey::default());
+    if held.era == Era::Legacy {
+        actix::spawn(survey::run(Arc::clone(upstream), Arc::clone(held), Arc::clone(&survey), over.clone()));
+    }
     actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(held), over));
     let began = Instant::now();
     let mut look = tokio::time::interval(LOOK);
@@ -210,8 +215,15 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>) -> LinkError {
             () = upstream.wake.notified() => {
                 tokio::time::sleep(SETTLE).await;
                 let what = What(upstream.dirty.swap(0, Ordering::AcqRel));
-                if let Err(error) = refresh(upstream, held, what).await {
+                let surveyor = survey.surveyor();
+                let reader = surveyor.as_ref().unwrap_or(held);
+                if let Err(error) = refresh(upstream, reader, what).await {
                     upstream.stain(what);
+                    if surveyor.is_some() {
+                        survey.lost();
+                        tokio::time::sleep(SETTLE * 10).await;
+                        continue;
+                    }
                     if held.link.kind() == LinkKind::Stateless || matches!(error, LinkError::SessionGone) {
                         held.retire();
                         return error;

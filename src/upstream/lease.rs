@@ -19,6 +19,14 @@ pub(super) enum Failed {
 }
 
 impl Upstream {
+    /// Whether this caller's requests run on a connection that others do not share.
+    #[must_use]
+    pub fn keeps_apart(&self, caller: &Caller) -> bool {
+        let era = self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
+        let kind = self.endpoints.first().map_or(LinkKind::Shared, |endpoint| endpoint.kind());
+        !matches!(Key::of(caller, kind, era, self.config.isolation), Key::Plain | Key::Common(_))
+    }
+
     /// A link for this caller.
     pub(super) async fn lease<'a>(
         &'a self,
@@ -76,7 +84,7 @@ impl Upstream {
                 Phase::Down(error) => {
                     // Somebody wants it: the next try need not wait for long.
                     self.nudge.notify_one();
-                    return Err(Failed::Link(LinkError::Unreachable(error.to_string())));
+                    return Err(Failed::Link(unsent(error)));
                 }
                 Phase::Connecting => {}
             }

@@ -40,6 +40,7 @@ pub mod server;
 pub mod sse;
 pub mod status;
 mod subscriptions;
+mod survey;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

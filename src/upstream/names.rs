@@ -203,11 +203,10 @@ pub fn refused_by_clients(exposed: &str) -> Option<&'static str> {
     if !exposed.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.')) {
         return Some("it has characters other than letters, digits, `_`, `-` and `.`");
     }
-    match exposed.len() {
-        0..=CLIENTS_TAKE => None,
-        ..=ADVISED => Some("it is longer than 64 characters, which desktop clients do not take"),
-        _ => Some("it is longer than 128 characters"),
+    if exposed.len() > ADVISED {
+        return Some("it is longer than 128 characters");
     }
+    (exposed.len() > CLIENTS_TAKE).then_some("it is longer than 64 characters, which desktop clients do not take")
 }
 
 fn joined<'a>(prefix: &str, own: &'a str) -> Cow<'a, str> {

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connector, LinkError, Listener, Names, Negotiated, Outgoing, Response, UpstreamNotification,
+    Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response, UpstreamNotification,
     actor::UpstreamActor,
     catalog::{AskError, What},
     endpoint::Endpoint,
@@ -120,6 +120,12 @@ impl Upstream {
     #[must_use]
     pub fn negotiated(&self) -> Option<Arc<Negotiated>> {
         self.negotiated.load_full()
+    }
+
+    /// One ordered stream carries everything on its links, so that a call that is to be asked back has one to itself.
+    #[must_use]
+    pub fn has_narrow_links(&self) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Shared)
     }
 
     /// What it offers. Empty until it was reached; kept while it is away.

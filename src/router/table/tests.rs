@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    config::{PolicyConfig, PolicyDefault, RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget},
+    config::{PolicyDefault, RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget},
     providers::tracker::Tracker,
     upstream::{Catalog, Negotiated, Upstream, provider::UpstreamProvider, testing},
 };
@@ -18,7 +18,7 @@ fn table(routes: &RoutesConfig) -> (RouteTable, tempfile::TempDir) {
         people: Vec::new(),
     };
     let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-    let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites });
+    let policy = Policy::new(&PolicyDefault::ReviewWrites.into());
     let aliases = Aliases::new(routes).unwrap();
     (RouteTable::build(1, &[tracker], &policy, &aliases, &serde_json::json!({})).unwrap(), dir)
 }
@@ -63,7 +63,7 @@ fn two_providers_of_one_name_are_refused_and_both_are_named() {
         people: Vec::new(),
     };
     let tracker: Arc<dyn Provider> = Tracker::open(dir.path(), &config).unwrap();
-    let policy = Policy::new(&PolicyConfig { default: PolicyDefault::Allow });
+    let policy = Policy::new(&PolicyDefault::Allow.into());
     let twice = [tracker.clone(), tracker];
     let error = RouteTable::build(1, &twice, &policy, &Aliases::default(), &serde_json::json!({})).err().unwrap();
     assert!(matches!(&error, RouteError::Collision { first, second, .. } if first == "tracker" && second == "tracker"));
@@ -121,7 +121,7 @@ impl<'a> Router<'a> {
     fn build(&self, strict: bool) -> Result<RouteTable, RouteError> {
         RouteTable::of(&Build {
             providers: &self.providers,
-            policy: &Policy::new(&PolicyConfig { default: PolicyDefault::Allow }),
+            policy: &Policy::new(&PolicyDefault::Allow.into()),
             aliases: &self.aliases,
             pending: &Arc::new(serde_json::json!({})),
             previous: self.previous,

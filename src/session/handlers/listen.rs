@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Reply;
 use crate::{
-    bridge::tasks::listen as tasks,
+    bridge::{self, tasks::listen as tasks},
     gateway::Gateway,
     protocol::{
         ErrorKind, McpError, encode,
@@ -21,6 +21,7 @@ use crate::{
         subscribers::{ListenFilter, ListenSink},
     },
     session::exchange::{Exchange, Related},
+    upstream::Upstream,
 };
 
 /// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
@@ -46,7 +47,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         tools_list_changed: asked.tools_list_changed,
         prompts_list_changed: asked.prompts_list_changed,
         resources_list_changed: asked.resources_list_changed,
-        uris,
+        uris: uris.clone(),
         tasks: tasks.iter().map(|task| task.alias.clone()).collect(),
     };
     let related = exchange.related.clone();
@@ -72,6 +73,11 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         refused = join_all(watched) => refused.into_iter().flatten().collect(),
         () = cancel.cancelled() => Vec::new(),
     };
+    let own = apart(exchange, &uris);
+    for (upstream, uri) in &own {
+        bridge::subscribe_own(exchange, upstream, uri, "resources/subscribe").await;
+    }
+    let _own = Own { exchange, subscribed: own };
     gateway.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
     tokio::select! {
         () = gateway.shutdown.cancelled() => {
@@ -88,6 +94,37 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
+}
+
+/// The resources among those named whose servers are told on connections that may be the client's own.
+fn apart(exchange: &Exchange, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
+    let table = exchange.gateway.routes.load();
+    let of = |uri: &String| {
+        let provider = table.resource(uri)?;
+        let upstream = provider.upstream()?;
+        Some((Arc::clone(upstream), upstream.names.own_uri(uri)?.to_owned()))
+    };
+    uris.iter().filter_map(of).collect()
+}
+
+/// Ends the subscriptions on the client's own connections however the request ends.
+struct Own<'a> {
+    exchange: &'a Exchange,
+    subscribed: Vec<(Arc<Upstream>, String)>,
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        let (exchange, subscribed) = (self.exchange.clone(), std::mem::take(&mut self.subscribed));
+        if subscribed.is_empty() {
+            return;
+        }
+        actix::spawn(async move {
+            for (upstream, uri) in subscribed {
+                bridge::subscribe_own(&exchange, &upstream, &uri, "resources/unsubscribe").await;
+            }
+        });
+    }
 }
 
 /// Takes the listener from the router however the request ends.

@@ -8,7 +8,7 @@ pub mod prompts;
 pub mod resources;
 pub mod tools;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -132,6 +132,9 @@ pub async fn handle(
     request: &Request<'_>,
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
+    if is_list(method) {
+        early(exchange).await;
+    }
     match method {
         Method::Ping => Ok(Reply::new("{}".into())),
         Method::Initialize => lifecycle::initialize(exchange, request),
@@ -156,6 +159,26 @@ pub async fn handle(
         Method::Listen => listen::listen(exchange, request, cancel).await,
         // Notifications with an id: not requests of any revision.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
+    }
+}
+
+const fn is_list(method: Method) -> bool {
+    matches!(method, Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourceTemplatesList)
+}
+
+/// How long after the gateway's start its first clients wait for servers that are still on their way.
+const EARLY: Duration = Duration::from_secs(10);
+/// What lists wait at most for them.
+const AT_MOST: Duration = Duration::from_secs(5);
+/// From a server's answer to a table that has it.
+const PUBLISHED: Duration = Duration::from_millis(150);
+
+/// Many clients list once, when they start, which is often when the gateway does: then servers have not answered yet.
+async fn early(exchange: &Exchange) {
+    let gateway = &exchange.gateway;
+    if gateway.started.elapsed() < EARLY && !gateway.routes.load().is_complete() {
+        gateway.upstreams.settled(AT_MOST).await;
+        tokio::time::sleep(PUBLISHED).await;
     }
 }
 

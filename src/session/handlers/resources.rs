@@ -120,6 +120,12 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
         gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
         return Err(error);
     }
+    if let Some(provider) = gateway.routes.load().resource(&params.uri)
+        && let Some(upstream) = provider.upstream()
+        && let Some(own) = upstream.names.own_uri(&params.uri)
+    {
+        bridge::subscribe_own(exchange, upstream, own, "resources/subscribe").await;
+    }
     // The session may have ended while an upstream was asked, after its subscriptions were taken down.
     if session.ended.is_cancelled() {
         gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
@@ -131,6 +137,12 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
 pub async fn unsubscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
     exchange.session.unsubscribe(&params.uri);
+    let provider = exchange.gateway.routes.load().resource(&params.uri);
+    if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
+        && let Some(own) = upstream.names.own_uri(&params.uri)
+    {
+        bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
+    }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uri: params.uri.into_owned() };
     exchange.gateway.router.send(unsubscribe).await.map_err(|_| gone())?;
     Ok(Reply::new("{}".into()))

@@ -1,5 +1,7 @@
 //! The MCP endpoint: what every request has to pass, whichever era it turns out to be of.
 
+use std::sync::Arc;
+
 use actix_web::{HttpRequest, HttpResponse, http::header, web};
 
 use super::{
@@ -16,6 +18,7 @@ use crate::{
         envelope::{self, Incoming, Message},
         headers, params,
     },
+    session::exchange::ForwardedHeaders,
     telemetry::RequestMetrics,
 };
 
@@ -135,6 +138,27 @@ pub async fn delete(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRe
 fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
     RequestMetrics::get().error(error.kind);
     answer::refusal(error, assumed_revision(request))
+}
+
+/// The headers that the configuration of some upstream has passed on; none of them otherwise, whatever they are.
+#[must_use]
+pub fn forwarded(gateway: &Gateway, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
+    let table = gateway.routes.load();
+    let mut names = table
+        .providers()
+        .iter()
+        .filter_map(|provider| provider.upstream())
+        .flat_map(|upstream| &upstream.config.forward_headers)
+        .peekable();
+    names.peek()?;
+    let mut found = ForwardedHeaders::new();
+    for name in names {
+        let value = request.headers().get(name.as_str()).and_then(|value| value.to_str().ok());
+        if let Some(value) = value.filter(|_| found.iter().all(|(known, _)| **known != **name)) {
+            found.push((name.as_str().into(), value.into()));
+        }
+    }
+    Some(Arc::new(found))
 }
 
 /// The `Mcp-Session-Id` header; `Some("")` for one that is no text.

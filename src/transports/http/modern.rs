@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{
     View, answer,
     body::Body,
-    mcp::Post,
+    mcp::{Post, forwarded},
     sse::{self, QueueBody},
 };
 use crate::{
@@ -120,6 +120,7 @@ fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<
         transport: Transport::Http,
         related: Related::Queue(Arc::clone(queue)),
         log_level: meta.log_level()?,
+        headers: forwarded(&post.gateway, &post.request),
     })
 }
 

@@ -184,5 +184,6 @@ fn exchange(gateway: &Arc<Gateway>, identity: Identity) -> Exchange {
         transport: Transport::Rest,
         related: Related::Nowhere,
         log_level: None,
+        headers: None,
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{
     answer,
-    mcp::{Post, last_event_id, session_id},
+    mcp::{Post, forwarded, last_event_id, session_id},
     sse,
 };
 use crate::{
@@ -125,6 +125,7 @@ fn door(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, ass
         transport: Transport::Http,
         related,
         assumed,
+        headers: forwarded(&post.gateway, &post.request),
     }
 }
 

@@ -54,7 +54,7 @@ impl Head {
 
 // `HeaderMap` and `Uri` are `Send + Sync`; requests made of them are not, so each thread has its own.
 thread_local! {
-    static CLIENTS: Clients = Clients::new();
+    static CLIENTS: RefCell<Clients> = RefCell::new(Clients::new());
     static FROZEN: RefCell<HashMap<u64, FrozenClientRequest>> = RefCell::default();
 }
 
@@ -65,11 +65,11 @@ struct Clients {
 
 impl Clients {
     fn new() -> Self {
-        Self { plain: client(IDLE, true), tls: client(IDLE_TLS, true) }
+        Self { plain: client(IDLE, tls(true)), tls: client(IDLE_TLS, tls(true)) }
     }
 }
 
-fn client(idle: Duration, http2: bool) -> Client {
+fn client(idle: Duration, tls: Arc<rustls::ClientConfig>) -> Client {
     let tcp = actix_tls::connect::Connector::new(Resolver::default()).service();
     let tcp = tcp.map(|connection: Connection<Uri, TcpStream>| {
         let (tcp, uri) = connection.into_parts();
@@ -77,7 +77,7 @@ fn client(idle: Duration, http2: bool) -> Client {
     });
     let connector = awc::Connector::new()
         .connector(tcp)
-        .rustls_0_23(tls(http2))
+        .rustls_0_23(tls)
         .timeout(CONNECT)
         .handshake_timeout(CONNECT)
         .conn_keep_alive(idle)
@@ -92,23 +92,37 @@ fn tls(http2: bool) -> Arc<rustls::ClientConfig> {
     static SHARED: OnceLock<[Arc<rustls::ClientConfig>; 2]> = OnceLock::new();
     let [first, second] = SHARED.get_or_init(|| {
         let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let first = Arc::new(config.clone());
-        config.alpn_protocols.insert(0, b"h2".to_vec());
-        [first, Arc::new(config)]
+        [trusting(roots.clone(), false), trusting(roots, true)].map(Arc::new)
     });
     Arc::clone(if http2 { second } else { first })
 }
 
+fn trusting(roots: rustls::RootCertStore, http2: bool) -> rustls::ClientConfig {
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if http2 {
+        config.alpn_protocols.insert(0, b"h2".to_vec());
+    }
+    config
+}
+
+/// For tests: what this thread trusts from now on.
+#[cfg(test)]
+pub fn trust(roots: rustls::RootCertStore, http2: bool) {
+    CLIENTS.with_borrow_mut(|clients| clients.tls = client(IDLE_TLS, Arc::new(trusting(roots, http2))));
+    FROZEN.with_borrow_mut(HashMap::clear);
+}
+
 /// A client whose requests may be upgraded: WebSocket has no HTTP/2 here.
 pub fn upgrading() -> Client {
-    client(Duration::ZERO, false)
+    client(Duration::ZERO, tls(false))
 }
 
 /// This thread's client for that URI.
 pub fn of_thread(uri: &Uri) -> Client {
-    CLIENTS.with(|clients| if uri.scheme_str() == Some("https") { clients.tls.clone() } else { clients.plain.clone() })
+    CLIENTS.with_borrow(
+        |clients| if uri.scheme_str() == Some("https") { clients.tls.clone() } else { clients.plain.clone() },
+    )
 }
 
 /// A POST with that head, as this thread sends it.

@@ -147,3 +147,6 @@ impl Connector for HttpConnector {
 fn kind(stateless: &AtomicBool) -> LinkKind {
     if stateless.load(Ordering::Relaxed) { LinkKind::Stateless } else { LinkKind::Streams }
 }
+
+#[cfg(test)]
+mod tests;
