@@ -192,6 +192,8 @@ fn is_the_tools_own(kind: ErrorKind) -> bool {
         ErrorKind::Internal
             | ErrorKind::InvalidRequest
             | ErrorKind::InvalidParams
+            | ErrorKind::MethodNotFound
+            | ErrorKind::MissingCapability
             | ErrorKind::Overloaded
             | ErrorKind::RateLimited
             | ErrorKind::StoreUnavailable
