@@ -51,9 +51,9 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
         };
         let lost = connected.is_ok();
         let error = match connected {
-            Ok(held) => {
+            Ok((held, surveyor)) => {
                 let up = Instant::now();
-                let error = serve(&upstream, &held).await;
+                let error = serve(&upstream, &held, surveyor).await;
                 if upstream.stop.is_cancelled() {
                     break;
                 }
@@ -108,8 +108,11 @@ async fn pause(upstream: &Upstream, began: Instant, wait: Duration) {
     }
 }
 
+/// The plain connection, and the one that the lists were read on, if that is another.
+type Connected = (Arc<Held>, Option<Arc<Held>>);
+
 /// Connects to the first endpoint that answers, beginning with the one that did last, and reads the lists.
-async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Arc<Held>, LinkError> {
+async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Connected, LinkError> {
     let count = upstream.endpoints.len();
     let mut first_error = None;
     for at in (0..count).map(|step| (upstream.home() + step) % count.max(1)) {
@@ -118,13 +121,15 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Arc<
         let error = match opened {
             Ok(held) => {
                 upstream.home.store(at, Ordering::Relaxed);
-                match first_lists(upstream, at, &held).await {
+                let surveyor = survey::open(upstream, &held).await;
+                match first_lists(upstream, at, surveyor.as_ref().unwrap_or(&held)).await {
                     Ok(()) => {
                         *era = Some(held.era);
-                        return Ok(held);
+                        return Ok((held, surveyor));
                     }
                     Err(error) => {
                         held.close();
+                        surveyor.inspect(|held| held.close());
                         error
                     }
                 }
@@ -191,10 +196,10 @@ async fn first_lists(upstream: &Upstream, at: usize, held: &Held) -> Result<(), 
 }
 
 /// Looks after a connection until it ends, and says why it did.
-async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>) -> LinkError {
+async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<Held>>) -> LinkError {
     let over = CancellationToken::new();
     let _over = over.clone().drop_guard();
-    let survey = Arc::new(Survey::default());
+    let survey = Arc::new(Survey::of(surveyor));
     if held.era == Era::Legacy {
         actix::spawn(survey::run(Arc::clone(upstream), Arc::clone(held), Arc::clone(&survey), over.clone()));
     }

@@ -24,13 +24,16 @@ use crate::protocol::Era;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The connection that the lists are read on, where that is not the plain one.
-#[derive(Default)]
 pub(super) struct Survey {
     held: ArcSwapOption<Held>,
     lost: Notify,
 }
 
 impl Survey {
+    pub(super) fn of(held: Option<Arc<Held>>) -> Self {
+        Self { held: ArcSwapOption::from(held), lost: Notify::new() }
+    }
+
     pub(super) fn surveyor(&self) -> Option<Arc<Held>> {
         self.held.load_full().filter(|held| held.usable())
     }
@@ -59,21 +62,67 @@ fn everything(upstream: &Upstream) -> ClientCapabilities {
     }
 }
 
-/// Runs for one plain connection, until `over`.
+/// How long the first lists wait for a server to say that they are others now.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// After the first word of a change: what else comes meanwhile is read with it.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// The connection to read the first lists on; `None` where there is none but the plain one.
+pub(super) async fn open(upstream: &Arc<Upstream>, plain: &Held) -> Option<Arc<Held>> {
+    let config = &upstream.config;
+    if plain.era != Era::Legacy || (!config.elicitation && !config.sampling) {
+        return None;
+    }
+    let endpoint = upstream.endpoints.get(upstream.home())?;
+    let traffic = Traffic::new(upstream.me.clone(), false);
+    let listener = Arc::clone(&traffic) as Arc<dyn Listener>;
+    let known = upstream.negotiated();
+    let opened =
+        handshake::open(&*endpoint.connector(), Era::Legacy, known.as_deref(), &everything(upstream), listener).await;
+    let (link, negotiated) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            tracing::debug!(upstream = %config.name, %error, "no second connection for its lists");
+            return None;
+        }
+    };
+    let held = Arc::new(Held::new(link, traffic, &negotiated));
+    if held.offers.tools_changed || held.offers.prompts_changed || held.offers.resources_changed {
+        let told = async {
+            upstream.wake.notified().await;
+            tokio::time::sleep(SETTLE).await;
+        };
+        let _ = tokio::time::timeout(FIRST, told).await;
+    }
+    Some(held)
+}
+
+/// Runs for one plain connection, until `over`. `survey` has the connection that the first lists were read on.
 pub(super) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<Survey>, over: CancellationToken) {
     let work = async {
         let mut backoff = Backoff::default();
         loop {
-            match look(&upstream, &plain, &survey).await {
-                Seen::Same => return,
-                Seen::More(held) => {
-                    tokio::select! {
-                        () = held.ended() => {}
-                        () = survey.lost.notified() => {}
-                    }
-                    tracing::debug!(upstream = %upstream.config.name, "the connection that its lists are read on has ended");
+            if survey.surveyor().is_none() {
+                match open(&upstream, &plain).await {
+                    Some(held) => survey.held.store(Some(held)),
+                    None if !upstream.config.elicitation && !upstream.config.sampling => return,
+                    None => {}
                 }
-                Seen::Nothing => {}
+                upstream.stain(What::ALL);
+            }
+            if let Some(held) = survey.surveyor() {
+                tokio::time::sleep(PATIENCE).await;
+                if sees_the_same(&upstream, &plain, &held).await {
+                    survey.held.store(None);
+                    held.close();
+                    return;
+                }
+                tokio::select! {
+                    () = held.ended() => {}
+                    () = survey.lost.notified() => {}
+                }
+                tracing::debug!(upstream = %upstream.config.name, "the connection that its lists are read on has ended");
             }
             tokio::time::sleep(backoff.pause(Duration::ZERO)).await;
         }
@@ -87,67 +136,14 @@ pub(super) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<S
     }
 }
 
-enum Seen {
-    /// No more than on the plain connection.
-    Same,
-    More(Arc<Held>),
-    /// It could not be opened, or not be read.
-    Nothing,
-}
-
-async fn look(upstream: &Arc<Upstream>, plain: &Held, survey: &Survey) -> Seen {
-    if !upstream.config.elicitation && !upstream.config.sampling {
-        return Seen::Same;
-    }
-    let Some(endpoint) = upstream.endpoints.get(upstream.home()) else { return Seen::Same };
-    let traffic = Traffic::new(upstream.me.clone(), false);
-    let listener = Arc::clone(&traffic) as Arc<dyn Listener>;
-    let known = upstream.negotiated();
-    let opened =
-        handshake::open(&*endpoint.connector(), Era::Legacy, known.as_deref(), &everything(upstream), listener).await;
-    let (link, negotiated) = match opened {
-        Ok(opened) => opened,
-        Err(error) => {
-            tracing::debug!(upstream = %upstream.config.name, %error, "no second connection for its lists");
-            return Seen::Nothing;
-        }
-    };
-    let held = Arc::new(Held::new(link, traffic, &negotiated));
-    let closed = Closed(Some(Arc::clone(&held)));
-    let Ok(without) = catalog::read(upstream, plain, What::ALL, &Catalog::default()).await else {
-        return Seen::Nothing;
-    };
-    if held.offers.tools_changed || held.offers.prompts_changed || held.offers.resources_changed {
-        tokio::time::sleep(PATIENCE).await;
-    }
-    let Ok(with) = catalog::read(upstream, &held, What::ALL, &Catalog::default()).await else { return Seen::Nothing };
+/// Whether both connections have the same lists; while one does not answer, they count as different.
+async fn sees_the_same(upstream: &Upstream, plain: &Held, held: &Held) -> bool {
+    let nothing = Catalog::default();
+    let Ok(without) = catalog::read(upstream, plain, What::ALL, &nothing).await else { return false };
+    let Ok(with) = catalog::read(upstream, held, What::ALL, &nothing).await else { return false };
     let (without, with) = (without.catalog, with.catalog);
-    let same = catalog::same(&without.tools, &with.tools)
+    catalog::same(&without.tools, &with.tools)
         && catalog::same(&without.prompts, &with.prompts)
         && catalog::same(&without.resources, &with.resources)
-        && catalog::same(&without.templates, &with.templates);
-    if same {
-        return Seen::Same;
-    }
-    closed.keep();
-    survey.held.store(Some(Arc::clone(&held)));
-    upstream.stain(What::ALL);
-    Seen::More(held)
-}
-
-/// Closes a connection that is not kept.
-struct Closed(Option<Arc<Held>>);
-
-impl Closed {
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Closed {
-    fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            held.close();
-        }
-    }
+        && catalog::same(&without.templates, &with.templates)
 }
