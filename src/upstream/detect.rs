@@ -94,10 +94,23 @@ async fn initialize(
 
 /// `apart`: the link is thrown away, so that its end is an answer too.
 async fn probe(link: &dyn Link, apart: bool, limit: Duration) -> Result<Verdict, LinkError> {
-    let Ok(outcome) = tokio::time::timeout(limit, ask(link)).await else {
-        tracing::debug!("no answer to server/discover within {} s", limit.as_secs());
-        let error = LinkError::Lost(format!("no answer to `server/discover` within {} s", limit.as_secs()));
-        return Ok(if apart { Verdict::Legacy } else { Verdict::Unclear(error) });
+    let mut asked = std::pin::pin!(ask(link));
+    let outcome = match tokio::time::timeout(limit, &mut asked).await {
+        Ok(outcome) => outcome,
+        Err(_) if apart => {
+            // It may not know the question, or still be on its way: many install themselves at their first start, and
+            // to end them meanwhile would leave half an installation behind. What it answers first tells.
+            tracing::debug!("no answer to server/discover within {} s, asking for a handshake too", limit.as_secs());
+            tokio::select! {
+                biased;
+                outcome = &mut asked => outcome,
+                _ = link.request(handshake::second_question(), Arc::new(Deaf)) => return Ok(Verdict::Legacy),
+            }
+        }
+        Err(_) => {
+            let error = format!("no answer to `server/discover` within {} s", limit.as_secs());
+            return Ok(Verdict::Unclear(LinkError::Lost(error)));
+        }
     };
     match outcome {
         Ok(Asked::Modern(negotiated)) => Ok(Verdict::Modern(negotiated)),

@@ -83,13 +83,23 @@ enum Shaken {
     Wants(Revision),
 }
 
-async fn shake(link: &dyn Link, revision: Revision, capabilities: &ClientCapabilities) -> Result<Shaken, LinkError> {
-    let params = format!(
+/// `initialize` on a link that is thrown away, where `server/discover` was not answered.
+pub(super) fn second_question() -> Outgoing {
+    let params = params(Revision::NEWEST_LEGACY, &ClientCapabilities::default());
+    Outgoing::new(FIRST_ID + 1, "initialize", Some(&params))
+}
+
+fn params(revision: Revision, capabilities: &ClientCapabilities) -> String {
+    format!(
         r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{}}}"#,
         revision.as_str(),
         capabilities.to_json(revision),
         client_info()
-    );
+    )
+}
+
+async fn shake(link: &dyn Link, revision: Revision, capabilities: &ClientCapabilities) -> Result<Shaken, LinkError> {
+    let params = params(revision, capabilities);
     let outgoing = Outgoing::new(FIRST_ID, "initialize", Some(&params));
     let answer = tokio::time::timeout(OPENING, link.request(outgoing, Arc::new(Deaf))).await;
     let error = match answer.map_err(|_| late("initialize"))?? {
