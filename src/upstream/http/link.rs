@@ -15,7 +15,7 @@ use awc::{
     },
 };
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -42,7 +42,7 @@ pub(super) struct HttpLink {
     pub shared: Arc<Shared>,
     stateless: Arc<AtomicBool>,
     /// Does what must not wait for a caller, on the thread that opened the session.
-    chores: OnceLock<UnboundedSender<Chore>>,
+    chores: OnceLock<Sender<Chore>>,
 }
 
 /// What outlives a call: the chores and the GET stream have it too.
@@ -118,16 +118,22 @@ impl HttpLink {
     /// Does it later and never waits; without a session there is nothing to do.
     fn later(&self, chore: Chore) {
         if let Some(chores) = self.chores.get() {
-            let _ = chores.send(chore);
+            // Full of answers to a server that takes none: it misses nothing by this.
+            let _ = chores.try_send(chore);
         }
     }
 
     /// Where answers to the server's own requests go.
     pub fn queue(&self) -> Queue {
-        let chores = self.chores.get().cloned();
+        let (chores, shared) = (self.chores.get().cloned(), Arc::downgrade(&self.shared));
         Arc::new(move |message| {
-            if let Some(chores) = &chores {
-                let _ = chores.send(Chore::Post(message));
+            let Some(chores) = &chores else { return };
+            if chores.try_send(Chore::Post(message)).is_err()
+                && let Some(shared) = shared.upgrade().filter(|shared| !shared.closed.is_cancelled())
+            {
+                // It asks faster than it reads: nothing good comes of that session.
+                tracing::warn!("a server asks more than it takes answers to; its session is given up");
+                shared.gone();
             }
         })
     }
