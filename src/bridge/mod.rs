@@ -78,6 +78,8 @@ pub struct Call<'a> {
     pub uri: Option<&'a str>,
     /// As the client wrote them.
     pub params: Option<&'a RawValue>,
+    /// A tool's definition as the upstream wrote it.
+    pub definition: Option<&'a RawValue>,
     /// Arguments that are mirrored into headers.
     pub headers: &'a [ParamHeader],
 }

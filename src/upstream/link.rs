@@ -115,7 +115,10 @@ pub struct UpstreamRequest {
 }
 
 /// Answers one request of an upstream.
-pub struct Replier(Option<Box<dyn FnOnce(Result<Box<RawValue>, RpcError>) + Send>>);
+pub struct Replier(Option<Queue>);
+
+/// Queues an answer on its link.
+type Queue = Box<dyn FnOnce(Result<Box<RawValue>, RpcError>) + Send>;
 
 impl Replier {
     /// `send` must not block: it queues the answer on the link.

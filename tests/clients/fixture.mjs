@@ -46,9 +46,9 @@ export const inFrontOf = (server, more = {}) => ({
     ...more
 });
 
-/** The server entry of a fixture: over HTTP (with its base URL) or as a local command. */
+/** The server entry of a fixture: over HTTP (with its base URL) or as a local command, whose processes share `state`, a file. */
 export const overHttp = url => ({ url: `${url}/mcp` });
-export const overStdio = kind => ({ command, args: [...fixtureArguments(kind), '--stdio'] });
+export const overStdio = (kind, state) => ({ command, args: [...fixtureArguments(kind), '--stdio'], ...(state ? { env: { FIXTURE_STATE: state } } : {}) });
 
 /** Starts a gateway with that configuration and waits until its required servers are there. */
 export async function startGatewayWith(config, options = {}) {

@@ -4,10 +4,12 @@
 //
 // COUNTERSIGN_MATRIX narrows it down for a person at work: "kind=legacy upstream=stdio front=ws era=modern".
 import assert from 'node:assert/strict';
+import { rm } from 'node:fs/promises';
+import path from 'node:path';
 import { test } from 'node:test';
 
 import { KINDS, inFrontOf, overHttp, overStdio, startFixture, startGatewayWith } from './fixture.mjs';
-import { binary, environment } from './gateway.mjs';
+import { binary, environment, temporaryData } from './gateway.mjs';
 import { LESS, STEPS, observer } from './observe.mjs';
 
 const narrowed = Object.fromEntries((process.env.COUNTERSIGN_MATRIX ?? '').split(' ').filter(Boolean).map(pair => pair.split('=')));
@@ -19,7 +21,10 @@ const UPSTREAMS = {
         const fixture = await startFixture(kind);
         return { server: overHttp(fixture.url), stop: () => fixture.stop() };
     },
-    stdio: async kind => ({ server: overStdio(kind), stop: async () => {} }),
+    stdio: async kind => {
+        const folder = await temporaryData();
+        return { server: overStdio(kind, path.join(folder, 'state.json')), stop: () => rm(folder, { recursive: true }) };
+    },
     // The transports that only old servers have: the pair of 2024-11-05, and WebSocket, which is in no revision.
     sse: async kind => {
         const fixture = await startFixture(kind);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::{json, value::RawValue};
 
-use super::{Ready, Verb, request::Subject, result::Glance};
+use super::{Ready, Verb, result::Glance};
 use crate::{
     protocol::{
         Era, ErrorKind, McpError, Revision,
@@ -30,7 +30,7 @@ use crate::{
     },
     router::RouteTable,
     session::{Exchange, handlers::Reply},
-    upstream::{Negotiated, Response, Upstream},
+    upstream::{Negotiated, Response},
 };
 use ask::{About, EXTENSION};
 use augmented::Augmented;
@@ -70,15 +70,10 @@ fn augments(ready: &Ready<'_>) -> bool {
         && member(ready.params(), "task").is_some_and(|task| task.starts_with('{'))
 }
 
-/// `execution.taskSupport` of a tool, under the upstream's own name for it.
-fn wants_task(upstream: &Upstream, tool: &str) -> bool {
-    upstream.catalog().tools.iter().any(|raw| {
-        member(raw.get(), "name").and_then(string).is_some_and(|name| name == tool)
-            && member(raw.get(), "execution")
-                .and_then(|execution| member(execution, "taskSupport"))
-                .and_then(string)
-                .is_some_and(|support| support == "required")
-    })
+/// The tool's `execution.taskSupport` insists on a task.
+fn wants_task(definition: &str) -> bool {
+    let support = member(definition, "execution").and_then(|execution| member(execution, "taskSupport"));
+    support.and_then(string).is_some_and(|support| support == "required")
 }
 
 /// What a call gets beside the client's own parameters so that it becomes a task.
@@ -100,8 +95,7 @@ pub fn augmentation(ready: &Ready<'_>) -> Result<Option<(&'static str, &'static 
     if !stateless || ready.negotiated.revision.era() == Era::Modern || !has_tasks(&ready.negotiated) {
         return Ok(None);
     }
-    let Subject::Name(tool) = ready.call.subject else { return Ok(None) };
-    if !wants_task(ready.call.upstream, tool) {
+    if !ready.call.definition.is_some_and(|definition| wants_task(definition.get())) {
         return Ok(None);
     }
     if declares(&ready.call.exchange.facts.capabilities) { Ok(Some(("task", "{}"))) } else { Err(undeclared()) }

@@ -91,7 +91,8 @@ pub fn id(task: &str) -> Option<String> {
 #[must_use]
 pub fn millis(task: &str, key: &str) -> Option<Duration> {
     let value = member(task, key)?.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0)?;
-    Duration::try_from_secs_f64(value / 1000.0).ok()
+    // What no duration can hold is as good as for ever.
+    Some(Duration::try_from_secs_f64(value / 1000.0).unwrap_or(Duration::MAX))
 }
 
 /// How long to wait before a task is asked for again.

@@ -50,6 +50,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
             subject: Subject::Name(own),
             uri: None,
             params: request.params,
+            definition: None,
             headers: &[],
         };
         return bridge::call(call).await;
@@ -136,6 +137,7 @@ async fn complete_upstream(
         subject: Subject::Reference(reference),
         uri: None,
         params: request.params,
+        definition: None,
         headers: &[],
     };
     let mut reply = bridge::call(call).await?;

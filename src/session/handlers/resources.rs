@@ -89,6 +89,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
             subject: Subject::Uri(own),
             uri,
             params: request.params,
+            definition: None,
             headers: &[],
         };
         return bridge::call(call).await;

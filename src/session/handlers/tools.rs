@@ -92,6 +92,7 @@ pub async fn call_request(
                     subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
                     uri: None,
                     params: request.params,
+                    definition: route.def.raw.as_deref(),
                     headers: &route.param_headers,
                 };
                 return match bridge::call(call).await {
@@ -191,6 +192,8 @@ fn is_the_tools_own(kind: ErrorKind) -> bool {
         ErrorKind::Internal
             | ErrorKind::InvalidRequest
             | ErrorKind::InvalidParams
+            | ErrorKind::MethodNotFound
+            | ErrorKind::MissingCapability
             | ErrorKind::Overloaded
             | ErrorKind::RateLimited
             | ErrorKind::StoreUnavailable

@@ -33,14 +33,11 @@ async fn answer(request: HttpRequest, body: Bytes, ended: web::Data<UnboundedSen
     let result = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"version": version, "host": host}});
     if message["method"] == "endless" {
         let bell = Bell(ended.as_ref().clone());
-        let first = Ok::<_, std::io::Error>(Bytes::from_static(
-            b"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n",
-        ));
-        let stream = futures_util::stream::unfold((Some(first), bell), |(first, bell)| async move {
-            match first {
-                Some(first) => Some((first, (None, bell))),
-                None => std::future::pending().await,
-            }
+        // A server of this kind learns of a closed HTTP/2 stream when it writes to it.
+        let stream = futures_util::stream::unfold(bell, |bell| async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let event = b"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n";
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(event)), bell))
         });
         return HttpResponse::Ok().content_type("text/event-stream").streaming(stream);
     }
@@ -77,7 +74,7 @@ fn certificate(dir: &std::path::Path) -> (CertificateDer<'static>, PrivateKeyDer
 async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
-    let (ended, mut has_ended) = unbounded_channel();
+    let (ended, mut has_ended) = unbounded_channel::<()>();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(cert.clone()).unwrap();
     for (http2, version) in [(true, "HTTP/2.0"), (false, "HTTP/1.1")] {

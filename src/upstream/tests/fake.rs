@@ -36,6 +36,8 @@ pub struct Fake {
     era: Era,
     pub capabilities: Mutex<Value>,
     pub lists: Mutex<HashMap<&'static str, Value>>,
+    /// Its tools for a client that can be asked for something.
+    pub tools_for_asked: Mutex<Option<Value>>,
     /// Everything but the handshake and the lists.
     answers: Mutex<Answers>,
     pub links: Mutex<Vec<Arc<FakeLink>>>,
@@ -55,6 +57,7 @@ impl Fake {
             era,
             capabilities: Mutex::new(json!({ "tools": { "listChanged": true } })),
             lists: Mutex::new(HashMap::from([("tools/list", tools(&["echo"]))])),
+            tools_for_asked: Mutex::default(),
             answers: Mutex::new(Box::new(|_| Box::pin(std::future::ready(ok(json!({ "content": [] })))))),
             links: Mutex::default(),
             log: Mutex::default(),
@@ -208,6 +211,10 @@ impl Link for Held {
             .find(|key| *key == method)
         {
             let page = params["cursor"].as_str().map_or(0, |cursor| cursor.parse::<usize>().unwrap());
+            let more = server.tools_for_asked.lock().clone().filter(|_| *link.declared.lock() != json!({}));
+            if let Some(tools) = more.filter(|_| key == "tools/list") {
+                return Box::pin(std::future::ready(ok(tools)));
+            }
             let answer = match server.lists.lock().get(key) {
                 Some(Value::Array(pages)) => ok(pages[page].clone()),
                 Some(page) => ok(page.clone()),

@@ -167,3 +167,36 @@ async fn another_replica_takes_over() {
     let shares = (one.asked("tools/call"), two.asked("tools/call") - 20);
     assert!(shares.0 > 0 && shares.1 > 0 && shares.0 + shares.1 == 200, "{shares:?}");
 }
+
+#[actix::test]
+async fn tools_for_clients_that_can_be_asked_are_found_and_followed() {
+    let fake = legacy();
+    *fake.tools_for_asked.lock() = Some(fake::tools(&["echo", "ask"]));
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
+    upstream.settled().await;
+    seconds(10).await;
+    assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
+    // The plain one, for calls, and the one that declares everything, for the lists.
+    assert_eq!(fake.open().len(), 2);
+    let declared: Vec<bool> = fake.open().iter().map(|link| link.declared.lock()["elicitation"].is_object()).collect();
+    assert_eq!(declared, [false, true]);
+    *fake.tools_for_asked.lock() = Some(fake::tools(&["echo", "ask", "more"]));
+    fake.open()[1].tell("notifications/tools/list_changed", json!({}));
+    seconds(2).await;
+    assert_eq!(names(&upstream), ["fake__echo", "fake__ask", "fake__more"]);
+    // It ends, and another one takes its place.
+    fake.open()[1].closed.cancel();
+    seconds(30).await;
+    assert_eq!((fake.open().len(), fake.made()), (2, 3));
+    assert_eq!(names(&upstream).len(), 3);
+}
+
+#[actix::test]
+async fn a_server_that_offers_the_same_to_all_keeps_one_connection() {
+    let fake = legacy();
+    let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
+    upstream.settled().await;
+    seconds(10).await;
+    assert_eq!((fake.open().len(), fake.made()), (1, 2));
+    assert_eq!(names(&upstream), ["fake__echo"]);
+}

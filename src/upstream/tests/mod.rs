@@ -21,7 +21,8 @@ use fake::Fake;
 
 fn config(name: &str) -> UpstreamConfig {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
-    UpstreamConfig::new(name, target)
+    // One that may ask nothing gets no second connection for its lists, which most tests would have to count.
+    UpstreamConfig { elicitation: false, sampling: false, ..UpstreamConfig::new(name, target) }
 }
 
 fn start_with(config: UpstreamConfig, fakes: &[&Arc<Fake>]) -> Arc<Upstream> {
