@@ -19,10 +19,10 @@ use crate::upstream::{LinkError, asked::Queue, received::shown};
 const ACCEPT: Duration = Duration::from_secs(30);
 
 /// Messages that are being sent at a time: each may hold a connection.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 
 /// Messages that wait for that.
-const WAITING: usize = 1024;
+pub(super) const WAITING: usize = 1024;
 
 /// Bytes of an error to such a message; they are for the log.
 const MAX_ERROR: usize = 64 << 10;

@@ -283,3 +283,37 @@ impl Drop for HttpLink {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::testing::Heard;
+
+    #[actix_web::test]
+    async fn a_server_that_takes_no_answers_gets_few_connections_and_is_given_up() {
+        let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let uri = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
+        let link = HttpLink::new(uri, &HeaderMap::new(), Arc::new(Heard::default()), &Arc::default());
+        link.chores.get_or_init(|| chores::start(Arc::clone(&link.shared)));
+        let queue = link.queue();
+        for _ in 0..chores::WAITING {
+            queue("{}".into());
+        }
+        assert!(!link.shared.closed.is_cancelled());
+        // Those that are being sent make room for as many.
+        server.set_nonblocking(true).unwrap();
+        let mut connections = Vec::new();
+        while connections.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            connections.extend(server.accept());
+        }
+        for _ in 0..=2 * chores::AT_ONCE {
+            queue("{}".into());
+        }
+        assert!(link.shared.closed.is_cancelled());
+        while let Ok(connection) = server.accept() {
+            connections.push(connection);
+        }
+        assert!(connections.len() <= chores::AT_ONCE, "{}", connections.len());
+    }
+}
