@@ -164,6 +164,7 @@ impl<'a> Ready<'a> {
             log_level: caller.log_level,
         };
         let meta = member(params, "_meta");
+        crate::protocol::alike::check(params, meta)?;
         let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None };
         ready.speaker.capabilities = ready.declared(less);
         Ok(ready)

@@ -1,12 +1,18 @@
 //! Arguments of a call as the values that conditions look at: bounded, and never anything else than what was sent.
 
-use std::{cell::Cell, collections::HashMap, fmt, sync::Arc};
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use cel::{Value, objects::Key};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::condition::ConditionFault;
+use crate::protocol::alike::folded;
 
 /// Bytes of arguments that conditions look at.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -17,7 +23,7 @@ const MAX_DIGITS: usize = 17;
 
 /// # Errors
 /// Arguments that a condition could misread: whole numbers beyond 64 bits, numbers with more digits than a double
-/// holds, a key that stands twice in one object, or too many of everything.
+/// holds, a key that stands twice in one object (in another case, too), or too many of everything.
 pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
     let text = raw.get();
     if text.len() > MAX_BYTES {
@@ -147,9 +153,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut entries: HashMap<Key, Value> = HashMap::new();
+        let mut seen: HashSet<String> = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             let value = map.next_value_seed(self.again())?;
-            // The one who decides and the one who runs might take different ones.
+            // The one who decides and the one who runs might take different ones; some readers disregard case.
+            if !seen.insert(key.chars().map(folded).collect()) {
+                return Err(A::Error::custom("two keys differ in case only"));
+            }
             if entries.insert(Key::String(Arc::new(key)), value).is_some() {
                 return Err(A::Error::custom("a key stands twice"));
             }
@@ -202,6 +212,8 @@ mod tests {
     fn what_two_could_read_differently_is_refused() {
         assert!(read(r#"{"a":1,"a":2}"#).is_err());
         assert!(read(r#"{"x":[{"b":1,"\u0062":2}]}"#).is_err());
+        assert!(read(r#"{"path":"/ok","Path":"/etc"}"#).is_err());
+        assert!(read(r#"{"path":"/ok","other":{"Path":"/etc"}}"#).is_ok());
         let many = format!("[{}]", vec!["1"; MAX_VALUES].join(","));
         assert_eq!(read(&many), Err(ConditionFault::Arguments("the arguments hold too many values for its condition")));
         assert!(read(&format!("\"{}\"", "x".repeat(MAX_BYTES))).is_err());

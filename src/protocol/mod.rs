@@ -7,6 +7,7 @@
 //! the gateway must understand of it, [`headers`] checks what HTTP says of it, and [`encode`] writes the
 //! answer around the bytes of a result that nobody took apart ([`splice`] adds members to it).
 
+pub mod alike;
 pub mod arguments;
 pub mod cursor;
 pub mod edit;

@@ -4,6 +4,7 @@
 pub mod actor;
 pub mod aliases;
 pub mod claims;
+pub mod effort;
 pub mod listing;
 pub mod passed;
 pub mod rendered;

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
     claims::{Claims, Rules, Settled, Warnings},
-    listing, passed,
+    effort, listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
     resources::Resources,
     ruling,
@@ -45,7 +45,7 @@ pub struct ToolRoute {
     pub param_headers: Vec<ParamHeader>,
     /// The schema of the answer of a call that waits for a person, where that can happen.
     pending: Option<Arc<Value>>,
-    input: OnceLock<Result<jsonschema::Validator, String>>,
+    input: OnceLock<Result<Option<jsonschema::Validator>, String>>,
     rendered: Rendered,
 }
 
@@ -68,12 +68,13 @@ impl ToolRoute {
         self.ruling.lists_to(principal)
     }
 
-    /// The input schema, compiled when it is first needed. Network `$ref`s are never followed.
+    /// The input schema, compiled when it is first needed. Network `$ref`s are never followed. `None` for one of an
+    /// upstream's that would take too long ([`effort`]).
     ///
     /// # Errors
     /// `TOOL_EXECUTION_ERROR` for a schema that is none; it concerns nobody but who calls the tool.
-    pub fn input(&self) -> Result<&jsonschema::Validator, McpError> {
-        self.input.get_or_init(|| compile(&self.def)).as_ref().map_err(|reason| {
+    pub fn input(&self) -> Result<Option<&jsonschema::Validator>, McpError> {
+        self.input.get_or_init(|| compile(&self.def)).as_ref().map(Option::as_ref).map_err(|reason| {
             let message = format!("the input schema of {} cannot be used: {reason}", self.name);
             McpError::new(ErrorKind::ToolExecution, message).with("tool", self.name.clone())
         })
@@ -91,12 +92,16 @@ impl ToolRoute {
     }
 }
 
-fn compile(def: &ToolDef) -> Result<jsonschema::Validator, String> {
+fn compile(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
+    if def.raw.is_some() && !effort::is_bounded(&def.input_schema) {
+        tracing::warn!(tool = %def.name, "its input schema is too intricate: only its server checks arguments against it");
+        return Ok(None);
+    }
     let options = jsonschema::options().should_validate_formats(true);
     // An upstream may write in another dialect and say so; 2020-12 is what is meant where nothing is said
     // (2025-11-25/basic/index#json-schema-usage).
     let options = if def.raw.is_some() { options } else { options.with_draft(jsonschema::Draft::Draft202012) };
-    options.build(&def.input_schema).map_err(|e| e.to_string().chars().take(500).collect())
+    options.build(&def.input_schema).map(Some).map_err(|e| e.to_string().chars().take(500).collect())
 }
 
 /// Why a table cannot be built; the old one stays.

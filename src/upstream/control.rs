@@ -26,6 +26,11 @@ const GOOD: Duration = Duration::from_secs(10);
 const HURRY: Duration = Duration::from_secs(1);
 /// After the first word of a change: what else comes meanwhile is read with it.
 const SETTLE: Duration = Duration::from_millis(100);
+/// A server that goes on and on about changes is believed, but every new list costs all clients a route table: after
+/// so many words of it in a row the pause doubles with each, up to 32 times.
+const PATIENT: u32 = 5;
+/// Without a word for so long, the row has ended.
+const QUIET: Duration = Duration::from_secs(5);
 /// Lists are not read more often than this because their time has run out.
 const LEAST_TTL: Duration = Duration::from_secs(5);
 /// As [`LEAST_TTL`], while the server tells of every change.
@@ -206,6 +211,7 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<
     actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(held), over));
     let began = Instant::now();
     let mut look = tokio::time::interval(LOOK);
+    let (mut row, mut last) = (0_u32, began);
     loop {
         tokio::select! {
             () = held.ended() => return LinkError::Lost("its connection was closed".into()),
@@ -218,7 +224,13 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<
                 }
             }
             () = upstream.wake.notified() => {
-                tokio::time::sleep(SETTLE).await;
+                row = if last.elapsed() < QUIET { row.saturating_add(1) } else { 0 };
+                tokio::select! {
+                    () = tokio::time::sleep(settle(row)) => {}
+                    () = held.ended() => continue,
+                    () = upstream.stop.cancelled() => continue,
+                }
+                last = Instant::now();
                 let what = What(upstream.dirty.swap(0, Ordering::AcqRel));
                 let surveyor = survey.surveyor();
                 let reader = surveyor.as_ref().unwrap_or(held);
@@ -243,6 +255,11 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<
             _ = look.tick() => upstream.endpoints.iter().for_each(|endpoint| endpoint.pool.close_idle()),
         }
     }
+}
+
+/// How long to wait after that many words of changes in a row.
+fn settle(row: u32) -> Duration {
+    SETTLE * 2_u32.pow(row.saturating_sub(PATIENT).min(5))
 }
 
 /// Reads lists again and tells of those that are others now.
@@ -294,4 +311,15 @@ async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), Lin
     let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
     upstream.stale_at.store(upstream.meters.millis().saturating_add(ttl), Ordering::Relaxed);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_tells_of_changes_without_end_is_heard_less_often() {
+        let pauses = [0, 5, 6, 8, 10, 1000].map(|row| settle(row).as_millis() / SETTLE.as_millis());
+        assert_eq!(pauses, [1, 1, 2, 8, 32, 32]);
+    }
 }

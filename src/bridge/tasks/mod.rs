@@ -228,6 +228,7 @@ pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) 
         return legacy::list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
+    crate::protocol::alike::check(params, member(params, "_meta"))?;
     let alias = shape::id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
     })?;

@@ -201,12 +201,20 @@ fn a_schema_that_is_none_concerns_only_who_calls_the_tool() {
 }
 
 #[test]
+fn a_schema_that_would_take_years_is_left_to_its_server() {
+    let twice = r##"{"properties":{"a":{"$ref":"#"}}}"##;
+    let hostile = format!(r#"{{"name":"t","inputSchema":{{"type":"object","allOf":[{twice},{twice}]}}}}"#);
+    let upstream = Stocked::new("fs", "", LEGACY, tools(&[&hostile]));
+    assert!(Router::new(&[&upstream]).table().tool("t").unwrap().input().unwrap().is_none());
+}
+
+#[test]
 fn a_schema_is_read_in_the_dialect_that_it_names() {
     let schema = r#"{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"a":{"items":[{"type":"string"}]}}}"#;
     let upstream = Stocked::new("fs", "", LEGACY, tools(&[&format!(r#"{{"name":"t","inputSchema":{schema}}}"#)]));
     let table = Router::new(&[&upstream]).table();
     let route = table.tool("t").unwrap();
-    let input = route.input().unwrap();
+    let input = route.input().unwrap().unwrap();
     assert!(input.is_valid(&serde_json::json!({ "a": ["x", 1] })));
     assert!(!input.is_valid(&serde_json::json!({ "a": [1] })));
 }

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use actix_http::StatusCode;
 use bytes::Bytes;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
     answer, client,
@@ -16,6 +17,12 @@ use crate::upstream::{LinkError, asked::Queue, received::shown};
 
 /// How long a server may take to accept what needs no answer.
 const ACCEPT: Duration = Duration::from_secs(30);
+
+/// Messages that are being sent at a time: each may hold a connection.
+pub(super) const AT_ONCE: usize = 64;
+
+/// Messages that wait for that.
+pub(super) const WAITING: usize = 1024;
 
 /// Bytes of an error to such a message; they are for the log.
 const MAX_ERROR: usize = 64 << 10;
@@ -29,37 +36,41 @@ pub(super) enum Chore {
     End,
 }
 
-/// Starts the task that does the chores of one session. What waits is bounded by what is open: one answer for each
-/// question, one cancellation for each call.
-pub(super) fn start(shared: Arc<Shared>) -> UnboundedSender<Chore> {
-    let (sender, receiver) = unbounded_channel();
+/// Starts the task that does the chores of one session. Every `ping` of the server is one, so what waits is bounded.
+pub(super) fn start(shared: Arc<Shared>) -> Sender<Chore> {
+    let (sender, receiver) = channel(WAITING);
     actix_web::rt::spawn(run(shared, receiver));
     sender
 }
 
-async fn run(shared: Arc<Shared>, mut chores: UnboundedReceiver<Chore>) {
-    while let Some(chore) = chores.recv().await {
+async fn run(shared: Arc<Shared>, mut chores: Receiver<Chore>) {
+    let mut sending = FuturesUnordered::new();
+    loop {
+        let chore = tokio::select! {
+            Some(()) = sending.next(), if !sending.is_empty() => continue,
+            chore = chores.recv(), if sending.len() < AT_ONCE => chore,
+        };
         let shared = Arc::clone(&shared);
         match chore {
-            Chore::Post(message) => {
-                actix_web::rt::spawn(async move {
-                    let mode = shared.mode();
-                    if let Err(error) = post(&shared, &mode, message, "").await {
-                        tracing::debug!(%error, "a message was not accepted");
-                    }
-                });
-            }
-            Chore::Listen(queue) => {
+            Some(Chore::Post(message)) => sending.push(async move {
+                let mode = shared.mode();
+                if let Err(error) = post(&shared, &mode, message, "").await {
+                    tracing::debug!(%error, "a message was not accepted");
+                }
+            }),
+            Some(Chore::Listen(queue)) => {
                 actix_web::rt::spawn(listen::run(shared, queue));
             }
-            Chore::End => {
+            Some(Chore::End) => {
                 let mode = shared.mode();
                 if mode.session.is_some() {
                     actix_web::rt::spawn(async move { end(&shared, &mode).await });
                 }
             }
+            None => break,
         }
     }
+    while let Some(()) = sending.next().await {}
 }
 
 /// Sends what has no answer: 202, or any other success.

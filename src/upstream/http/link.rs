@@ -15,7 +15,7 @@ use awc::{
     },
 };
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -42,7 +42,7 @@ pub(super) struct HttpLink {
     pub shared: Arc<Shared>,
     stateless: Arc<AtomicBool>,
     /// Does what must not wait for a caller, on the thread that opened the session.
-    chores: OnceLock<UnboundedSender<Chore>>,
+    chores: OnceLock<Sender<Chore>>,
 }
 
 /// What outlives a call: the chores and the GET stream have it too.
@@ -118,16 +118,22 @@ impl HttpLink {
     /// Does it later and never waits; without a session there is nothing to do.
     fn later(&self, chore: Chore) {
         if let Some(chores) = self.chores.get() {
-            let _ = chores.send(chore);
+            // Full of answers to a server that takes none: it misses nothing by this.
+            let _ = chores.try_send(chore);
         }
     }
 
     /// Where answers to the server's own requests go.
     pub fn queue(&self) -> Queue {
-        let chores = self.chores.get().cloned();
+        let (chores, shared) = (self.chores.get().cloned(), Arc::downgrade(&self.shared));
         Arc::new(move |message| {
-            if let Some(chores) = &chores {
-                let _ = chores.send(Chore::Post(message));
+            let Some(chores) = &chores else { return };
+            if chores.try_send(Chore::Post(message)).is_err()
+                && let Some(shared) = shared.upgrade().filter(|shared| !shared.closed.is_cancelled())
+            {
+                // It asks faster than it reads: nothing good comes of that session.
+                tracing::warn!("a server asks more than it takes answers to; its session is given up");
+                shared.gone();
             }
         })
     }
@@ -275,5 +281,39 @@ impl Link for HttpLink {
 impl Drop for HttpLink {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::testing::Heard;
+
+    #[actix_web::test]
+    async fn a_server_that_takes_no_answers_gets_few_connections_and_is_given_up() {
+        let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let uri = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
+        let link = HttpLink::new(uri, &HeaderMap::new(), Arc::new(Heard::default()), &Arc::default());
+        link.chores.get_or_init(|| chores::start(Arc::clone(&link.shared)));
+        let queue = link.queue();
+        for _ in 0..chores::WAITING {
+            queue("{}".into());
+        }
+        assert!(!link.shared.closed.is_cancelled());
+        // Those that are being sent make room for as many.
+        server.set_nonblocking(true).unwrap();
+        let mut connections = Vec::new();
+        while connections.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            connections.extend(server.accept());
+        }
+        for _ in 0..=2 * chores::AT_ONCE {
+            queue("{}".into());
+        }
+        assert!(link.shared.closed.is_cancelled());
+        while let Ok(connection) = server.accept() {
+            connections.push(connection);
+        }
+        assert!(connections.len() <= chores::AT_ONCE, "{}", connections.len());
     }
 }

@@ -20,6 +20,8 @@ use crate::upstream::{
 const PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after failures.
 const LONGEST: Duration = Duration::from_secs(60);
+/// The shortest pause that a server may ask for: one that closes its stream at once would keep the gateway busy.
+const LEAST_RETRY: Duration = Duration::from_millis(100);
 /// The longest pause that a server may ask for.
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
@@ -49,7 +51,7 @@ async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<ClientRespons
 /// The time that the server asked for, else one that grows with every failure.
 fn pause(events: &Events, failures: u32) -> Duration {
     match events.retry() {
-        Some(retry) => Duration::from_millis(retry).min(MAX_RETRY),
+        Some(retry) => Duration::from_millis(retry).clamp(LEAST_RETRY, MAX_RETRY),
         None => (PAUSE * 2_u32.saturating_pow(failures.saturating_sub(1).min(6))).min(LONGEST),
     }
 }
@@ -147,5 +149,24 @@ fn hand_on(shared: &Shared, queue: &Queue, text: &[u8]) {
     });
     if let Err(unreadable) = read {
         tracing::debug!("not a message: {}", unreadable.why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_when_to_come_again_within_bounds() {
+        let told = |retry: &str| {
+            let mut events = Events::new(1024);
+            events.push(format!("retry: {retry}\n\n").as_bytes());
+            assert_eq!(events.take(), Ok(None));
+            pause(&events, 1)
+        };
+        assert_eq!(told("500"), Duration::from_millis(500));
+        assert_eq!(told("0"), LEAST_RETRY);
+        assert_eq!(told("99999999999999"), MAX_RETRY);
+        assert_eq!(pause(&Events::new(1), 1), PAUSE);
     }
 }

@@ -1,0 +1,93 @@
+//! Members that some readers take for one another.
+//!
+//! Go's `encoding/json` compares keys without regard to case, and the last one counts: to a server written in Go,
+//! `{"name":"read","Name":"delete"}` calls `delete`. What the gateway judged would not be what the server does. So a
+//! key that only resembles one that means something is refused.
+
+use super::{ErrorKind, McpError, edit::members};
+
+/// What means something in the `params` of requests that are passed on.
+const PARAMS: [&str; 11] = [
+    "name",
+    "arguments",
+    "uri",
+    "ref",
+    "argument",
+    "context",
+    "taskId",
+    "task",
+    "inputResponses",
+    "requestState",
+    "_meta",
+];
+
+/// Refuses members of `params` that some reader takes for others. `meta` is the value of its `_meta`.
+///
+/// # Errors
+/// `InvalidParams` that names the member that is meant.
+pub fn check(params: &str, meta: Option<&str>) -> Result<(), McpError> {
+    among(params, "params", &PARAMS)?;
+    meta.map_or(Ok(()), |meta| among(meta, "params._meta", &[super::params::keys::PROGRESS_TOKEN]))
+}
+
+fn among(object: &str, place: &str, known: &[&str]) -> Result<(), McpError> {
+    for member in members(object) {
+        if known.contains(&&*member.key) {
+            continue;
+        }
+        if let Some(meant) = known.iter().find(|known| is_alike(&member.key, known)) {
+            let message = format!("`{place}` have a member that differs from `{meant}` in case only");
+            return Err(McpError::new(ErrorKind::InvalidParams, message).with("member", *meant));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two keys differ in case only.
+#[must_use]
+pub fn is_alike(a: &str, b: &str) -> bool {
+    a.chars().map(folded).eq(b.chars().map(folded))
+}
+
+/// The same for keys that differ in case only: simple case folding.
+#[must_use]
+pub fn folded(c: char) -> char {
+    if c.is_ascii() {
+        return c.to_ascii_lowercase();
+    }
+    // Up first: `ſ` is lower case and folds to `s`.
+    let one = |mut cased: std::char::ToUppercase| match (cased.next(), cased.next()) {
+        (Some(upper), None) => upper,
+        _ => c,
+    };
+    let upper = one(c.to_uppercase());
+    let mut lower = upper.to_lowercase();
+    match (lower.next(), lower.next()) {
+        (Some(lower), None) => lower,
+        _ => upper,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_resembles_a_member_is_refused() {
+        for bad in [
+            r#"{"name":"a","Name":"b"}"#,
+            r#"{"N\u0061ME":"b"}"#,
+            r#"{"argument\u017f":{}}"#,
+            r#"{"tas\u212A":{}}"#,
+            r#"{"taskid":"x"}"#,
+            r#"{"_Meta":{}}"#,
+        ] {
+            assert_eq!(check(bad, None).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+        }
+        let meta = r#"{"progressToken":1,"ProgressToken":7}"#;
+        assert_eq!(check("{}", Some(meta)).unwrap_err().data["member"], "progressToken");
+        for good in [r#"{"name":"a","arguments":{"Name":1,"name":2},"names":1,"vendor":1}"#, "{}"] {
+            assert!(check(good, Some(r#"{"progressToken":1,"a.b/Name":1}"#)).is_ok(), "{good}");
+        }
+    }
+}
