@@ -95,6 +95,9 @@ fn begin(uri: &Uri, headers: &HeaderMap, but: &HeaderMap) -> BytesMut {
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         field(&mut out, b"host", host.as_bytes());
     }
+    if !headers.contains_key(header::ACCEPT_ENCODING) && !but.contains_key(header::ACCEPT_ENCODING) {
+        field(&mut out, b"accept-encoding", b"identity");
+    }
     headers.iter().filter(|(name, _)| !but.contains_key(*name)).for_each(|(name, value)| put(&mut out, name, value));
     out
 }
