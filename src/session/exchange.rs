@@ -63,18 +63,29 @@ impl Related {
 pub struct PostStream {
     pub session: Arc<SessionShared>,
     number: OnceLock<u32>,
+    opened: AtomicWaker,
 }
 
 impl PostStream {
     #[must_use]
     pub fn new(session: Arc<SessionShared>) -> Self {
-        Self { session, number: OnceLock::new() }
+        Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
+    }
+
+    /// Whoever polls with that context is woken when the stream is opened.
+    pub fn watch(&self, cx: &Context<'_>) {
+        self.opened.register(cx.waker());
     }
 
     /// The stream's number, opening it now if need be; `None` for a session without streams.
     pub fn open(&self) -> Option<u32> {
         let Channel::Streams(streams) = &self.session.channel else { return None };
-        Some(*self.number.get_or_init(|| streams.open()))
+        if let Some(number) = self.number() {
+            return Some(number);
+        }
+        let number = *self.number.get_or_init(|| streams.open());
+        self.opened.wake();
+        Some(number)
     }
 
     /// The stream's number, if anything was sent on it.

@@ -8,7 +8,7 @@ use super::{
     View,
     answer::{self, Accepts},
     body::Body,
-    identify, modern, session,
+    identify, modern, names, session,
 };
 use crate::{
     auth::Identity,
@@ -74,7 +74,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
 /// A handshake, or a message of a session that it opened, stays what it is whatever other headers it carries.
 fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
     let handshake = matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
-    if handshake && meta.protocol_version.is_none() && request.headers().get(headers::PROTOCOL_VERSION).is_none() {
+    if handshake && meta.protocol_version.is_none() && request.headers().get(&names::PROTOCOL_VERSION).is_none() {
         return false;
     }
     headers::is_modern(&View(request.headers()), meta)
@@ -113,7 +113,7 @@ fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
 fn assumed_revision(request: &HttpRequest) -> Revision {
     request
         .headers()
-        .get(headers::PROTOCOL_VERSION)
+        .get(&names::PROTOCOL_VERSION)
         .and_then(|v| v.to_str().ok())
         .and_then(Revision::parse)
         .unwrap_or(Revision::V2025_03_26)
@@ -164,7 +164,7 @@ pub fn forwarded(gateway: &Gateway, request: &HttpRequest) -> Option<Arc<Forward
 /// The `Mcp-Session-Id` header; `Some("")` for one that is no text.
 #[must_use]
 pub fn session_id(request: &HttpRequest) -> Option<&str> {
-    request.headers().get("mcp-session-id").map(|v| v.to_str().unwrap_or_default())
+    request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
 }
 
 /// Where a stream that broke off goes on.

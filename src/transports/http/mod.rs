@@ -63,11 +63,31 @@ pub struct View<'a>(pub &'a HeaderMap);
 
 impl Headers for View<'_> {
     fn field(&self, name: &str) -> Field<'_> {
-        let mut all = self.0.get_all(name);
+        let mut all = match names::known(name) {
+            Some(name) => self.0.get_all(name),
+            None => self.0.get_all(name),
+        };
         match (all.next(), all.next()) {
             (None, _) => Field::Absent,
             (Some(value), None) => Field::One(value.as_bytes()),
             (Some(_), Some(_)) => Field::Many,
         }
+    }
+}
+
+/// Headers of the protocol that are looked up with every request: a name that has to be parsed first costs more than
+/// finding it.
+pub(super) mod names {
+    use actix_web::http::header::HeaderName;
+
+    use crate::protocol::headers;
+
+    pub static PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
+    pub static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+    static METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
+    static NAME: HeaderName = HeaderName::from_static(headers::NAME);
+
+    pub fn known(name: &str) -> Option<&'static HeaderName> {
+        [&PROTOCOL_VERSION, &METHOD, &NAME].into_iter().find(|known| known.as_str() == name)
     }
 }

@@ -14,10 +14,12 @@ use super::{
 };
 use crate::{
     protocol::{
-        ErrorKind, McpError, RequestId, Revision, encode,
+        ErrorKind, McpError, RequestId, Revision,
+        edit::{member, string},
+        encode,
         envelope::{Message, Request},
         headers,
-        params::{self, Meta},
+        params::Meta,
     },
     session::{
         Answer, Exchange, Related, Session, Transport,
@@ -129,10 +131,12 @@ fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> R
     if request.method != "tools/call" {
         return Ok(());
     }
-    let Ok(call) = params::parse::<params::CallTool<'_>>(request.params) else { return Ok(()) };
-    match post.gateway.routes.load().tool(&call.name) {
+    let Some(params) = request.params.map(serde_json::value::RawValue::get) else { return Ok(()) };
+    let Some(name) = member(params, "name").and_then(string) else { return Ok(()) };
+    match post.gateway.routes.load().tool(&name) {
         Some(route) if !route.param_headers.is_empty() => {
-            let arguments = call.arguments.and_then(|raw| serde_json::from_str::<serde_json::Value>(raw.get()).ok());
+            let arguments =
+                member(params, "arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
             crate::protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref())
         }
         _ => Ok(()),

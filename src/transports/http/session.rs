@@ -3,7 +3,11 @@
 //!
 //! A client that disconnects has not cancelled anything: its request runs on, and the answer waits in its stream.
 
-use std::{future::poll_fn, sync::Arc, task::Poll};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use actix_web::{
     HttpRequest, HttpResponse,
@@ -15,7 +19,8 @@ use bytes::Bytes;
 use super::{
     answer,
     mcp::{Post, forwarded, last_event_id, session_id},
-    sse,
+    modern::Work,
+    names, sse,
 };
 use crate::{
     auth::Identity,
@@ -23,7 +28,6 @@ use crate::{
     protocol::{
         ErrorKind, McpError, Revision, encode,
         envelope::{self, Incoming, Message},
-        headers,
         method::Method,
     },
     session::{
@@ -69,7 +73,7 @@ pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
     };
     let opens = request.method == "initialize";
     let owned = OwnedRequest::of(request);
-    let work = async move { door.message(Message::Request(owned.as_request())).await };
+    let work: Work = Box::pin(async move { door.message(Message::Request(owned.as_request())).await });
     let known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
     if opens && !known && session.legacy_revision().is_some() {
@@ -106,13 +110,13 @@ pub async fn batch(post: Post, body: Bytes) -> HttpResponse {
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
     let door = door(&post, &session, &stream, assumed);
     let limits = post.gateway.envelope_limits();
-    let work = async move {
+    let work: Work = Box::pin(async move {
         match envelope::parse(&body, &limits) {
             Ok(Incoming::Batch(members)) => door.batch(members).await,
             // It was one a moment ago.
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
-    };
+    });
     respond(&post, &stream, work).await
 }
 
@@ -129,26 +133,68 @@ fn door(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, ass
     }
 }
 
+/// A request's work while its client waits for it. A client that goes away leaves it to a task of its own, whose answer
+/// waits in the request's stream; so a call that is answered as JSON needs neither.
+struct Running {
+    work: Option<Work>,
+    stream: Arc<PostStream>,
+}
+
+impl Running {
+    /// The answer, or nothing as soon as there is a stream to read it from.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<Answer>>> {
+        self.stream.watch(cx);
+        let Some(work) = &mut self.work else { return Poll::Ready(None) };
+        match work.as_mut().poll(cx) {
+            Poll::Ready(answer) => {
+                self.work = None;
+                Poll::Ready(Some(answer))
+            }
+            Poll::Pending if self.stream.number().is_some() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Without streams there is nothing that the answer could wait in.
+        if let Some(work) = self.work.take()
+            && let Some(number) = self.stream.open()
+        {
+            let session = Arc::clone(&self.stream.session);
+            actix::spawn(async move { finish(&session, number, work.await) });
+        }
+    }
+}
+
+fn finish(session: &SessionShared, number: u32, answer: Option<Answer>) {
+    if let Channel::Streams(streams) = &session.channel {
+        streams.push_last(number, answer.map(|a| a.bytes));
+    }
+}
+
 /// Runs a request's work; answers with JSON if that is all there is, and with a stream otherwise.
-async fn respond(
-    post: &Post,
-    stream: &Arc<PostStream>,
-    work: impl Future<Output = Option<Answer>> + 'static,
-) -> HttpResponse {
+async fn respond(post: &Post, stream: &Arc<PostStream>, work: Work) -> HttpResponse {
     let session = Arc::clone(&stream.session);
-    let mut work = Box::pin(work);
-    let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
-    let number = match &first {
-        Poll::Ready(_) => stream.number(),
-        Poll::Pending => stream.open(),
+    let mut running = Running { work: Some(work), stream: Arc::clone(stream) };
+    let (done, waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
+        Poll::Ready(done) => (done, false),
+        Poll::Pending => {
+            if !post.accepts.json {
+                // It is answered with a stream in any case, which can be taken up again.
+                stream.open();
+            }
+            (poll_fn(|cx| running.poll(cx)).await, true)
+        }
+    };
+    let number = match &done {
+        // Taken back while it ran, which its stream tells.
+        Some(None) if waited => stream.open(),
+        _ => stream.number(),
     };
     let Some(number) = number else {
-        // It is answered already, or there is no stream that an answer could wait in.
-        let answer = match first {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => work.await,
-        };
-        return match answer {
+        return match done.flatten() {
             Some(answer) if post.accepts.json => answer::answered(status(&answer), answer),
             Some(answer) => sse::finished(Vec::new(), answer.bytes),
             None => HttpResponse::Accepted().finish(),
@@ -159,19 +205,10 @@ async fn respond(
         Channel::Streams(streams) => streams.hold(number),
         Channel::Outbox(_) | Channel::None => None,
     };
-    let finish = {
-        let session = Arc::clone(&session);
-        move |answer: Option<Answer>| {
-            if let Channel::Streams(streams) = &session.channel {
-                streams.push_last(number, answer.map(|a| a.bytes));
-            }
-        }
-    };
-    match first {
-        Poll::Ready(answer) => finish(answer),
-        // Its client may go away and come back for the answer.
-        Poll::Pending => drop(actix::spawn(async move { finish(work.await) })),
+    if let Some(answer) = done {
+        finish(&session, number, answer);
     }
+    drop(running);
     if post.accepts.json
         && let Some(answer) = wait_for_sole_answer(&session, number).await
     {
@@ -218,7 +255,7 @@ fn status(answer: &Answer) -> StatusCode {
 /// # Errors
 /// `-32600` for a version that does not exist (2025-11-25/basic/transports#protocol-version-header: 400).
 fn version(request: &HttpRequest) -> Result<Revision, McpError> {
-    let Some(value) = request.headers().get(headers::PROTOCOL_VERSION) else { return Ok(Revision::V2025_03_26) };
+    let Some(value) = request.headers().get(&names::PROTOCOL_VERSION) else { return Ok(Revision::V2025_03_26) };
     value.to_str().ok().map(str::trim).and_then(Revision::parse).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidRequest, "unsupported MCP-Protocol-Version")
             .with("supported", Revision::ALL.map(Revision::as_str).to_vec())

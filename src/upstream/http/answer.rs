@@ -3,12 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
-use awc::ClientResponse;
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
 
 use super::{
-    client,
+    client::{self, Answer},
     link::{HttpLink, Mode},
     listen,
 };
@@ -30,7 +29,7 @@ const REST_TIME: Duration = Duration::from_secs(2);
 impl HttpLink {
     pub(super) async fn answer(
         &self,
-        mut response: ClientResponse,
+        mut response: Answer,
         mode: &Mode,
         id: u64,
         listener: &Arc<dyn Listener>,
@@ -140,7 +139,7 @@ impl HttpLink {
 
     async fn stream(
         &self,
-        mut response: ClientResponse,
+        mut response: Answer,
         mode: &Mode,
         id: u64,
         listener: &Arc<dyn Listener>,
@@ -201,7 +200,7 @@ pub(in crate::upstream) fn too_long(_: TooLong) -> LinkError {
     LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"))
 }
 
-pub(in crate::upstream) fn is_stream(response: &ClientResponse) -> bool {
+pub(in crate::upstream) fn is_stream(response: &Answer) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
     let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
     kind.is_some_and(|kind| {
@@ -231,7 +230,7 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
 }
 
 /// The whole body.
-pub(in crate::upstream) async fn body(response: &mut ClientResponse, max: usize) -> Result<Bytes, LinkError> {
+pub(in crate::upstream) async fn body(response: &mut Answer, max: usize) -> Result<Bytes, LinkError> {
     let too_long = || LinkError::Protocol(format!("its answer is longer than {max} bytes"));
     let length = response.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: usize| length > max) {
@@ -264,7 +263,7 @@ pub(in crate::upstream) async fn body(response: &mut ClientResponse, max: usize)
 }
 
 /// Reads a stream to its end after the answer, so that its connection can be used again.
-fn finish(mut response: ClientResponse, more: bool) {
+fn finish(mut response: Answer, more: bool) {
     if !more && let Some(end) = response.next().now_or_never() {
         match end {
             None | Some(Err(_)) => return,

@@ -3,14 +3,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix_http::StatusCode;
+use actix_http::{StatusCode, header::HeaderMap};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
     answer, client,
-    link::{Mode, Shared},
+    link::{self, METHOD, Mode, Shared},
     listen,
 };
 use crate::upstream::{LinkError, asked::Queue, received::shown};
@@ -75,15 +75,12 @@ async fn run(shared: Arc<Shared>, mut chores: Receiver<Chore>) {
 
 /// Sends what has no answer: 202, or any other success.
 pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &str) -> Result<(), LinkError> {
-    let head = client::post(&mode.post)?;
     let sending = async {
-        let sent = if mode.modern {
-            let value = crate::protocol::headers::encoded(method).into_owned();
-            head.extra_header(("mcp-method", value)).send_body(message).await
-        } else {
-            head.send_body(message).await
-        };
-        let mut response = sent.map_err(|error| client::failed(&error))?;
+        let mut extra = HeaderMap::new();
+        if mode.modern {
+            extra.insert(METHOD.clone(), link::value(method)?);
+        }
+        let mut response = client::post(&mode.post, extra, message).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && mode.session.is_some() {
             return Err(shared.gone());

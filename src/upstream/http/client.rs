@@ -3,10 +3,12 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    pin::Pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -14,25 +16,27 @@ use actix_service::ServiceExt;
 use actix_tls::connect::{Connection, Resolver};
 use actix_web::rt::net::TcpStream;
 use awc::{
-    Client, FrozenClientRequest,
+    Client, ClientResponse, FrozenClientRequest,
     error::{ConnectError, PayloadError, SendRequestError},
-    http::{Uri, header::HeaderMap},
+    http::{StatusCode, Uri, header::HeaderMap},
 };
+use bytes::Bytes;
+use futures_util::Stream;
 
-use super::io::Io;
+use super::{io::Io, plain};
 use crate::upstream::LinkError;
 
 /// Resolving the name and connecting, and then the TLS handshake.
-const CONNECT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
 /// How long a connection may be idle and still be used again. Node and uvicorn close theirs after 5 s: a request that
 /// meets such an end is lost and must not be repeated if it writes.
-const IDLE: Duration = Duration::from_secs(4);
+pub(super) const IDLE: Duration = Duration::from_secs(4);
 
 /// Proxies that speak TLS close later, and a handshake costs more.
 const IDLE_TLS: Duration = Duration::from_secs(30);
 
-const LIFETIME: Duration = Duration::from_secs(600);
+pub(super) const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Prepared requests that one thread keeps. More links than this are rebuilt now and then, no more.
 const KEPT: usize = 4096;
@@ -41,14 +45,17 @@ const KEPT: usize = 4096;
 pub struct Head {
     /// Unique, for the threads' own copies.
     key: u64,
-    pub uri: Uri,
-    pub headers: HeaderMap,
+    uri: Uri,
+    headers: HeaderMap,
+    /// Of a server without TLS.
+    plain: Option<plain::Place>,
 }
 
 impl Head {
     pub fn new(uri: Uri, headers: HeaderMap) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), uri, headers })
+        let plain = plain::Place::new(&uri, &headers);
+        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), uri, headers, plain })
     }
 }
 
@@ -125,11 +132,64 @@ pub fn of_thread(uri: &Uri) -> Client {
     )
 }
 
-/// A POST with that head, as this thread sends it.
+/// An answer, whichever client has it.
+pub enum Answer {
+    Plain(plain::Answer),
+    General(ClientResponse),
+}
+
+impl Answer {
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Plain(answer) => answer.head.status,
+            Self::General(response) => response.status(),
+        }
+    }
+
+    pub fn headers(&self) -> &HeaderMap {
+        match self {
+            Self::Plain(answer) => answer.head.headers(),
+            Self::General(response) => response.headers(),
+        }
+    }
+}
+
+impl From<ClientResponse> for Answer {
+    fn from(response: ClientResponse) -> Self {
+        Self::General(response)
+    }
+}
+
+impl Stream for Answer {
+    type Item = Result<Bytes, PayloadError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.get_mut() {
+            Self::Plain(answer) => Pin::new(answer).poll_next(cx),
+            Self::General(response) => Pin::new(response).poll_next(cx),
+        }
+    }
+}
+
+/// Sends a POST with that head and the headers that it has alone.
 ///
 /// # Errors
-/// [`LinkError::Unreachable`] for a URI that is none of HTTP.
-pub fn post(head: &Head) -> Result<FrozenClientRequest, LinkError> {
+/// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP.
+pub async fn post(head: &Head, extra: HeaderMap, body: Bytes) -> Result<Answer, LinkError> {
+    if let Some(place) = &head.plain {
+        return plain::post(place, (&head.uri, &head.headers), &extra, &body).await.map(Answer::Plain);
+    }
+    let request = frozen(head)?;
+    let sent = if extra.is_empty() {
+        request.send_body(body).await
+    } else {
+        request.extra_headers(extra).send_body(body).await
+    };
+    sent.map(Answer::General).map_err(|error| failed(&error))
+}
+
+/// What this thread's general client sends for that head.
+fn frozen(head: &Head) -> Result<FrozenClientRequest, LinkError> {
     if let Some(frozen) = FROZEN.with_borrow(|kept| kept.get(&head.key).cloned()) {
         return Ok(frozen);
     }
@@ -176,12 +236,7 @@ pub fn failed(error: &SendRequestError) -> LinkError {
         {
             LinkError::Unreachable(error.to_string())
         }
-        SendRequestError::Response(error) => match error {
-            actix_http::error::ParseError::Io(_)
-            | actix_http::error::ParseError::Incomplete
-            | actix_http::error::ParseError::Timeout => LinkError::Lost(error.to_string()),
-            _ => LinkError::Protocol(format!("its answer is not HTTP: {error}")),
-        },
+        SendRequestError::Response(error) => plain::unreadable(error),
         error => LinkError::Lost(error.to_string()),
     }
 }

@@ -7,12 +7,9 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use awc::{
-    ClientResponse,
-    http::{
-        Uri,
-        header::{self, HeaderMap, HeaderName, HeaderValue},
-    },
+use awc::http::{
+    Uri,
+    header::{self, HeaderMap, HeaderName, HeaderValue},
 };
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::mpsc::Sender;
@@ -20,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     chores::{self, Chore},
-    client::{self, Head},
+    client::{self, Answer, Head},
     kind,
 };
 use crate::{
@@ -33,7 +30,7 @@ use crate::{
 };
 
 static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-static METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub(super) static METHOD: HeaderName = HeaderName::from_static("mcp-method");
 static NAME: HeaderName = HeaderName::from_static("mcp-name");
 pub(super) static SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
@@ -182,15 +179,10 @@ impl HttpLink {
         self.answer(response, mode, outgoing.id, listener).await
     }
 
-    async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<ClientResponse, LinkError> {
-        let post = client::post(&mode.post)?;
-        let body = outgoing.body.clone();
-        let sent = if mode.modern || !outgoing.headers.is_empty() {
-            post.extra_headers(extra(mode.modern, outgoing)?).send_body(body).await
-        } else {
-            post.send_body(body).await
-        };
-        sent.map_err(|error| client::failed(&error))
+    async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<Answer, LinkError> {
+        let extra =
+            if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { HeaderMap::new() };
+        client::post(&mode.post, extra, outgoing.body.clone()).await
     }
 
     async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
@@ -221,7 +213,7 @@ fn extra(modern: bool, outgoing: &Outgoing) -> Result<HeaderMap, LinkError> {
     Ok(extra)
 }
 
-fn value(text: &str) -> Result<HeaderValue, LinkError> {
+pub(super) fn value(text: &str) -> Result<HeaderValue, LinkError> {
     HeaderValue::from_str(&encoded(text)).map_err(|error| LinkError::Unreachable(error.to_string()))
 }
 

@@ -5,10 +5,14 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
-use awc::{ClientResponse, http::header::HeaderValue};
+use awc::http::header::HeaderValue;
 use futures_util::StreamExt;
 
-use super::{answer::is_stream, client, link::Shared};
+use super::{
+    answer::is_stream,
+    client::{self, Answer},
+    link::Shared,
+};
 use crate::upstream::{
     LinkError,
     asked::Queue,
@@ -26,7 +30,7 @@ const LEAST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
 /// Opens a stream by GET. `None` if the server has none.
-async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<ClientResponse>, LinkError> {
+async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<Answer>, LinkError> {
     let mode = shared.mode();
     let mut request = client::of_thread(&shared.uri).get(&shared.uri);
     *request.headers_mut() = mode.plain.clone();
@@ -37,7 +41,7 @@ async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<ClientRespons
     if let Some(address) = client::literal(&shared.uri) {
         request = request.address(address);
     }
-    let response = request.send().await.map_err(|error| client::failed(&error))?;
+    let response = Answer::from(request.send().await.map_err(|error| client::failed(&error))?);
     match response.status() {
         StatusCode::NOT_FOUND if mode.session.is_some() => Err(shared.gone()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
@@ -60,11 +64,7 @@ fn pause(events: &Events, failures: u32) -> Duration {
 ///
 /// # Errors
 /// What may be better the next time; not [`LinkError::SessionGone`], which is final.
-pub(super) async fn resume(
-    shared: &Shared,
-    events: &mut Events,
-    attempt: u32,
-) -> Result<Option<ClientResponse>, LinkError> {
+pub(super) async fn resume(shared: &Shared, events: &mut Events, attempt: u32) -> Result<Option<Answer>, LinkError> {
     let Some(last) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
     tokio::time::sleep(pause(events, attempt)).await;
     match get(shared, Some(&last)).await {
@@ -111,7 +111,7 @@ async fn listen(shared: &Shared, queue: &Queue) {
 }
 
 /// Whether there was anything on it.
-async fn read(shared: &Shared, queue: &Queue, mut response: ClientResponse, events: &mut Events) -> bool {
+async fn read(shared: &Shared, queue: &Queue, mut response: Answer, events: &mut Events) -> bool {
     let mut any = false;
     while let Some(Ok(chunk)) = response.next().await {
         events.push(&chunk);

@@ -28,6 +28,7 @@ pub(super) mod client;
 mod io;
 mod link;
 mod listen;
+pub(super) mod plain;
 
 /// The connector for one URL of a server: by the configured transport, else by the URL's scheme.
 #[must_use]

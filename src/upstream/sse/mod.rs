@@ -7,12 +7,9 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
-use awc::{
-    ClientResponse,
-    http::{
-        Uri,
-        header::{HeaderMap, HeaderValue},
-    },
+use awc::http::{
+    Uri,
+    header::{HeaderMap, HeaderValue},
 };
 use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use tokio::sync::mpsc::Receiver;
@@ -26,7 +23,7 @@ use super::{
     http::{
         Place,
         answer::{body, is_stream, too_long},
-        client::{self, Head},
+        client::{self, Answer, Head},
     },
     received::{MAX_MESSAGE, shown},
 };
@@ -80,7 +77,7 @@ impl Connector for SseConnector {
 }
 
 /// Opens the stream and reads it up to the endpoint.
-async fn open(place: &Place) -> Result<(ClientResponse, Events, Uri), LinkError> {
+async fn open(place: &Place) -> Result<(Answer, Events, Uri), LinkError> {
     let uri = place.uri()?;
     let mut request = client::of_thread(&uri).get(&uri);
     *request.headers_mut() = place.headers.clone();
@@ -89,10 +86,11 @@ async fn open(place: &Place) -> Result<(ClientResponse, Events, Uri), LinkError>
         request = request.address(address);
     }
     // Whatever breaks here, no request was sent yet.
-    let mut response = request.send().await.map_err(|error| match client::failed(&error) {
+    let sent = request.send().await.map_err(|error| match client::failed(&error) {
         LinkError::Lost(why) => LinkError::Unreachable(why),
         error => error,
     })?;
+    let mut response = Answer::from(sent);
     let status = response.status();
     if status != StatusCode::OK || !is_stream(&response) {
         let body = if is_stream(&response) { Vec::new() } else { beginning(&mut response).await };
@@ -120,7 +118,7 @@ async fn open(place: &Place) -> Result<(ClientResponse, Events, Uri), LinkError>
     }
 }
 
-async fn beginning(response: &mut ClientResponse) -> Vec<u8> {
+async fn beginning(response: &mut Answer) -> Vec<u8> {
     body(response, MAX_ERROR).await.map(|body| body.to_vec()).unwrap_or_default()
 }
 
@@ -144,7 +142,7 @@ fn post_head(place: &Place, endpoint: Uri) -> Arc<Head> {
     Head::new(endpoint, headers)
 }
 
-async fn read(attribution: Arc<Attribution>, mut response: ClientResponse, mut events: Events) {
+async fn read(attribution: Arc<Attribution>, mut response: Answer, mut events: Events) {
     let closed = attribution.closed();
     let reading = async {
         loop {
@@ -204,8 +202,7 @@ async fn send(attribution: &Attribution, head: &Head, message: Message) {
 }
 
 async fn post(head: &Head, text: bytes::Bytes) -> Result<(), LinkError> {
-    let sent = client::post(head)?.send_body(text).await;
-    let mut response = sent.map_err(|error| client::failed(&error))?;
+    let mut response = client::post(head, HeaderMap::new(), text).await?;
     let status = response.status();
     if is_stream(&response) {
         return Ok(());
