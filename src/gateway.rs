@@ -294,6 +294,7 @@ impl Gateway {
                 tools: count(provider),
                 resources: resources.map_or(0, |r| r.len()),
                 prompts: provider.prompts().len(),
+                warnings: table.warnings(provider.name()),
             });
         }
         infos

@@ -5,6 +5,9 @@
 #[path = "bridge/upstream.rs"]
 mod upstream;
 
+#[path = "bridge/answers.rs"]
+mod answers;
+
 mod common;
 
 use std::sync::Arc;
@@ -36,15 +39,15 @@ impl Pair {
             "modules": {"tracker": {"enabled": false}},
             "mcpServers": {"fake": server},
         });
+        Self::before(client, upstream, &config, &format!("{prefix}bytes"), capabilities)
+    }
+
+    /// A gateway that is configured so, once it has that tool.
+    fn before(client: &str, upstream: Arc<Upstream>, config: &Value, tool: &str, capabilities: &Value) -> Self {
         let gateway = Gateway::with(&Options { config: Some(&config.to_string()), ..Options::default() });
         eventually("the upstream's tools are there", || {
             let listed = gateway.modern(1, "tools/list", json!({})).json();
-            listed["result"]["tools"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|t| t["name"] == format!("{prefix}bytes"))
-                .then_some(())
+            listed["result"]["tools"].as_array().unwrap().iter().any(|t| t["name"] == tool).then_some(())
         });
         let session = (client != STATELESS).then(|| {
             let mut params = mcp::initialize_params(client);

@@ -13,6 +13,8 @@
 pub mod asking;
 pub mod content;
 pub mod error;
+pub mod extension;
+pub mod kept;
 pub mod park;
 pub mod questions;
 pub mod relay;
@@ -37,7 +39,7 @@ use crate::{
     },
     providers::ToolResult,
     session::{Exchange, handlers::Reply},
-    upstream::{Caller, Negotiated, Outgoing, Response, RpcError, Upstream},
+    upstream::{Caller, Negotiated, Outgoing, Response, RpcError, Upstream, cache::Question},
 };
 use relay::Hearer;
 use request::{Draft, Speaker, Subject};
@@ -52,16 +54,20 @@ pub enum Verb {
     Prompt,
     Resource,
     Complete,
+    /// A request that the gateway does not know; its method is the subject.
+    Extension,
 }
 
 impl Verb {
+    /// `None` for what the gateway has no word for.
     #[must_use]
-    pub const fn method(self) -> &'static str {
+    pub const fn method(self) -> Option<&'static str> {
         match self {
-            Self::Tool => "tools/call",
-            Self::Prompt => "prompts/get",
-            Self::Resource => "resources/read",
-            Self::Complete => "completion/complete",
+            Self::Tool => Some("tools/call"),
+            Self::Prompt => Some("prompts/get"),
+            Self::Resource => Some("resources/read"),
+            Self::Complete => Some("completion/complete"),
+            Self::Extension => None,
         }
     }
 }
@@ -82,6 +88,8 @@ pub struct Call<'a> {
     pub definition: Option<&'a RawValue>,
     /// Arguments that are mirrored into headers.
     pub headers: &'a [ParamHeader],
+    /// It changes nothing: asking twice does no harm.
+    pub reads: bool,
 }
 
 /// A call with all that is known of both sides.
@@ -94,6 +102,8 @@ pub struct Ready<'a> {
     speaker: Speaker<'a>,
     /// What makes the upstream run the call as a task, where the client cannot say so itself.
     task: Option<(&'static str, &'static str)>,
+    /// Its answer may be kept.
+    question: Option<Question>,
 }
 
 /// Takes a call to its upstream and brings the answer back.
@@ -106,6 +116,10 @@ pub struct Ready<'a> {
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     let mut ready = Ready::new(call)?;
     ready.task = tasks::augmentation(&ready)?;
+    ready.question = kept::question(&ready);
+    if let Some(reply) = kept::answer(&ready)? {
+        return Ok(reply);
+    }
     match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
         (Era::Modern, true) => rounds::pass_through(&ready).await,
         (Era::Modern, false) => rounds::gather(&ready).await,
@@ -165,7 +179,7 @@ impl<'a> Ready<'a> {
         };
         let meta = member(params, "_meta");
         crate::protocol::alike::check(params, meta)?;
-        let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None };
+        let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None, question: None };
         ready.speaker.capabilities = ready.declared(less);
         Ok(ready)
     }
@@ -200,27 +214,34 @@ impl<'a> Ready<'a> {
                 &with_task
             }
         };
+        let revision = self.negotiated.revision;
+        if self.call.verb == Verb::Extension && self.call.params.is_none() && revision.era() == Era::Legacy {
+            // It has none, and gets none.
+            return Outgoing::new(self.call.upstream.mint(), self.call.subject.text(), None);
+        }
         let draft = Draft {
-            method: self.call.verb.method(),
+            method: self.call.verb.method().unwrap_or_else(|| self.call.subject.text()),
             params: self.params,
             meta: self.meta,
             subject: self.call.subject,
             speaker: self.speaker.clone(),
             more,
         };
-        let revision = self.negotiated.revision;
         let mut outgoing = request::for_upstream(self.call.upstream.mint(), revision, &draft);
-        outgoing.repeatable = self.call.verb != Verb::Tool && more.is_empty();
+        outgoing.repeatable = self.call.reads && more.is_empty() && !kept::is_retry(self.params);
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = member(self.params, "arguments");
             outgoing.headers = crate::protocol::param_headers::of_call(self.call.headers, arguments);
         }
-        if let Some(headers) = &self.call.exchange.headers {
-            let wanted = &self.call.upstream.config.forward_headers;
-            let wanted = headers.iter().filter(|(name, _)| wanted.iter().any(|wanted| **wanted == **name));
-            outgoing.headers.extend(wanted.cloned());
-        }
+        outgoing.headers.extend(self.forwarded().cloned());
         outgoing
+    }
+
+    /// Headers of the client's own request that the upstream gets.
+    fn forwarded(&self) -> impl Iterator<Item = &(Box<str>, Box<str>)> {
+        let wanted = &self.call.upstream.config.forward_headers;
+        let headers = self.call.exchange.headers.as_deref().map(Vec::as_slice).unwrap_or_default();
+        headers.iter().filter(|(name, _)| wanted.iter().any(|wanted| **wanted == **name))
     }
 
     /// The client's own, a JSON object.
@@ -262,8 +283,11 @@ impl<'a> Ready<'a> {
                     return Ok(reply);
                 }
                 let eras = (client, self.negotiated.revision);
-                let error =
-                    error::for_client(&rpc, self.call.verb, eras, self.call.uri, self.call.upstream.names.scheme());
+                let scheme = match self.call.verb {
+                    Verb::Extension => "",
+                    _ => self.call.upstream.names.scheme(),
+                };
+                let error = error::for_client(&rpc, self.call.verb, eras, self.call.uri, scheme);
                 // No code of its era says so; a result at least reaches the model.
                 if error.kind == ErrorKind::NotBridgeable && self.call.verb == Verb::Tool {
                     return Ok(failed(&error));

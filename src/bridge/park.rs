@@ -510,7 +510,7 @@ fn binding(ready: &Ready<'_>) -> Binding {
     let parts = [
         ready.caller.principal.name.as_str(),
         call.upstream.config.name.as_str(),
-        call.verb.method(),
+        call.verb.method().unwrap_or_default(),
         call.subject.text(),
         &arguments,
     ];

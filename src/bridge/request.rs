@@ -25,6 +25,8 @@ pub enum Subject<'a> {
     Task(&'a str),
     /// `params.ref`, whole, as JSON text.
     Reference(&'a str),
+    /// The method of an extension, whose parameters the gateway does not know.
+    Method(&'a str),
     None,
 }
 
@@ -33,7 +35,8 @@ impl<'a> Subject<'a> {
     #[must_use]
     pub const fn text(self) -> &'a str {
         match self {
-            Self::Name(text) | Self::Uri(text) | Self::Task(text) | Self::Reference(text) => text,
+            Self::Name(text) | Self::Uri(text) | Self::Task(text) => text,
+            Self::Reference(text) | Self::Method(text) => text,
             Self::None => "",
         }
     }
@@ -74,7 +77,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     let own = match draft.subject {
         Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => quoted(own),
         Subject::Reference(json) => Cow::Borrowed(json),
-        Subject::None => Cow::Borrowed(""),
+        Subject::Method(_) | Subject::None => Cow::Borrowed(""),
     };
     let mut edits: Vec<(&str, Op<'_>)> = Vec::with_capacity(4 + draft.more.len());
     match draft.subject {
@@ -82,7 +85,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         Subject::Uri(_) => edits.push(("uri", Op::Set(&own))),
         Subject::Task(_) => edits.push(("taskId", Op::Set(&own))),
         Subject::Reference(_) => edits.push(("ref", Op::Set(&own))),
-        Subject::None => {}
+        Subject::Method(_) | Subject::None => {}
     }
     match &meta {
         Meta::Same => {}
@@ -113,7 +116,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         body: one_line(body),
         name: match draft.subject {
             Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Some(own.into()),
-            Subject::Reference(_) | Subject::None => None,
+            Subject::Reference(_) | Subject::Method(_) | Subject::None => None,
         },
         headers: Vec::new(),
         repeatable: false,

@@ -35,7 +35,9 @@ pub struct Glance<'a> {
     contents: Option<&'a str>,
     structured: Option<&'a str>,
     meta: Option<&'a str>,
-    cache_hints: bool,
+    /// `ttlMs` and `cacheScope`, as JSON text.
+    pub ttl: Option<&'a str>,
+    pub scope: Option<&'a str>,
 }
 
 impl<'a> Glance<'a> {
@@ -53,7 +55,8 @@ impl<'a> Glance<'a> {
                 "contents" => glance.contents = value,
                 "structuredContent" => glance.structured = value,
                 "_meta" => glance.meta = value,
-                "ttlMs" | "cacheScope" => glance.cache_hints = true,
+                "ttlMs" => glance.ttl = value,
+                "cacheScope" => glance.scope = value,
                 _ => {}
             }
         }
@@ -97,6 +100,10 @@ impl<'a> Dress<'a> {
         if !text.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
+        if self.verb == Verb::Extension {
+            // What its members mean is known to the two sides only.
+            return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
+        }
         let glance = Glance::at(text);
         let failure = (self.verb == Verb::Tool && glance.is_error).then_some(ErrorKind::ToolExecution);
         let changed = self.changed(text, &glance);
@@ -138,7 +145,7 @@ impl<'a> Dress<'a> {
                 if glance.result_type.is_some() && from == Era::Modern {
                     edits.push(("resultType", Op::Drop));
                 }
-                if glance.cache_hints && from == Era::Modern {
+                if (glance.ttl.is_some() || glance.scope.is_some()) && from == Era::Modern {
                     edits.push(("ttlMs", Op::Drop));
                     edits.push(("cacheScope", Op::Drop));
                 }

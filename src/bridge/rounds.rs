@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    Ready, Verb, questions,
+    Ready, Verb, kept, questions,
     relay::{Relay, tell_completed},
     result::{Glance, Kind},
     tasks,
@@ -41,7 +41,10 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let Response::Result(result) = &response else { return ready.reply(response) };
     let glance = Glance::at(result.get());
     match glance.kind() {
-        Kind::Complete => ready.reply(response),
+        Kind::Complete => {
+            kept::keep(ready, &response);
+            ready.reply(response)
+        }
         Kind::InputRequired => {
             check_input(ready, result.get())?;
             ready.reply(response)
@@ -70,12 +73,16 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
         if let Some(state) = &state {
             more.push(("requestState", state));
         }
+        let asked_nothing = more.is_empty();
         let response = ready.call.upstream.call(&ready.caller, ready.outgoing(&more), relay.clone()).await?;
         let Response::Result(result) = &response else { return ready.reply(response) };
         match Glance::at(result.get()).kind() {
             Kind::Complete => {
                 for elicitation in &opened {
                     tell_completed(&ready.call.exchange.related, elicitation);
+                }
+                if asked_nothing {
+                    kept::keep(ready, &response);
                 }
                 return ready.reply(response);
             }

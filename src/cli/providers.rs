@@ -33,6 +33,22 @@ struct Listed {
     providers: Vec<Provider>,
 }
 
+/// What is not as it should be with a server.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Faults {
+    name: String,
+    #[serde(default)]
+    left_out: Vec<String>,
+    #[serde(default)]
+    warnings: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct AllFaults {
+    providers: Vec<Faults>,
+}
+
 #[derive(Deserialize)]
 struct Provider {
     name: String,
@@ -157,6 +173,13 @@ async fn show(client: &Client, name: &str, json: bool, out: &mut Output) -> Resu
         (style, [&tool.name, &standing, &tool.verdict, &why, ""].map(|cell| one_line(cell).into_owned()))
     });
     table(["TOOL", "STANDING", "VERDICT", "WHY", ""], 2, rows.collect(), out)?;
+    let AllFaults { providers } = client.get(&["providers"], &[]).await?.read()?;
+    for faults in providers.iter().filter(|provider| provider.name == name) {
+        for fault in faults.left_out.iter().chain(&faults.warnings) {
+            out.styled(Style::Yellow, &format!("! {}", one_line(fault)))?;
+            out.line("")?;
+        }
+    }
     if tools.iter().any(Tool::waits) {
         let name = one_line(name);
         remark(&format!(

@@ -12,6 +12,7 @@ pub mod validate;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    bridge::extension,
     protocol::{ErrorKind, McpError, envelope::Request, method::Method},
     session::{
         Exchange,
@@ -27,9 +28,13 @@ pub async fn run(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
     let method = Method::parse(&request.method);
     let log = log::Entry::new(exchange, &request.method);
     let metrics = metrics::Timer::start(exchange, &request.method);
-    let outcome = match admit(exchange, method, &request.method) {
-        Ok(method) => handlers::handle(exchange, method, request, cancel).await,
-        Err(error) => Err(error),
+    let outcome = match (admit(exchange), method) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
+            handlers::handle(exchange, method, request, cancel).await
+        }
+        // Of an extension, or of nobody.
+        (Ok(()), _) => extension::call(exchange, request).await,
     };
     let ended = match &outcome {
         Ok(reply) => Ended { failure: reply.failure, in_band: true, pending: reply.pending },
@@ -67,8 +72,8 @@ pub async fn run_plain_call(
 ) -> Result<ToolOutcome, McpError> {
     let log = log::Entry::new(exchange, "tools/call");
     let metrics = metrics::Timer::start(exchange, "tools/call");
-    let outcome = match admit(exchange, Some(Method::ToolsCall), "tools/call") {
-        Ok(_) => handlers::tools::call(exchange, call, cancel).await,
+    let outcome = match admit(exchange) {
+        Ok(()) => handlers::tools::call(exchange, call, cancel).await,
         Err(error) => Err(error),
     };
     let ended = match &outcome {
@@ -82,15 +87,11 @@ pub async fn run_plain_call(
     outcome
 }
 
-fn admit(exchange: &Exchange, method: Option<Method>, name: &str) -> Result<Method, McpError> {
+fn admit(exchange: &Exchange) -> Result<(), McpError> {
     if exchange.gateway.shutdown.is_cancelled() {
         return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
     authenticate::check(exchange)?;
     authorize::check(exchange)?;
-    rate_limit::check(exchange)?;
-    method.filter(|m| m.is_request() && m.exists_in(exchange.revision())).ok_or_else(|| {
-        McpError::new(ErrorKind::MethodNotFound, "no such method in this protocol revision")
-            .with("method", name.chars().take(128).collect::<String>())
-    })
+    rate_limit::check(exchange)
 }

@@ -38,6 +38,7 @@ pub use standing::{Mark, Standing};
 use pins::{Definition, NoPins};
 
 use crate::{
+    auth::Principal,
     config::{PolicyConfig, PolicyDefault},
     providers::ToolAnnotations,
 };
@@ -128,11 +129,7 @@ impl ToolFacts {
     /// Whether what it says of itself counts.
     #[must_use]
     pub fn is_believed(&self) -> bool {
-        match self.standing {
-            Standing::Module | Standing::Accepted => true,
-            Standing::Seen => self.trusted,
-            Standing::New | Standing::Changed => false,
-        }
+        self.standing.is_believed(self.trusted)
     }
 
     /// What counts as true of it.
@@ -188,6 +185,19 @@ impl Policy {
             return Ruling::Fixed(Decision { verdict: Verdict::Allow, rule: None, reason, mark: None });
         }
         Ruling::new(&self.rules, tool, self.otherwise(tool))
+    }
+
+    /// Whether requests that the gateway knows nothing of may pass to that server: where all is allowed, unless some rule
+    /// reviews or denies what it would call a tool of that name.
+    #[must_use]
+    pub fn passes(&self, server: &str, principal: &Principal, method: &str) -> bool {
+        let stops = |rule: &Rule| {
+            rule.then != Verdict::Allow
+                && rule.servers.admits(server)
+                && rule.tools.admits(method)
+                && rule.speaks_of(principal.role, &principal.name)
+        };
+        self.default == PolicyDefault::Allow && !self.rules.iter().any(|rule| stops(rule))
     }
 
     fn otherwise(&self, tool: &ToolFacts) -> Decision {

@@ -19,6 +19,16 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// Whether what the definition says of itself counts; `trusted`: the operator vouches for what its server says.
+    #[must_use]
+    pub const fn is_believed(self, trusted: bool) -> bool {
+        match self {
+            Self::Module | Self::Accepted => true,
+            Self::Seen => trusted,
+            Self::New | Self::Changed => false,
+        }
+    }
+
     /// What it waits to be accepted for.
     #[must_use]
     pub const fn mark(self) -> Option<Mark> {

@@ -43,6 +43,9 @@ pub struct ProviderInfo {
     pub tools: usize,
     pub resources: usize,
     pub prompts: usize,
+    /// What of it is not as it should be and stops nobody: names that clients refuse, or that others have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// How an upstream stands; none for a module.
     #[serde(flatten)]
     pub upstream: Option<UpstreamStatus>,

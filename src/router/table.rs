@@ -68,6 +68,12 @@ impl ToolRoute {
         self.ruling.lists_to(principal)
     }
 
+    /// Whether it says, and is believed, that it only reads.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.def.annotations.read_only_hint && self.standing.is_believed(self.provider.trust_annotations())
+    }
+
     /// The input schema, compiled when it is first needed. Network `$ref`s are never followed. `None` for one of an
     /// upstream's that would take too long ([`effort`]).
     ///
@@ -138,6 +144,8 @@ pub struct RouteTable {
     prompts: Settled<PromptRoute>,
     pub(super) resources: Resources,
     aliases: Aliases,
+    /// `None` in an empty table.
+    policy: Option<Policy>,
     warnings: Warnings,
     /// Of each list, to tell whether it has changed.
     prints: [u64; 3],
@@ -170,6 +178,7 @@ impl RouteTable {
             prompts: Settled::default(),
             resources: Resources::default(),
             aliases: Aliases::default(),
+            policy: None,
             warnings: Warnings::default(),
             prints: [0; 3],
             varies: false,
@@ -231,6 +240,7 @@ impl RouteTable {
             prompts,
             resources,
             aliases: aliases.clone(),
+            policy: Some(policy.clone()),
             warnings,
             ..Self::empty()
         };
@@ -318,6 +328,23 @@ impl RouteTable {
         };
         let by_fallback = || self.tool_of(self.provider(self.aliases.fallback.as_deref()?)?, name);
         by_provider().or_else(by_prefix).or_else(by_category).or_else(by_pattern).or_else(by_fallback)
+    }
+
+    /// The tool that answers in the place of one whose server is not tried: that of the same name, as servers call it,
+    /// of the provider that the server's configuration names.
+    #[must_use]
+    pub fn fallback_of(&self, route: &ToolRoute) -> Option<Arc<ToolRoute>> {
+        let upstream = route.provider.upstream()?;
+        let other = self.provider(upstream.config.fallback.as_deref()?)?;
+        let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
+        let prefix = other.upstream().map_or("", |upstream| upstream.config.prefix.as_str());
+        self.served_by(&format!("{prefix}{own}"), other.name())
+    }
+
+    /// See [`Policy::passes`].
+    #[must_use]
+    pub fn passes(&self, server: &str, principal: &Principal, method: &str) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.passes(server, principal, method))
     }
 
     /// A provider's tool, by its own name or by that which clients use.

@@ -130,6 +130,8 @@ labels! {
         Reads = "reads",
         /// Verified keys.
         Keys = "keys",
+        /// Answers of upstream servers.
+        Upstreams = "upstreams",
     }
 }
 
@@ -281,9 +283,9 @@ pub struct CacheMetrics {
 impl CacheMetrics {
     #[must_use]
     pub fn of(cache: Cache) -> &'static Self {
-        static ALL: [OnceLock<CacheMetrics>; 2] = [const { OnceLock::new() }; 2];
-        // `cache as usize` is below 2, so `%` only tells the compiler so.
-        ALL[cache as usize % 2].get_or_init(|| Self {
+        static ALL: [OnceLock<CacheMetrics>; 3] = [const { OnceLock::new() }; 3];
+        // `cache as usize` is below 3, so `%` only tells the compiler so.
+        ALL[cache as usize % 3].get_or_init(|| Self {
             hits: counter!(CACHE_HITS, "cache" => cache.as_str()),
             misses: counter!(CACHE_MISSES, "cache" => cache.as_str()),
             counts: [AtomicUsize::new(0), AtomicUsize::new(0)],

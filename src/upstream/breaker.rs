@@ -73,6 +73,15 @@ impl Breaker {
         Ok(Pass { breaker: self, trial: true, told: false })
     }
 
+    /// Whether a call would be refused now.
+    pub fn refuses(&self) -> bool {
+        if self.state.load(Ordering::Relaxed) == CLOSED {
+            return false;
+        }
+        let inner = self.inner.lock();
+        inner.opened.is_some_and(|opened| inner.trial || opened.elapsed() < self.config.cooldown)
+    }
+
     /// The server was reached anew: what was before counts no more.
     pub fn reset(&self) {
         self.close(&mut self.inner.lock());

@@ -17,7 +17,7 @@ use super::{
     server::Upstream,
     status::Ended,
 };
-use crate::protocol::{Era, ErrorKind, McpError, params::LoggingLevel};
+use crate::protocol::{Era, ErrorKind, McpError, Method, params::LoggingLevel};
 
 /// Further tries of what was not sent.
 const RETRIES: u32 = 2;
@@ -60,7 +60,8 @@ impl Upstream {
         listener: Arc<dyn Listener>,
         resend: Resend,
     ) -> Result<Response, McpError> {
-        let mut count = Count { upstream: self, ended: Ended::Cancelled };
+        let writes = !outgoing.repeatable && may_write(&outgoing.method);
+        let mut count = Count { upstream: self, ended: Ended::Cancelled, writes };
         let result = self.tries(caller, outgoing, listener, resend).await;
         count.ended = match &result {
             Ok(Response::Result(_)) => Ended::Ok,
@@ -295,6 +296,16 @@ impl Upstream {
     }
 }
 
+/// Whether requests of that method may change what others read.
+fn may_write(method: &str) -> bool {
+    match Method::parse(method) {
+        None => true,
+        Some(method) => {
+            matches!(method, Method::ToolsCall | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult)
+        }
+    }
+}
+
 /// Between half of the time and the whole of it.
 pub(super) fn jittered(time: Duration) -> Duration {
     let half = time / 2;
@@ -305,10 +316,15 @@ pub(super) fn jittered(time: Duration) -> Duration {
 struct Count<'a> {
     upstream: &'a Upstream,
     ended: Ended,
+    /// It may have changed what was read before.
+    writes: bool,
 }
 
 impl Drop for Count<'_> {
     fn drop(&mut self) {
         self.upstream.meters.ended(self.ended);
+        if self.writes && !matches!(self.ended, Ended::Refused | Ended::Unreachable) {
+            self.upstream.forget_answers();
+        }
     }
 }

@@ -177,6 +177,7 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
     };
     let held = Arc::new(Held::new(link, traffic, &negotiated));
     upstream.negotiated.store(Some(Arc::new(negotiated)));
+    upstream.forget_answers();
     if let Some(old) = endpoint.plain.swap(Some(Arc::clone(&held))) {
         old.close();
     }
@@ -287,6 +288,7 @@ async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), Lin
         for fault in &offered.left_out {
             tracing::warn!(upstream = %upstream.config.name, "{fault}");
         }
+        upstream.forget_answers();
         upstream.catalog.store(Arc::new(new));
         upstream.offered.store(Arc::new(offered));
     }

@@ -12,6 +12,7 @@ mod asked;
 pub mod attribution;
 pub mod backoff;
 mod breaker;
+pub mod cache;
 pub mod caller;
 mod calls;
 pub mod catalog;

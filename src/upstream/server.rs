@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response, UpstreamNotification,
     actor::UpstreamActor,
+    cache::Cache,
     catalog::{AskError, What},
     endpoint::Endpoint,
     handshake::client_info,
@@ -73,6 +74,8 @@ pub struct Upstream {
     /// Milliseconds since the actor's start when the lists go stale; `u64::MAX` while nothing is known.
     pub(super) stale_at: AtomicU64,
     pub(super) watched: Watched,
+    /// Where the configuration wants answers kept.
+    cache: Option<Cache>,
     pub(super) events: broadcast::Sender<ProviderEvent>,
     pub(super) actor: OnceLock<Addr<UpstreamActor>>,
     pub(super) meters: Meters,
@@ -103,6 +106,7 @@ impl Upstream {
             home: AtomicUsize::new(0),
             stale_at: AtomicU64::new(u64::MAX),
             watched: Watched::default(),
+            cache: config.cache.then(Cache::default),
             events: broadcast::channel(EVENTS).0,
             actor: OnceLock::new(),
             meters: Meters::new(&config.name),
@@ -132,6 +136,19 @@ impl Upstream {
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         self.catalog.load_full()
+    }
+
+    /// Answers that are still fresh, where the configuration wants them kept.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// No answer from before holds any more.
+    pub(super) fn forget_answers(&self) {
+        if let Some(cache) = &self.cache {
+            cache.forget_all();
+        }
     }
 
     pub(super) fn home(&self) -> usize {
@@ -189,6 +206,7 @@ impl Upstream {
     /// Takes a notification that is for the gateway itself, wherever it arrived; `false` for all others.
     pub(super) fn heard(&self, notification: &UpstreamNotification) -> bool {
         if let Some(what) = What::of_notification(&notification.method) {
+            self.forget_answers();
             self.stain(what);
             return true;
         }
@@ -202,6 +220,9 @@ impl Upstream {
         let updated = notification.params.as_ref().and_then(|p| serde_json::from_str::<Updated>(p.get()).ok());
         match updated {
             Some(Updated { uri }) => {
+                if let Some(cache) = &self.cache {
+                    cache.forget(&uri);
+                }
                 self.emit(ProviderEvent::ResourcesUpdated(vec![self.names.expose_uri(&uri).into_owned()]));
             }
             None => tracing::debug!(upstream = %self.config.name, "an update of a resource without its URI"),

@@ -215,6 +215,12 @@ impl Upstream {
         states.min_by_key(|state| *state as u8).unwrap_or(Breaker::Closed)
     }
 
+    /// Whether calls are not even tried now: the circuit is open at every endpoint.
+    #[must_use]
+    pub fn is_refusing(&self) -> bool {
+        !self.endpoints.is_empty() && self.endpoints.iter().all(|endpoint| endpoint.breaker.refuses())
+    }
+
     pub(super) fn report_breaker(&self) {
         let state = self.breaker_state();
         crate::telemetry::metrics::breaker(&self.config.name, state);

@@ -19,6 +19,8 @@ struct Seen {
     posts: Vec<(String, String)>,
     /// Connections that closed before their answer.
     hung_up: usize,
+    /// Calls are answered with an HTTP status of 500.
+    broken: bool,
 }
 
 pub struct Upstream {
@@ -37,6 +39,7 @@ pub const ERROR: &str =
     r#"{"code":-31234,"message":"no \u0041","data":{ "n":12345678901234567890123 , "code":"THEIRS","z":[1.0] }}"#;
 pub const QUESTION: &str =
     r#"{"message":"?","requestedSchema":{"type":"object","properties":{"n":{"type":"number","default":1.50}}}}"#;
+pub const VENDOR: &str = r#"{ "n":1.0,"resources":[{"uri":"x:here"}],"z":12345678901234567890123 }"#;
 pub const STATE: &str = r#""s\u0041/+=""#;
 
 impl Upstream {
@@ -52,6 +55,16 @@ impl Upstream {
             }
         });
         upstream
+    }
+
+    /// From now on its tools fail, and no fault of theirs.
+    pub fn break_down(&self) {
+        self.note(|seen| seen.broken = true);
+    }
+
+    /// How many POSTs had that text in them.
+    pub fn count(&self, text: &str) -> usize {
+        self.seen.lock().unwrap().posts.iter().filter(|(_, body)| body.contains(text)).count()
     }
 
     pub fn is_stateless(&self) -> bool {
@@ -111,6 +124,8 @@ impl Upstream {
                 self.note(|seen| seen.posts.push((head, body.clone())));
             }
             match method.as_str() {
+                "tools/call" if self.seen.lock().unwrap().broken => answer(&mut stream, 500, "no"),
+                "vendor/do" => answer(&mut stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{VENDOR}}}"#)),
                 "tools/call" | "prompts/get" | "resources/read" => self.call(&mut stream, &message, &body),
                 "server/discover" if !self.is_stateless() => answer(&mut stream, 400, "{}"),
                 "subscriptions/listen" => {
@@ -133,7 +148,8 @@ impl Upstream {
 
     /// Answers that are always the same.
     fn standing(&self, method: &str) -> Value {
-        let capabilities = json!({"tools": {}, "prompts": {}, "resources": {}, "logging": {}});
+        let mut capabilities = json!({"tools": {}, "prompts": {}, "resources": {}, "logging": {}});
+        capabilities["experimental"] = json!({"vendor.example/do": {"v": 1}});
         let info = json!({"name": "fake", "version": "1"});
         let named = |names: &[&str]| -> Value {
             names.iter().map(|name| json!({"name": name, "inputSchema": {"type": "object"}})).collect()
@@ -143,7 +159,13 @@ impl Upstream {
                 json!({"protocolVersion": self.revision, "capabilities": capabilities, "serverInfo": info})
             }
             "server/discover" => json!({"supportedVersions": [STATELESS], "capabilities": capabilities}),
-            "tools/list" => json!({"tools": named(&["bytes", "error", "talk", "ask", "slow", "url"])}),
+            "tools/list" => {
+                let mut tools = named(&["bytes", "error", "talk", "ask", "slow", "url", "odd name"]);
+                let read =
+                    json!({"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": true}});
+                tools.as_array_mut().unwrap().push(read);
+                json!({"tools": tools})
+            }
             "prompts/list" => json!({"prompts": [{"name": "bytes"}]}),
             "resources/list" => json!({"resources": [{"uri": "x:here", "name": "here"}]}),
             "resources/templates/list" => json!({"resourceTemplates": []}),
@@ -174,6 +196,11 @@ impl Upstream {
             "bytes" => answer(stream, 200, &result(RESULT)),
             "error" => answer(stream, 200, &format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{ERROR}}}"#)),
             "x:here" => answer(stream, 200, &result(r#"{"contents":[{"uri":"x:here","text":"t","n":1.0}]}"#)),
+            "x:mine" | "x:ours" | "read" => {
+                let scope = if what == "x:mine" { "private" } else { "public" };
+                let contents = r#""contents":[{"uri":"x:mine","text":"t","n":1.0}],"content":[]"#;
+                answer(stream, 200, &result(&format!(r#"{{{contents},"ttlMs":3600000,"cacheScope":"{scope}"}}"#)));
+            }
             "x:gone" => {
                 let code = if self.is_stateless() { -32602 } else { -32002 };
                 let error = format!(r#"{{"code":{code},"message":"gone","data":{{"uri":"x:gone","n":1.0}}}}"#);

@@ -217,6 +217,7 @@ impl ProvidersView for Nobody {
             tools: 1,
             resources: 0,
             prompts: 0,
+            warnings: vec!["<b>odd</b>".into()],
             upstream: None,
         };
         async { vec![info] }.boxed()

@@ -38,7 +38,7 @@ pub fn capabilities(revision: Revision) -> Value {
 }
 
 /// Extensions that take more than to be passed on: declaring one is for who serves it.
-const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
+pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
 /// The gateway's capabilities as JSON text, with what it does not know and yet passes on: extensions and experimental
 /// capabilities that both the client and an upstream declare. Of several upstreams the first one's words count.

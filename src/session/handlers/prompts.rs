@@ -52,6 +52,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
             params: request.params,
             definition: None,
             headers: &[],
+            reads: true,
         };
         return bridge::call(call).await;
     }
@@ -139,6 +140,7 @@ async fn complete_upstream(
         params: request.params,
         definition: None,
         headers: &[],
+        reads: true,
     };
     let mut reply = bridge::call(call).await?;
     if let Some(cut) = cut_values(&reply.json) {

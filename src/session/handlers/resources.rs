@@ -91,6 +91,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
             params: request.params,
             definition: None,
             headers: &[],
+            reads: true,
         };
         return bridge::call(call).await;
     }

@@ -74,7 +74,7 @@ pub async fn call_request(
 ) -> Result<Reply, McpError> {
     let params: params::CallTool<'_> = params::parse(request.params)?;
     let route = find(exchange, &params.name)?;
-    if let Some(upstream) = route.provider.upstream() {
+    if route.provider.upstream().is_some() {
         let empty;
         let arguments = match params.arguments {
             Some(arguments) => arguments,
@@ -85,6 +85,12 @@ pub async fn call_request(
         };
         match crate::middleware::policy::check(exchange, &route, arguments).await {
             Ok(Gate::Open) => {
+                let retry = request.params.is_some_and(|params| bridge::kept::is_retry(params.get()));
+                let other = if retry { None } else { stand_in(exchange, &route, arguments).await };
+                let route = other.as_ref().unwrap_or(&route);
+                let Some(upstream) = route.provider.upstream() else {
+                    return finish(exchange, request, &route.name, params.arguments, cancel).await;
+                };
                 let call = bridge::Call {
                     exchange,
                     upstream,
@@ -94,6 +100,7 @@ pub async fn call_request(
                     params: request.params,
                     definition: route.def.raw.as_deref(),
                     headers: &route.param_headers,
+                    reads: route.only_reads(),
                 };
                 return match bridge::call(call).await {
                     Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(bridge::failed(&error)),
@@ -105,10 +112,21 @@ pub async fn call_request(
             Err(error) => return Ok(bridge::failed(&error)),
         }
     }
+    finish(exchange, request, &params.name, params.arguments, cancel).await
+}
+
+/// A call that the gateway itself runs or puts under review.
+async fn finish(
+    exchange: &Exchange,
+    request: &Request<'_>,
+    name: &str,
+    arguments: Option<&RawValue>,
+    cancel: &CancellationToken,
+) -> Result<Reply, McpError> {
     let meta = params::meta(request.params)?;
     let call = Call {
-        name: &params.name,
-        arguments: params.arguments,
+        name,
+        arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
         progress_token: meta.progress_token.map(RawValue::get),
     };
@@ -123,6 +141,26 @@ pub async fn call_request(
         ToolOutcome::Pending(change) => encode(&pending_result(&change), exchange.revision(), true),
     };
     Ok(Reply { failure, pending, ..Reply::new(json) })
+}
+
+/// While a tool's server is not tried, the tool that the configuration has answer in its place, if the policy lets this
+/// very call through there too. What is reviewed never goes anywhere else than where it was shown to go.
+async fn stand_in(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Option<Arc<ToolRoute>> {
+    let upstream = route.provider.upstream()?;
+    if upstream.config.fallback.is_none() || !upstream.is_refusing() {
+        return None;
+    }
+    let other = exchange.gateway.routes.load().fallback_of(route)?;
+    if other.provider.upstream().is_some_and(|upstream| upstream.is_refusing()) {
+        return None;
+    }
+    match crate::middleware::policy::check(exchange, &other, arguments).await {
+        Ok(Gate::Open) => {
+            tracing::debug!(tool = %route.name, instead = %other.name, "another server answers for one that is not tried");
+            Some(other)
+        }
+        _ => None,
+    }
 }
 
 fn no_arguments() -> Result<Box<RawValue>, McpError> {
@@ -174,7 +212,13 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
         Err(error) => return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))),
     };
     let outcome = match gate {
-        Gate::Open => run(exchange, &route, raw, call, cancel).await,
+        Gate::Open => match stand_in(exchange, &route, raw).await {
+            Some(other) => match validate::check(&other, raw) {
+                Ok(()) => run(exchange, &other, raw, call, cancel).await,
+                Err(error) => Err(error),
+            },
+            None => run(exchange, &route, raw, call, cancel).await,
+        },
         Gate::Review(decision) => propose(exchange, &route, raw, call, decision, cancel).await,
     };
     match outcome {

@@ -13,12 +13,14 @@ use super::{
     sse::{self, QueueBody},
 };
 use crate::{
+    bridge::extension,
     protocol::{
         ErrorKind, McpError, RequestId, Revision,
         edit::{member, string},
         encode,
         envelope::{Message, Request},
         headers,
+        method::Method,
         params::Meta,
     },
     session::{
@@ -47,7 +49,7 @@ pub async fn serve(post: Post, sender: Body, message: &Message<'_>, meta: &Meta<
         }
     };
     let checked = headers::check_request(&view, request, meta)
-        .and_then(|revision| headers::method_known(request, revision))
+        .and_then(|revision| method_known(&post, meta, request, revision))
         .and_then(|_| check_param_headers(&post, &view, request));
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
@@ -124,6 +126,16 @@ fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<
         log_level: meta.log_level()?,
         headers: forwarded(&post.gateway, &post.request),
     })
+}
+
+/// Step 6 of the ladder: a method that this revision has, or one of an extension that leads somewhere.
+fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: Revision) -> Result<(), McpError> {
+    if Method::parse(&request.method).is_none()
+        && let Ok(facts) = inbound::modern_facts(meta)
+    {
+        return extension::target(&post.gateway, &facts, &post.identity.principal, &request.method).map(drop);
+    }
+    headers::method_known(request, revision).map(drop)
 }
 
 /// Step 7 of the ladder: arguments that a tool wants mirrored into headers.

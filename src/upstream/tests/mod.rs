@@ -1,5 +1,6 @@
 //! Upstreams against servers that the tests play, in time that the tests move.
 
+mod cached;
 mod calls;
 mod fake;
 mod lists;

@@ -175,6 +175,7 @@ class Server {
       p.target && h('p', { class: 'server-target' }, h('code', null, said(p.target, 300))),
       p.lastError && p.status !== 'up' && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, said(p.lastError, 500), p.since && h('span', { class: 'quiet' }, ' · ', time(p.since)))),
       p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
+      p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.warnings.length)} to know`), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
       h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts], ['In flight', p.inFlight], ['Restarts', p.restarts]]
         .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
     if (!this.#rest.hasChildNodes() && p.tools > 0) fill(this.#rest, this.#more);

@@ -1,0 +1,98 @@
+//! Requests with methods that the gateway does not know. They belong to an extension, or to an experimental capability,
+//! that both the client and a server declare, and pass between the two as they are.
+//!
+//! Nothing can be said of what such a request does, so it passes only where nothing is reviewed: see
+//! [`crate::policy::Policy::passes`]. Names and URIs inside are not translated, and neither is one era into the other.
+
+use std::sync::Arc;
+
+use super::{Call, Verb, request::Subject};
+use crate::{
+    auth::Principal,
+    gateway::Gateway,
+    protocol::{
+        ErrorKind, McpError,
+        edit::{member, members},
+        envelope::Request,
+        method::Method,
+    },
+    session::{
+        ClientFacts, Exchange,
+        handlers::{Reply, lifecycle::SERVED_HERE},
+    },
+    upstream::{Negotiated, Upstream},
+};
+
+/// The server that a request with this method goes to.
+///
+/// # Errors
+/// `-32601`, with the reason where something of it is declared: no or several servers, the other era, the policy.
+pub fn target(
+    gateway: &Gateway,
+    facts: &ClientFacts,
+    principal: &Principal,
+    method: &str,
+) -> Result<Arc<Upstream>, McpError> {
+    let refused = |message: &'static str| {
+        let method: String = method.chars().take(128).collect();
+        Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", method))
+    };
+    let nowhere = || refused("no such method in this protocol revision");
+    // What another revision has is known, and `notifications/` are no requests of anybody.
+    if Method::parse(method).is_some() || method.starts_with("notifications/") {
+        return nowhere();
+    }
+    let table = gateway.routes.load();
+    let mut sharing = table.providers().iter().filter_map(|provider| {
+        let upstream = provider.upstream()?;
+        let negotiated = upstream.negotiated()?;
+        shares(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
+    });
+    let Some((upstream, negotiated)) = sharing.next() else { return nowhere() };
+    if sharing.next().is_some() {
+        return refused("several servers declare what this method may belong to, and it does not say whose it is");
+    }
+    if negotiated.revision.era() != facts.revision.era() {
+        return refused("the server whose method this may be speaks another era of the protocol");
+    }
+    if !table.passes(&upstream.config.name, principal, method) {
+        return refused(
+            "the gateway's policy lets no request through that it does not know (policy.default is not allow)",
+        );
+    }
+    Ok(Arc::clone(upstream))
+}
+
+/// Whether both declare the same extension or experimental capability, but for those that the gateway itself serves.
+fn shares(client: &str, server: &Negotiated) -> bool {
+    ["extensions", "experimental"].into_iter().any(|kind| {
+        let declared = member(client, kind).unwrap_or("{}");
+        let offered = member(server.capabilities.get(), kind).unwrap_or("{}");
+        members(declared)
+            .any(|ours| !SERVED_HERE.contains(&&*ours.key) && members(offered).any(|theirs| theirs.key == ours.key))
+    })
+}
+
+/// Takes a request to the server that it belongs to.
+///
+/// # Errors
+/// As [`target`] and [`super::call`].
+pub async fn call(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let upstream = target(&exchange.gateway, &exchange.facts, &exchange.identity.principal, &request.method)?;
+    if request.params.is_some_and(|params| !params.get().starts_with('{')) {
+        return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
+    }
+    tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
+    let call = Call {
+        exchange,
+        upstream: &upstream,
+        verb: Verb::Extension,
+        subject: Subject::Method(&request.method),
+        uri: None,
+        params: request.params,
+        definition: None,
+        headers: &[],
+        reads: false,
+    };
+    super::call(call).await
+}
