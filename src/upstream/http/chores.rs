@@ -24,6 +24,9 @@ pub(super) const AT_ONCE: usize = 64;
 /// Messages that wait for that.
 pub(super) const WAITING: usize = 1024;
 
+/// How long is waited for what is being sent when the session is over.
+const LAST: Duration = Duration::from_secs(2);
+
 /// Bytes of an error to such a message; they are for the log.
 const MAX_ERROR: usize = 64 << 10;
 
@@ -70,7 +73,9 @@ async fn run(shared: Arc<Shared>, mut chores: Receiver<Chore>) {
             None => break,
         }
     }
-    while let Some(()) = sending.next().await {}
+    // The session is over: what a server has not accepted by then, it hardly will.
+    let rest = async { while let Some(()) = sending.next().await {} };
+    let _ = tokio::time::timeout(LAST, rest).await;
 }
 
 /// Sends what has no answer: 202, or any other success.
