@@ -111,8 +111,9 @@ impl Attribution {
         let gone = || LinkError::Unreachable("the connection has ended".to_owned());
         // The place in the outbox comes first: what waits for it was not sent.
         let place = tokio::select! {
-            place = self.outbox.reserve() => place.map_err(|_| gone())?,
+            biased;
             () = self.closed.cancelled() => return Err(gone()),
+            place = self.outbox.reserve() => place.map_err(|_| gone())?,
         };
         let (done, answer) = oneshot::channel();
         let listens = &*outgoing.method == "subscriptions/listen";
@@ -137,8 +138,9 @@ impl Attribution {
     /// [`LinkError::Unreachable`] if the link has ended.
     pub async fn notify(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
         let sent = tokio::select! {
-            sent = self.outbox.send(notification(method, params).into()) => sent.is_ok(),
+            biased;
             () = self.closed.cancelled() => false,
+            sent = self.outbox.send(notification(method, params).into()) => sent.is_ok(),
         };
         if sent { Ok(()) } else { Err(LinkError::Unreachable("the connection has ended".to_owned())) }
     }
