@@ -143,7 +143,8 @@ impl Server {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             if let Ok(mut http) = Http::connect(self.port).await
-                && http.get(path).await.is_ok()
+                // Ready, with all that it needs behind it, and not only there.
+                && http.get(path).await.is_ok_and(|status| status != 503)
             {
                 return Ok(());
             }

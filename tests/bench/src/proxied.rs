@@ -40,6 +40,8 @@ impl Stand {
         let echo = Server::echo(setting, era, tools).await?;
         let nginx = Server::nginx(setting, echo.port).await?;
         let gateway = Server::gateway_before(setting, echo.port).await?;
+        // A thousand tools and more are listed a moment after their server was reached.
+        tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(Self { era, echo, nginx, gateway })
     }
 
