@@ -112,16 +112,20 @@ fn servers_and_names_come_with_sighup() {
     let session = case.gateway.session("2025-06-18");
     signal(case.gateway.process.0.id(), Signal::HUP);
     case.until("an unchanged file is told", |s| s["last"]["result"] == "unchanged" && s["last"]["why"] == "signal");
-    // Written in place, and read at once.
+    // Written in place, and read at once: by the signal or by the watcher, whichever comes first.
+    let mut feed = case.feed();
     std::fs::write(
         case.file(),
         "routes: { prefixes: { pm_: tracker } }\nlog: { filter: debug }\nlimits: { max_batch: 9 }\n",
     )
     .unwrap();
     signal(case.gateway.process.0.id(), Signal::HUP);
-    let status = case.until("the file is read", |s| s["generation"] == 1);
-    assert_eq!(status["last"]["changes"]["routesChanged"], true);
-    assert_eq!(status["last"]["changes"]["logChanged"], true);
+    let event = config_event(&mut feed);
+    assert_eq!(event["type"], "config.applied", "{event}");
+    assert_eq!(event["changes"]["routesChanged"], true);
+    assert_eq!(event["changes"]["logChanged"], true);
+    let status = case.status();
+    assert_eq!(status["generation"], 1);
     assert_eq!(status["needsRestart"], json!(["limits.max_batch"]));
     let answer = session.call(1, "tools/call", json!({ "name": "pm_list_projects", "arguments": {} }));
     assert!(answer["result"]["structuredContent"]["projects"].is_array(), "{answer}");
