@@ -102,6 +102,8 @@ pub struct Ready<'a> {
     speaker: Speaker<'a>,
     /// What makes the upstream run the call as a task, where the client cannot say so itself.
     task: Option<(&'static str, &'static str)>,
+    /// The client itself wants the call to be a task.
+    wants_task: bool,
     /// Its answer may be kept.
     question: Option<Question>,
 }
@@ -179,7 +181,9 @@ impl<'a> Ready<'a> {
         };
         let meta = member(params, "_meta");
         crate::protocol::alike::check(params, meta)?;
-        let mut ready = Self { call, negotiated, caller, params, meta, speaker, task: None, question: None };
+        let wants_task = tasks::wanted(&call, params);
+        let mut ready =
+            Self { call, negotiated, caller, params, meta, speaker, task: None, wants_task, question: None };
         ready.speaker.capabilities = ready.declared(less);
         Ok(ready)
     }
@@ -262,7 +266,8 @@ impl<'a> Ready<'a> {
     /// What the client is answered.
     fn reply(&self, response: Response) -> Result<Reply, McpError> {
         let client = self.call.exchange.revision();
-        if let Response::Result(result) = &response
+        if self.may_be_task()
+            && let Response::Result(result) = &response
             && let Some(reply) = tasks::created(self, result)?
         {
             return Ok(reply);
@@ -329,6 +334,15 @@ impl<'a> Ready<'a> {
         match &self.negotiated.server_info {
             Some(info) => splice::add_members("{}", &[(crate::protocol::params::keys::SERVER_INFO, info.get())]).into(),
             None => self.call.exchange.gateway.server_meta.as_str().into(),
+        }
+    }
+
+    /// Whether a result can be a task at all, or has to become one: most calls are spared the look.
+    fn may_be_task(&self) -> bool {
+        match (self.negotiated.revision.era(), self.speaker.modern) {
+            (_, false) => self.wants_task,
+            (Era::Legacy, true) => self.augmented(),
+            (Era::Modern, true) => self.shares_an_extension(),
         }
     }
 

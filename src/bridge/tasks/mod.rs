@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::{json, value::RawValue};
 
-use super::{Ready, Verb, result::Glance};
+use super::{Call, Ready, Verb, result::Glance};
 use crate::{
     protocol::{
         Era, ErrorKind, McpError, Revision,
@@ -64,10 +64,11 @@ pub fn offered(table: &RouteTable) -> bool {
 }
 
 /// The client of 2025-11-25 wants this call to be a task.
-fn augments(ready: &Ready<'_>) -> bool {
-    ready.call.verb == Verb::Tool
-        && ready.call.exchange.revision() == Revision::V2025_11_25
-        && member(ready.params(), "task").is_some_and(|task| task.starts_with('{'))
+#[must_use]
+pub fn wanted(call: &Call<'_>, params: &str) -> bool {
+    call.verb == Verb::Tool
+        && call.exchange.revision() == Revision::V2025_11_25
+        && member(params, "task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// The tool's `execution.taskSupport` insists on a task.
@@ -85,7 +86,7 @@ pub fn augmentation(ready: &Ready<'_>) -> Result<Option<(&'static str, &'static 
     if ready.call.verb != Verb::Tool {
         return Ok(None);
     }
-    if augments(ready) {
+    if ready.wants_task {
         return match has_tasks(&ready.negotiated) {
             true => Ok(None),
             false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
@@ -136,7 +137,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             let status = Status::of(text).unwrap_or(Status::Working);
             Ok(Some(wrapped(&shape::legacy(text, &task.alias, status))))
         }
-        Era::Modern if !stateless && augments(ready) => {
+        Era::Modern if !stateless && ready.wants_task => {
             // It was quicker than a task; the client wants one all the same.
             let (times, outcome) = (Times::now(), Ok(result.to_owned()));
             let task = insert(
@@ -148,7 +149,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
         Era::Modern => Ok(None),
         Era::Legacy => {
             let Some(created) = member(text, "task").filter(|task| shape::id(task).is_some()) else { return Ok(None) };
-            if !stateless && augments(ready) {
+            if !stateless && ready.wants_task {
                 let task = register(ready, created, Mode::Same)?;
                 let renamed = shape::renamed(created, &task.alias);
                 let json = crate::protocol::edit::edit(text, &[("task", crate::protocol::edit::Op::Set(&renamed))]);
@@ -197,7 +198,7 @@ fn insert(ready: &Ready<'_>, task: Task) -> std::sync::Arc<Task> {
 /// As the task fails.
 pub async fn for_legacy(ready: &Ready<'_>, response: Response) -> Result<Reply, McpError> {
     match &response {
-        Response::Result(result) if !augments(ready) => follow(ready, result.get()).await,
+        Response::Result(result) if !ready.wants_task => follow(ready, result.get()).await,
         _ => ready.reply(response),
     }
 }
