@@ -10,7 +10,7 @@ use super::{
     args::{AcceptArgs, ProvidersArgs, ProvidersCommand},
     changes::client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, columns, one_line, remark},
+    output::{self, Output, Style, columns, one_line, remark},
 };
 use crate::changes::visible::visible;
 
@@ -288,54 +288,9 @@ fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// JSON with a line for each member and element, otherwise as it was written.
+/// A definition as lines that can be compared: each ends with a line break.
 fn indented(json: &str) -> String {
-    let mut out = String::with_capacity(json.len() * 2);
-    let mut depth: usize = 0;
-    let mut chars = json.chars().peekable();
-    let line = |out: &mut String, depth: usize| {
-        out.push('\n');
-        out.extend(std::iter::repeat_n("  ", depth.min(40)));
-    };
-    while let Some(c) = chars.next() {
-        match c {
-            '"' => {
-                out.push('"');
-                while let Some(c) = chars.next() {
-                    out.push(c);
-                    match c {
-                        '\\' => out.extend(chars.next()),
-                        '"' => break,
-                        _ => {}
-                    }
-                }
-            }
-            '{' | '[' => {
-                out.push(c);
-                while chars.next_if(|c| c.is_ascii_whitespace()).is_some() {}
-                if let Some(close) = chars.next_if(|c| matches!(c, '}' | ']')) {
-                    out.push(close);
-                } else {
-                    depth += 1;
-                    line(&mut out, depth);
-                }
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut out, depth);
-                out.push(c);
-            }
-            ',' => {
-                out.push(',');
-                line(&mut out, depth);
-            }
-            ':' => out.push_str(": "),
-            c if c.is_ascii_whitespace() => {}
-            c => out.push(c),
-        }
-    }
-    out.push('\n');
-    out
+    output::indented(json) + "\n"
 }
 
 /// Asks on the terminal; anything but yes is no.

@@ -7,7 +7,7 @@ use crate::{
     changes::{Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, visible::visible},
     cli::{
         exit::Failure,
-        output::{Output, Style, columns, cut, one_line},
+        output::{Output, Style, columns, cut, indented, one_line},
     },
 };
 
@@ -208,54 +208,6 @@ fn arguments(raw: &str, out: &mut Output) -> Result<(), Failure> {
         out.line(&format!("    {}", visible(line)))?;
     }
     Ok(())
-}
-
-/// JSON with line breaks between its tokens and nothing else changed: a number with many digits or a doubly escaped
-/// text is shown as it will be sent.
-fn indented(json: &str) -> String {
-    let mut out = String::with_capacity(json.len() * 2);
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    let mut chars = json.chars().filter(|c| *c != '\u{0}').peekable();
-    let new_line = |out: &mut String, depth: usize| {
-        out.push('\n');
-        out.extend(std::iter::repeat_n("  ", depth.min(64)));
-    };
-    while let Some(c) = chars.next() {
-        if in_string {
-            out.push(c);
-            (in_string, escaped) = (escaped || c != '"', !escaped && c == '\\');
-            continue;
-        }
-        match c {
-            '"' => {
-                in_string = true;
-                out.push(c);
-            }
-            '{' | '[' => {
-                out.push(c);
-                while chars.next_if(|c| c.is_ascii_whitespace()).is_some() {}
-                if let Some(close) = chars.next_if(|c| matches!(c, '}' | ']')) {
-                    out.push(close);
-                } else {
-                    depth += 1;
-                    new_line(&mut out, depth);
-                }
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                new_line(&mut out, depth);
-                out.push(c);
-            }
-            ',' => {
-                out.push(c);
-                new_line(&mut out, depth);
-            }
-            ':' => out.push_str(": "),
-            c if c.is_ascii_whitespace() => {}
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 fn decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
