@@ -69,6 +69,7 @@ pub mod gateway;
 pub mod middleware;
 pub mod pending;
 pub mod policy;
+pub mod previews;
 pub mod protocol;
 pub mod providers;
 pub mod reload;

@@ -55,7 +55,7 @@ pub fn redeem(store: &dyn CodeStore, code: &str, now: Timestamp) -> Result<Princ
         CodeOutcome::Unknown
     };
     if outcome == CodeOutcome::Taken {
-        return Ok(Principal { name: local_reviewer(), role: Role::Reviewer, key_id: None });
+        return Ok(Principal { name: local_reviewer(), role: Role::Reviewer, key_id: None, owner: None });
     }
     tracing::warn!(?outcome, "a sign-in code was refused");
     Err(McpError::new(

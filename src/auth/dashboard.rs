@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn alice() -> Arc<Principal> {
-        Arc::new(Principal { name: "alice".into(), role: Role::Reviewer, key_id: None })
+        Arc::new(Principal { name: "alice".into(), role: Role::Reviewer, key_id: None, owner: None })
     }
 
     fn now() -> Timestamp {

@@ -38,7 +38,7 @@ impl StoredKey {
     /// Who presents this key.
     #[must_use]
     pub fn principal(&self) -> Principal {
-        Principal { name: self.key.name.clone(), role: self.key.role, key_id: Some(self.key.id.clone()) }
+        Principal { name: self.key.name.clone(), role: self.key.role, key_id: Some(self.key.id.clone()), owner: None }
     }
 }
 

@@ -74,12 +74,22 @@ pub struct Principal {
     /// The id (not the secret) of the key that was presented, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    /// Who it belongs to (`keys create --owner`), where that is somebody else than its name says: several keys may be
+    /// of one person, who decides once and never on what they proposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 impl Principal {
+    /// Whose it is: what decisions are counted by.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        self.owner.as_deref().unwrap_or(&self.name)
+    }
+
     /// The shared principal of agents without a key in `auth.mode: local`.
     #[must_use]
     pub fn local_agent() -> Self {
-        Self { name: "local-agent".into(), role: Role::Agent, key_id: None }
+        Self { name: "local-agent".into(), role: Role::Agent, key_id: None, owner: None }
     }
 }

@@ -104,7 +104,14 @@ impl DiffBuilder {
         let lines = if self.is_long(before) || self.is_long(after) { self.lines(before, after) } else { Vec::new() };
         let before = before.map(|text| self.cut(text));
         let after = after.map(|text| self.cut(text));
-        self.diff.fields.push(FieldDiff { field: field.to_owned(), label: label.to_owned(), before, after, lines });
+        self.diff.fields.push(FieldDiff {
+            field: field.to_owned(),
+            label: label.to_owned(),
+            before,
+            after,
+            lines,
+            restricted: false,
+        });
     }
 
     #[must_use]

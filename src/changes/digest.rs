@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::{Diff, LineOp, Operation, Target};
+use super::{Diff, LineOp, Operation, PreviewKind, PreviewNote, Target};
 
 /// SHA-256 over parts that are each preceded by their length.
 #[derive(Clone)]
@@ -92,6 +92,7 @@ pub struct Shown<'a> {
     pub operation: Operation,
     pub target: &'a Target,
     pub summary: &'a str,
+    pub preview: &'a PreviewNote,
     pub diff: &'a Diff,
 }
 
@@ -99,7 +100,7 @@ impl Shown<'_> {
     /// The digest that a decision may carry, to prove what was on the screen.
     #[must_use]
     pub fn digest(&self) -> String {
-        let mut hasher = PartHasher::new("countersign.shown.1");
+        let mut hasher = PartHasher::new("countersign.shown.2");
         for text in [self.provider, self.tool, self.tool_title, self.tool_hash, self.arguments.get(), self.summary] {
             hasher.part(text.as_bytes());
         }
@@ -110,6 +111,14 @@ impl Shown<'_> {
         });
         let Target { entity_type, id, label, lock_key } = self.target;
         hasher.part(entity_type.as_bytes()).optional(id.as_deref());
+        let PreviewNote { kind, failed } = self.preview;
+        hasher.number(match kind {
+            PreviewKind::Module => 0,
+            PreviewKind::DryRun => 1,
+            PreviewKind::BeforeAfter => 2,
+            PreviewKind::Arguments => 3,
+        });
+        hasher.optional(failed.as_deref());
         hasher.part(label.as_bytes()).part(lock_key.as_bytes());
         hasher.number(u64::from(self.diff.truncated)).number(self.diff.fields.len() as u64);
         for field in &self.diff.fields {
@@ -151,6 +160,8 @@ mod tests {
         let respaced = RawValue::from_string(r#"{"a": 1}"#.into()).unwrap();
         let diff = DiffBuilder::new().field("a", "A", None, Some("1")).finish();
         let other_diff = DiffBuilder::new().field("a", "A", Some(""), Some("1")).finish();
+        let (plain, failed) =
+            (PreviewNote::default(), PreviewNote { failed: Some("x".into()), ..PreviewNote::default() });
         let shown = Shown {
             provider: "tracker",
             tool: "create_issue",
@@ -160,11 +171,13 @@ mod tests {
             operation: Operation::Create,
             target: &target,
             summary: "Create",
+            preview: &plain,
             diff: &diff,
         };
         let digests = [
             shown,
             Shown { provider: "docs", ..shown },
+            Shown { preview: &failed, ..shown },
             Shown { tool: "create_project", ..shown },
             Shown { tool_title: "x", ..shown },
             Shown { tool_hash: "sha256:1", ..shown },

@@ -199,7 +199,9 @@ impl ChangeEvent {
         const OPEN: &[ChangeState] = &[S::Pending, S::Stale];
         match self {
             Self::Decide(d) if d.verdict == Verdict::Reject => (EventKind::Rejected, OPEN),
-            Self::Decide(_) if change.approvals() + 1 < change.quorum as usize => (EventKind::Voted, &[S::Pending]),
+            Self::Decide(_) if change.approvals() + 1 < change.terms.quorum as usize => {
+                (EventKind::Voted, &[S::Pending])
+            }
             Self::Decide(_) => (EventKind::Approved, &[S::Pending]),
             Self::Edit { .. } => (EventKind::Edited, &[S::Pending]),
             Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
@@ -235,13 +237,15 @@ impl Change {
             operation: self.operation,
             target: &self.target,
             summary: &self.summary,
+            preview: &self.preview,
             diff: &self.diff,
         }
         .digest()
     }
 
     fn show(&mut self, preview: Preview) {
-        let Preview { operation, target, summary, diff, fingerprint } = preview;
+        let Preview { note, operation, target, summary, diff, fingerprint } = preview;
+        self.preview = note;
         self.operation = operation;
         self.target = target;
         self.summary = summary;

@@ -5,9 +5,11 @@ pub mod audit;
 pub mod diff;
 pub mod digest;
 pub mod machine;
+pub mod terms;
 pub mod visible;
 
 pub use digest::fingerprint;
+pub use terms::{OnExpiry, OnReview, Terms};
 
 use std::sync::Arc;
 
@@ -76,6 +78,10 @@ pub struct FieldDiff {
     /// For long or multi-line text: line by line. Empty for short values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<DiffLine>,
+    /// It shows live state that the proposer could not have read: reviewers see it, the proposer does not
+    /// ([`Diff::for_proposer`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restricted: bool,
 }
 
 /// One line of a line-by-line diff.
@@ -106,9 +112,61 @@ pub struct Diff {
     pub truncated: bool,
 }
 
+impl Diff {
+    /// The part that whoever proposed the change may see: what live state they could not have read is left out.
+    #[must_use]
+    pub fn for_proposer(&self) -> std::borrow::Cow<'_, Self> {
+        if !self.fields.iter().any(|field| field.restricted) {
+            return std::borrow::Cow::Borrowed(self);
+        }
+        let fields = self.fields.iter().filter_map(|field| {
+            if !field.restricted {
+                return Some(field.clone());
+            }
+            // What would be there comes from the arguments, which are the proposer's own.
+            field.after.is_some().then(|| FieldDiff { before: None, lines: Vec::new(), ..field.clone() })
+        });
+        std::borrow::Cow::Owned(Self { fields: fields.collect(), truncated: self.truncated })
+    }
+}
+
+/// How a preview was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PreviewKind {
+    /// By a module of the gateway, against its own data.
+    #[default]
+    Module,
+    /// The tool's own dry run.
+    DryRun,
+    /// What a read of the target gave, beside what the arguments would make of it.
+    BeforeAfter,
+    /// Nobody can tell what the call would do: its arguments, field by field.
+    Arguments,
+}
+
+/// How a preview was made, and whether that worked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PreviewNote {
+    pub kind: PreviewKind,
+    /// Why there is no better one: a recipe was there, and it failed. The diff shows the arguments then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+impl PreviewNote {
+    /// Whether it shows what the change would do, and not only what was asked for.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        self.failed.is_none() && !matches!(self.kind, PreviewKind::Arguments)
+    }
+}
+
 /// What a provider says a write would do.
 #[derive(Clone, Debug)]
 pub struct Preview {
+    pub note: PreviewNote,
     pub operation: Operation,
     pub target: Target,
     /// One sentence for people and agents: `Create Task “Fix login” in CORE`.
@@ -124,6 +182,9 @@ pub struct Preview {
 pub struct Proposer {
     /// The principal's name.
     pub principal: String,
+    /// Who the principal belongs to, where that is somebody else ([`crate::auth::Principal::owner`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     #[serde(default)]
     pub key_id: Option<String>,
     /// What the client says of itself.
@@ -167,12 +228,28 @@ pub enum Verdict {
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
     pub reviewer: String,
+    /// Who the reviewer's key belongs to, where that is somebody else: one owner has one vote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     pub verdict: Verdict,
     #[serde(default)]
     pub comment: Option<String>,
     pub at: Timestamp,
     /// The version of the change that was decided on.
     pub version: u64,
+}
+
+/// One correction of the arguments by a reviewer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Edit {
+    pub by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    pub at: Timestamp,
+    /// Hashes of the arguments before and after (`sha256:…` of their bytes).
+    pub from: String,
+    pub to: String,
 }
 
 /// Why a change failed, went stale or expired.
@@ -201,9 +278,18 @@ pub struct Change {
     pub tool_hash: String,
     /// The exact argument bytes that will run.
     pub arguments: Arc<RawValue>,
+    /// What the agent asked for, once a reviewer has changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposed_arguments: Option<Arc<RawValue>>,
+    /// Corrections, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edits: Vec<Edit>,
     pub operation: Operation,
     pub target: Target,
     pub summary: String,
+    /// How the diff was made.
+    #[serde(default)]
+    pub preview: PreviewNote,
     pub diff: Diff,
     /// The diff before the target moved, once it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,9 +301,16 @@ pub struct Change {
     pub review: Option<ReviewNote>,
     #[serde(default)]
     pub idempotency_key: Option<String>,
-    /// How many approvals it needs.
-    pub quorum: u32,
+    /// What the rule asks of its review.
+    #[serde(default)]
+    pub terms: Terms,
+    /// Another open change of the same principal with the same tool and arguments, when this was proposed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub twin_of: Option<String>,
     pub decisions: Vec<Decision>,
+    /// Once approved: it runs from then on, and the approval may be undone until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_after: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,

@@ -13,7 +13,8 @@ use serde_json::value::RawValue;
 
 use super::{Changes, PendingConfig, Proposal, StartError};
 use crate::{
-    changes::{Operation, Preview, Proposer, Target, diff::DiffBuilder, fingerprint},
+    auth::Principal,
+    changes::{Operation, Preview, PreviewNote, Proposer, Target, Terms, diff::DiffBuilder, fingerprint},
     config::Config,
     providers::{Provider, ProviderDirectory},
     store::{SqliteOptions, SqliteStore, Store, StoreError, open},
@@ -68,6 +69,9 @@ impl ProviderDirectory for Nobody {
     }
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         None
+    }
+    fn verdict(&self, _: &str, _: &str, _: &Principal, _: &RawValue) -> crate::policy::Verdict {
+        crate::policy::Verdict::Deny
     }
     fn has_tools(&self, _: &str) -> bool {
         true
@@ -166,6 +170,7 @@ fn proposal(n: usize) -> Proposal {
     Proposal {
         proposer: Proposer {
             principal: "local-agent".into(),
+            owner: None,
             key_id: None,
             client_name: Some("bench".into()),
             client_version: Some("1.0.0".into()),
@@ -179,6 +184,7 @@ fn proposal(n: usize) -> Proposal {
         tool_hash: fingerprint(&[("tool", "create_issue")]),
         arguments: Arc::from(RawValue::from_string(json.to_string()).unwrap_or_default()),
         preview: Preview {
+            note: PreviewNote::default(),
             operation: Operation::Create,
             target: Target {
                 entity_type: "issue".into(),
@@ -191,6 +197,7 @@ fn proposal(n: usize) -> Proposal {
             fingerprint: fingerprint(&[("project", "CORE"), ("issues", "41")]),
         },
         review: None,
+        terms: Terms::default(),
         idempotency_key: None,
         expire_after: Duration::from_secs(86_400),
     }

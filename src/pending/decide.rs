@@ -53,8 +53,14 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
     if verdict == Verdict::Approve {
         check_target(inner, &change).await?;
     }
-    let event =
-        ChangeEvent::Decide(Decision { reviewer: reviewer.name.clone(), verdict, comment, at: inner.now(), version });
+    let event = ChangeEvent::Decide(Decision {
+        reviewer: reviewer.name.clone(),
+        owner: reviewer.owner.clone(),
+        verdict,
+        comment,
+        at: inner.now(),
+        version,
+    });
     let decided = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await
@@ -92,6 +98,7 @@ async fn check_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideE
 
 async fn refresh_same(inner: &Inner, change: &Arc<Change>) -> DecideError {
     let preview = crate::changes::Preview {
+        note: change.preview.clone(),
         operation: change.operation,
         target: change.target.clone(),
         summary: change.summary.clone(),

@@ -30,7 +30,7 @@ use serde_json::value::RawValue;
 use crate::{
     auth::Principal,
     changes::{
-        Change, ChangeState, Preview, Proposer, ReviewNote, Verdict,
+        Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
     config::ChangesConfig,
@@ -53,6 +53,8 @@ pub struct Proposal {
     pub preview: Preview,
     /// Why the policy put it under review.
     pub review: Option<ReviewNote>,
+    /// What the rule asks of its review.
+    pub terms: Terms,
     pub idempotency_key: Option<String>,
     pub expire_after: Duration,
 }

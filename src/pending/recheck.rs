@@ -65,6 +65,7 @@ pub(super) fn proposer(change: &Change) -> Arc<Principal> {
         name: change.proposer.principal.clone(),
         role: Role::Agent,
         key_id: change.proposer.key_id.clone(),
+        owner: change.proposer.owner.clone(),
     })
 }
 
@@ -100,7 +101,8 @@ impl Inner {
         let _cancelled = cancel.clone().drop_guard();
         let context =
             CallContext { principal: proposer(change), cancel, progress: Arc::new(NoProgress), change_id: None };
-        let preview = AssertUnwindSafe(provider.preview(&change.tool, &change.arguments, &context)).catch_unwind();
+        let preview = crate::previews::preview(&*self.directory, &provider, &change.tool, &change.arguments, &context);
+        let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),
             Ok(Ok(Ok(preview))) => Recheck::Moved(Box::new(presentable(preview))),

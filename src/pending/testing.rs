@@ -18,7 +18,10 @@ use tokio::sync::{Semaphore, broadcast};
 use super::{Changes, DecideChange, DecideError, PendingConfig, Proposal};
 use crate::{
     auth::{Principal, Role},
-    changes::{Change, ChangeState, Operation, Preview, Proposer, Target, Verdict, diff::DiffBuilder, fingerprint},
+    changes::{
+        Change, ChangeState, Operation, Preview, PreviewNote, Proposer, Target, Terms, Verdict, diff::DiffBuilder,
+        fingerprint,
+    },
     config::Config,
     protocol::{ErrorKind, McpError},
     providers::{
@@ -82,6 +85,7 @@ impl Fake {
         let value: Value = serde_json::from_str(arguments.get()).unwrap();
         let target = value["target"].as_str().unwrap_or("t").to_owned();
         Preview {
+            note: PreviewNote::default(),
             operation: Operation::Update,
             target: Target {
                 entity_type: "thing".into(),
@@ -206,6 +210,9 @@ impl ProviderDirectory for Directory {
     fn tool_hash(&self, _: &str, tool: &str) -> Option<String> {
         (tool == "update" && self.has_tools("fake")).then(|| self.0.tool_hash.lock().unwrap().clone())
     }
+    fn verdict(&self, _: &str, _: &str, _: &Principal, _: &RawValue) -> crate::policy::Verdict {
+        crate::policy::Verdict::Allow
+    }
     fn has_tools(&self, _: &str) -> bool {
         !self.0.unlisted.load(Ordering::SeqCst)
     }
@@ -276,6 +283,7 @@ impl Bench {
         Proposal {
             proposer: Proposer {
                 principal: principal.into(),
+                owner: None,
                 key_id: Some(format!("key_{principal}")),
                 client_name: Some("test".into()),
                 client_version: None,
@@ -290,6 +298,7 @@ impl Bench {
             preview: self.fake.preview_now(&arguments),
             arguments,
             review: None,
+            terms: Terms::default(),
             idempotency_key: None,
             expire_after: Duration::from_secs(60),
         }
@@ -323,7 +332,7 @@ impl Bench {
 }
 
 pub fn reviewer(name: &str) -> Principal {
-    Principal { name: name.into(), role: Role::Reviewer, key_id: Some(format!("key_{name}")) }
+    Principal { name: name.into(), role: Role::Reviewer, key_id: Some(format!("key_{name}")), owner: None }
 }
 
 pub fn decision(change: &Change, reviewer_name: &str, verdict: Verdict) -> DecideChange {

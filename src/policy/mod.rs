@@ -39,6 +39,7 @@ use pins::{Definition, NoPins};
 
 use crate::{
     auth::Principal,
+    changes::Terms,
     config::{PolicyConfig, PolicyDefault},
     providers::ToolAnnotations,
 };
@@ -76,20 +77,22 @@ pub struct Decision {
     pub reason: Arc<str>,
     /// The definition waits for acceptance.
     pub mark: Option<Mark>,
+    /// What is asked of the review, where the verdict is one.
+    pub terms: Arc<Terms>,
 }
 
 impl Decision {
     fn of_rule(rule: &Rule) -> Self {
         let reason =
             rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
-        Self { verdict: rule.then, rule: Some(rule.label.clone()), reason, mark: None }
+        Self { verdict: rule.then, rule: Some(rule.label.clone()), reason, mark: None, terms: Arc::default() }
     }
 
     /// The rule may or may not match: it counts where it is stricter than what comes after it.
     fn of_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
-        Self { verdict, rule: Some(rule.label.clone()), reason: reason.into(), mark: None }
+        Self { verdict, rule: Some(rule.label.clone()), reason: reason.into(), mark: None, terms: Arc::default() }
     }
 
     /// The stricter; of two that are equally strict, `self`.
@@ -102,7 +105,7 @@ impl Decision {
         if self.verdict >= Verdict::Review {
             return Self { mark: Some(mark), ..self };
         }
-        Self { verdict: Verdict::Review, rule: None, reason: mark.reason().into(), mark: Some(mark) }
+        Self { verdict: Verdict::Review, rule: None, reason: mark.reason().into(), mark: Some(mark), terms: self.terms }
     }
 }
 
@@ -182,7 +185,13 @@ impl Policy {
     pub fn ruling(&self, tool: &ToolFacts) -> Ruling {
         if tool.self_service {
             let reason = "everybody may manage their own changes".into();
-            return Ruling::Fixed(Decision { verdict: Verdict::Allow, rule: None, reason, mark: None });
+            return Ruling::Fixed(Decision {
+                verdict: Verdict::Allow,
+                rule: None,
+                reason,
+                mark: None,
+                terms: Arc::default(),
+            });
         }
         Ruling::new(&self.rules, tool, self.otherwise(tool))
     }
@@ -211,6 +220,6 @@ impl Policy {
             }
             PolicyDefault::ReviewWrites => (Verdict::Review, "it may write"),
         };
-        Decision { verdict, rule: None, reason: reason.into(), mark: None }
+        Decision { verdict, rule: None, reason: reason.into(), mark: None, terms: Arc::default() }
     }
 }

@@ -44,7 +44,7 @@ fn tool(read_only: bool) -> ToolFacts {
 }
 
 fn principal(role: Role) -> Principal {
-    Principal { name: "ci-7".into(), role, key_id: None }
+    Principal { name: "ci-7".into(), role, key_id: None, owner: None }
 }
 
 fn ask_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> Decision {

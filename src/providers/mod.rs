@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use crate::{auth::Principal, changes::Preview, protocol::McpError, upstream::Upstream};
+use crate::{auth::Principal, changes::Preview, policy::Verdict, protocol::McpError, upstream::Upstream};
 
 /// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -306,6 +306,8 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>>;
     /// The hash of the tool's current definition (`sha256:…`), to compare with the one a change was proposed against.
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
+    /// What the policy says of a call of this principal, standing rules included. `Deny` for a tool that is not there.
+    fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict;
     /// Whether the provider's tools are known: an upstream that was not reached since the start has none yet.
     fn has_tools(&self, provider: &str) -> bool;
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     auth::Principal,
-    policy::{Policy, Ruling, Standing},
+    policy::{CallFacts, Policy, Ruling, Standing, Verdict},
     protocol::{
         Era, ErrorKind, McpError, Revision,
         param_headers::{ParamHeader, x_mcp_headers},
@@ -516,6 +516,13 @@ impl ProviderDirectory for Directory {
 
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String> {
         self.0.load().served_by(tool, provider).map(|route| route.hash.clone())
+    }
+
+    fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict {
+        let Some(route) = self.0.load().served_by(tool, provider) else { return Verdict::Deny };
+        // Of no session: what a rule asks of one is not so.
+        let call = CallFacts { principal, transport: "", revision: "", client: None, arguments };
+        route.ruling.decide(&call).verdict
     }
 
     fn has_tools(&self, provider: &str) -> bool {

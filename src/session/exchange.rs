@@ -201,6 +201,7 @@ impl Exchange {
         let client = self.facts.client.as_ref();
         Proposer {
             principal: self.identity.principal.name.clone(),
+            owner: self.identity.principal.owner.clone(),
             key_id: self.identity.principal.key_id.clone(),
             client_name: client.map(|c| c.name.clone()),
             client_version: client.map(|c| c.version.clone()),

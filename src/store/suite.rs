@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::changes::{
-    Diff, Operation, Proposer, Target,
+    Diff, Operation, PreviewNote, Proposer, Target, Terms,
     audit::{EntryContent, Verifier},
     digest::body_hash,
 };
@@ -27,6 +27,7 @@ pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState
         state,
         proposer: Proposer {
             principal: principal.into(),
+            owner: None,
             key_id: None,
             client_name: None,
             client_version: None,
@@ -47,7 +48,12 @@ pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState
         fingerprint: "sha256:1".into(),
         digest: "sha256:2".into(),
         idempotency_key: None,
-        quorum: 1,
+        terms: Terms::default(),
+        twin_of: None,
+        run_after: None,
+        proposed_arguments: None,
+        edits: Vec::new(),
+        preview: PreviewNote::default(),
         decisions: Vec::new(),
         created_at: now,
         updated_at: now,

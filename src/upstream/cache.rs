@@ -133,7 +133,7 @@ impl Cache {
     /// Before the request is sent: what changes from now on makes its answer worthless.
     #[must_use]
     pub fn question(&self, asked: Asked<'_>) -> Question {
-        let Principal { name, role, key_id } = asked.principal;
+        let Principal { name, role, key_id, owner: _ } = asked.principal;
         let owner = format!("{}\n{}\n{name}", role.as_str(), key_id.as_deref().unwrap_or_default());
         let key = Key {
             method: asked.method,
@@ -215,7 +215,7 @@ mod tests {
     use crate::auth::Role;
 
     fn question(cache: &Cache, who: &str, subject: &str, digest: &str) -> Question {
-        let principal = Principal { name: who.into(), role: Role::Agent, key_id: None };
+        let principal = Principal { name: who.into(), role: Role::Agent, key_id: None, owner: None };
         cache.question(Asked {
             method: "resources/read",
             subject,
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!((found(&cache, "b", "x:1"), found(&cache, "a", "x:2")), (None, None));
         let other = cache.answer(&question(&cache, "a", "x:1", "e"));
         assert!(other.is_none(), "other parameters");
-        let with_key = Principal { name: "a".into(), role: Role::Agent, key_id: Some("k".into()) };
+        let with_key = Principal { name: "a".into(), role: Role::Agent, key_id: Some("k".into()), owner: None };
         let able = ClientCapabilities { roots: true, ..ClientCapabilities::default() };
         let plain = ClientCapabilities::default();
         let a = Principal { key_id: None, ..with_key.clone() };

@@ -3,7 +3,7 @@
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    changes::{Operation, Preview, Target, diff::DiffBuilder},
+    changes::{Operation, Preview, PreviewKind, PreviewNote, Target, diff::DiffBuilder},
     protocol::{McpError, arguments::canonical_hash, edit},
     providers::ToolDef,
 };
@@ -24,6 +24,7 @@ pub fn of(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> Res
         diff.add("$description", "What the tool says of itself", None, Some(&def.description));
     }
     Ok(Preview {
+        note: PreviewNote { kind: PreviewKind::Arguments, failed: None },
         operation: Operation::Update,
         target: Target {
             entity_type: "tool".into(),

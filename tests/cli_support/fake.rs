@@ -111,7 +111,7 @@ pub fn change(id: &str, version: u64, state: &str) -> serde_json::Value {
         "target": {"entityType": "issue", "id": null, "label": "CORE", "lockKey": "CORE"},
         "summary": "Create Task “Fix\u{1b}[2J login”",
         "diff": {"fields": [{"field": "title", "label": "Title", "before": null, "after": "Fix login"}], "truncated": false},
-        "fingerprint": "sha256:f", "digest": "sha256:d", "quorum": 1, "decisions": [],
+        "fingerprint": "sha256:f", "digest": "sha256:d", "terms": { "quorum": 1 }, "decisions": [],
         "createdAt": "2027-01-01T00:00:00Z", "updatedAt": "2027-01-01T00:00:00Z", "expiresAt": "2099-01-01T00:00:00Z",
     })
 }

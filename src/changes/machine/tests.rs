@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::changes::{Diff, Operation, Proposer, Target, diff::DiffBuilder};
+use crate::changes::{Diff, Operation, PreviewNote, Proposer, Target, Terms, diff::DiffBuilder};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -22,6 +22,7 @@ fn target() -> Target {
 
 fn preview(after: &str) -> Preview {
     Preview {
+        note: PreviewNote::default(),
         operation: Operation::Update,
         target: target(),
         summary: format!("Set it to {after}"),
@@ -37,6 +38,7 @@ fn change(state: ChangeState) -> Change {
         state,
         proposer: Proposer {
             principal: "agent".into(),
+            owner: None,
             key_id: None,
             client_name: None,
             client_version: None,
@@ -57,7 +59,12 @@ fn change(state: ChangeState) -> Change {
         fingerprint: "sha256:old".into(),
         digest: String::new(),
         idempotency_key: None,
-        quorum: 1,
+        terms: Terms::default(),
+        twin_of: None,
+        run_after: None,
+        proposed_arguments: None,
+        edits: Vec::new(),
+        preview: PreviewNote::default(),
         decisions: Vec::new(),
         created_at: at(0),
         updated_at: at(0),
@@ -71,7 +78,7 @@ fn change(state: ChangeState) -> Change {
 }
 
 fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
-    ChangeEvent::Decide(Decision { reviewer: reviewer.into(), verdict, comment: None, at: at(1), version })
+    ChangeEvent::Decide(Decision { reviewer: reviewer.into(), owner: None, verdict, comment: None, at: at(1), version })
 }
 
 fn fault() -> ChangeFault {
@@ -159,7 +166,7 @@ fn names_are_those_of_the_json() {
 #[test]
 fn a_vote_short_of_the_quorum_leaves_it_pending() {
     let mut one = change(ChangeState::Pending);
-    one.quorum = 2;
+    one.terms.quorum = 2;
     let voted = apply(&one, decision("alice", Verdict::Approve, 7), at(1)).unwrap();
     assert_eq!((voted.kind, voted.after.state), (EventKind::Voted, ChangeState::Pending));
     let again = apply(&voted.after, decision("alice", Verdict::Approve, 8), at(2));
@@ -220,7 +227,7 @@ proptest! {
         steps in proptest::collection::vec((0_usize..14, 0_usize..4, any::<bool>(), -50_i64..50), 0..60),
     ) {
         let mut now = change(ChangeState::Pending);
-        now.quorum = quorum;
+        now.terms.quorum = quorum;
         let (mut claims, mut approved_at) = (0, None);
         for (which, who, right_version, time) in steps {
             let who = ["alice", "bob", "carol", "agent"][who];

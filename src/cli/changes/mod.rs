@@ -158,7 +158,7 @@ async fn decision(
         (Verdict::Reject, _) => (Style::Red, "Rejected.".to_owned()),
         (Verdict::Approve, ChangeState::Pending) => {
             let given = after.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
-            (Style::Yellow, format!("Approved; that is {given} of {} approvals that it needs.", after.quorum))
+            (Style::Yellow, format!("Approved; that is {given} of {} approvals that it needs.", after.terms.quorum))
         }
         (Verdict::Approve, state) => {
             (Style::Green, format!("Approved; the change is {} now.", render::state_name(state)))

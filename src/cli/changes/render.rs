@@ -273,7 +273,7 @@ mod tests {
                         {"op": "skip", "text": "12"}, {"op": "equal", "text": "a"},
                         {"op": "delete", "text": "b"}, {"op": "insert", "text": "c\u{200b}"}]}],
                     "truncated": true},
-                "fingerprint": "sha256:f", "digest": "sha256:d", "quorum": 2,
+                "fingerprint": "sha256:f", "digest": "sha256:d", "terms": { "quorum": 2 },
                 "decisions": [{"reviewer": "bob", "verdict": "approve", "comment": "ok\nreally", "at": "2027-01-01T00:00:30Z", "version": 2}],
                 "createdAt": "2027-01-01T00:00:00Z", "updatedAt": "2027-01-01T00:00:00Z", "expiresAt": "2027-01-02T00:00:00Z",
                 "previousDiff": {"fields": []},

@@ -24,7 +24,7 @@ async fn a_principal_may_have_so_many_open_and_no_more() {
     bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
     // Each way out makes room for one.
     bench.decide(&stored[0], Verdict::Reject).await.unwrap();
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None };
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     bench.changes.withdraw(&stored[1].id, &agent).await.unwrap();
     bench.decide(&stored[2], Verdict::Approve).await.unwrap();
     bench.until(&stored[2].id, ChangeState::Applied).await;

@@ -63,7 +63,7 @@ async fn an_old_version_another_digest_and_a_foreign_role_are_refused() {
     refused(with(|d| d.comment = Some("x".repeat(5000))).await, ErrorKind::InvalidParams);
     for role in [Role::Agent, Role::Viewer] {
         let mut decision = decision(&change, "alice", Verdict::Reject);
-        decision.reviewer = Arc::new(Principal { name: "alice".into(), role, key_id: None });
+        decision.reviewer = Arc::new(Principal { name: "alice".into(), role, key_id: None, owner: None });
         refused(bench.changes.decide(decision).await, ErrorKind::Forbidden);
     }
     assert_eq!(bench.get(&change.id).await.version, 1);
@@ -121,7 +121,7 @@ async fn a_stale_change_can_be_rejected_and_withdrawn() {
     let stale = refused(bench.decide(&first, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!(bench.decide(&stale, Verdict::Reject).await.unwrap().state, ChangeState::Rejected);
     refused(bench.decide(&second, Verdict::Approve).await, ErrorKind::ChangeStale);
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None };
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     assert_eq!(bench.changes.withdraw(&second.id, &agent).await.unwrap().state, ChangeState::Withdrawn);
     bench.end().await;
 }
@@ -157,7 +157,7 @@ async fn while_nobody_can_look_at_the_target_it_stays_as_it_is() {
 async fn only_its_proposer_withdraws_a_change() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
-    let principal = |name: &str, role| Principal { name: name.into(), role, key_id: None };
+    let principal = |name: &str, role| Principal { name: name.into(), role, key_id: None, owner: None };
     let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent)).await;
     refused(other, ErrorKind::ChangeNotFound);
     let reviewer = bench.changes.withdraw(&change.id, &principal("alice", Role::Reviewer)).await;
@@ -225,7 +225,7 @@ async fn an_unknown_outcome_is_settled_by_a_reviewer_only_and_once() {
     refused(early, ErrorKind::ChangeNotPending);
     bench.decide(&change, Verdict::Approve).await.unwrap();
     let unknown = bench.until(&change.id, ChangeState::OutcomeUnknown).await;
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None };
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
     let old = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
     refused(old, ErrorKind::VersionConflict);

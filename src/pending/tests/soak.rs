@@ -22,7 +22,7 @@ impl Choices {
 }
 
 async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None };
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     for _ in 0..60 {
         let pick = usize::try_from(choices.below(ids.len() as u64)).unwrap();
         let change = bench.get(&ids[pick]).await;

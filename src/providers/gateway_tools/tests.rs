@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{GatewayTools, pending_output_schema, pending_result};
 use crate::{
     auth::{Principal, Role},
-    changes::{Change, ChangeState, Proposer, Verdict},
+    changes::{Change, ChangeState, Proposer, Terms, Verdict},
     config::{Config, TrackerConfig},
     pending::{Changes, DecideChange, PendingConfig, Proposal},
     protocol::{ErrorKind, McpError},
@@ -31,6 +31,15 @@ impl ProviderDirectory for OnlyTracker {
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
     }
+    fn verdict(
+        &self,
+        _: &str,
+        _: &str,
+        _: &crate::auth::Principal,
+        _: &serde_json::value::RawValue,
+    ) -> crate::policy::Verdict {
+        crate::policy::Verdict::Allow
+    }
     fn has_tools(&self, _: &str) -> bool {
         true
     }
@@ -44,7 +53,7 @@ struct Fixture {
 }
 
 fn principal(name: &str, role: Role) -> Arc<Principal> {
-    Arc::new(Principal { name: name.into(), role, key_id: None })
+    Arc::new(Principal { name: name.into(), role, key_id: None, owner: None })
 }
 
 fn context(name: &str, role: Role) -> CallContext {
@@ -85,6 +94,7 @@ impl Fixture {
         let proposal = Proposal {
             proposer: Proposer {
                 principal: who.into(),
+                owner: None,
                 key_id: None,
                 client_name: None,
                 client_version: None,
@@ -99,6 +109,7 @@ impl Fixture {
             arguments: Arc::from(arguments),
             preview,
             review: None,
+            terms: Terms::default(),
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

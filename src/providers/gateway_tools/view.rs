@@ -311,8 +311,8 @@ pub(super) fn describe(change: &Change) -> String {
     }
     if change.state == ChangeState::Pending {
         out.push_str("Nothing has been changed yet: a person must approve it.");
-        if change.quorum > 1 {
-            let _ = write!(out, " It needs {} approvals.", change.quorum);
+        if change.terms.quorum > 1 {
+            let _ = write!(out, " It needs {} approvals.", change.terms.quorum);
         }
         let _ = writeln!(out, " It expires at {}.", change.expires_at);
     }

@@ -18,7 +18,7 @@ use super::{
     workflow::Workflow,
 };
 use crate::{
-    changes::{Operation, Preview, Target, diff::DiffBuilder, fingerprint},
+    changes::{Operation, Preview, PreviewNote, Target, diff::DiffBuilder, fingerprint},
     protocol::McpError,
 };
 
@@ -68,6 +68,7 @@ impl Plan {
         }
         let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
         Preview {
+            note: PreviewNote::default(),
             operation: self.operation,
             target: Target {
                 entity_type: self.entity.to_owned(),

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
-    changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, Proposer, Target},
+    changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
     config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
     policy::Policy,
@@ -62,8 +62,10 @@ impl Pretender {
             before: Some(state.clone()),
             after: Some("<b>new</b>".into()),
             lines: Vec::new(),
+            restricted: false,
         };
         Preview {
+            note: PreviewNote::default(),
             operation: Operation::Update,
             target: Target {
                 entity_type: "thing".into(),
@@ -165,6 +167,15 @@ impl ProviderDirectory for OneProvider {
     }
     fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
         Some("sha256:tool".into())
+    }
+    fn verdict(
+        &self,
+        _: &str,
+        _: &str,
+        _: &crate::auth::Principal,
+        _: &serde_json::value::RawValue,
+    ) -> crate::policy::Verdict {
+        crate::policy::Verdict::Allow
     }
     fn has_tools(&self, _: &str) -> bool {
         true
@@ -370,6 +381,7 @@ impl Doors {
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
         let proposer = Proposer {
             principal: principal.into(),
+            owner: None,
             key_id: None,
             client_name: Some("test".into()),
             client_version: None,
@@ -389,6 +401,7 @@ impl Doors {
             ),
             preview: self.provider.preview_now(),
             review: None,
+            terms: Terms::default(),
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

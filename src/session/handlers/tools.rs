@@ -1,6 +1,6 @@
 //! `tools/list` and `tools/call`, and what becomes of a call: it runs, or it becomes a pending change.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{
     json,
@@ -15,13 +15,14 @@ use crate::{
     middleware::{policy::Gate, validate},
     pending::Proposal,
     policy::Decision,
+    previews,
     protocol::{
         ErrorKind, McpError, Revision, arguments,
         envelope::Request,
         params::{self, LoggingLevel},
     },
     providers::{ToolResult, gateway_tools::pending_result},
-    router::ToolRoute,
+    router::{Directory, ToolRoute},
     session::exchange::Exchange,
 };
 
@@ -289,7 +290,15 @@ async fn propose(
     // What a person approves must mean one thing only: no key may stand there twice.
     arguments::check(raw, gateway.config.limits.max_depth)?;
     let context = exchange.call_context(cancel.clone(), None);
-    let preview = gateway.in_time(route.provider.preview(&route.def.name, raw, &context)).await?;
+    let preview = gateway
+        .in_time(previews::preview(
+            &Directory(Arc::clone(&gateway.routes)),
+            &route.provider,
+            &route.def.name,
+            raw,
+            &context,
+        ))
+        .await?;
     let proposal = Proposal {
         proposer: exchange.proposer(),
         provider: route.provider.name().to_owned(),
@@ -298,9 +307,10 @@ async fn propose(
         tool_hash: route.hash.clone(),
         arguments: raw.to_owned().into(),
         preview,
+        expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
+        terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),
-        expire_after: gateway.config.changes.expire_after,
     };
     let change = gateway.changes.propose(proposal).await?;
     exchange.log(

@@ -90,7 +90,7 @@ export class Core {
     const iso = at.toISOString();
     const change = {
       id: `chg_${token(18)}`, version: 1, state: 'pending', proposer, provider: 'tracker', tool, toolTitle: WRITES[tool][0], toolHash: hash(tool),
-      arguments: args, ...shown, digest: '', idempotencyKey: null, quorum: 1, decisions: [],
+      arguments: args, ...shown, digest: '', idempotencyKey: null, preview: { kind: 'module' }, terms: { reviewers: [], quorum: 1, onExpiry: 'expire', requireComment: false, edit: true, onReview: 'return', holdFor: 45, undoFor: 0, previewRequired: false, openPage: false }, decisions: [],
       createdAt: iso, updatedAt: iso, expiresAt: new Date(at.getTime() + 86_400_000).toISOString(),
     };
     change.digest = hash([change.diff, source]);

@@ -128,7 +128,7 @@ impl Fixture {
 
 pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
     CallContext {
-        principal: Arc::new(Principal { name: name.into(), role: Role::Agent, key_id: None }),
+        principal: Arc::new(Principal { name: name.into(), role: Role::Agent, key_id: None, owner: None }),
         cancel: CancellationToken::new(),
         progress: Arc::new(NoProgress),
         change_id: change_id.map(str::to_owned),

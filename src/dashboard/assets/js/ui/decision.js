@@ -211,8 +211,8 @@ export class DecisionBar {
       return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, h('kbd', null, 'Ctrl'), ' ', h('kbd', null, 'Enter'), ' rejects, ', h('kbd', null, 'Esc'), ' cancels.'));
     }
     const approvals = change.decisions.filter((d) => d.verdict === 'approve').length;
-    if (change.quorum > 1 && change.state === 'pending') {
-      return h('p', { class: 'decision-note' }, icon('check'), `${approvals} of ${change.quorum} approvals so far.`);
+    if (change.terms.quorum > 1 && change.state === 'pending') {
+      return h('p', { class: 'decision-note' }, icon('check'), `${approvals} of ${change.terms.quorum} approvals so far.`);
     }
     return null;
   }

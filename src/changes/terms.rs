@@ -1,0 +1,70 @@
+//! What a rule asks of the review of a call. Frozen into the change when it is proposed, so that a configuration that
+//! comes later does not alter what was asked of a change that is already there.
+
+use serde::{Deserialize, Serialize};
+
+/// What becomes of a change that nobody decided on in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnExpiry {
+    /// `expired`: the agent may propose it again.
+    #[default]
+    Expire,
+    /// `rejected`, by the system.
+    Reject,
+}
+
+/// What the caller of a reviewed tool gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnReview {
+    /// At once: it is pending.
+    #[default]
+    Return,
+    /// The call stays open for [`Terms::hold_for`], for a decision to be its answer.
+    Hold,
+}
+
+/// Times are in whole seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terms {
+    /// Roles and groups (`policy.groups`) whose members may decide; empty: everybody who may decide at all.
+    pub reviewers: Vec<String>,
+    /// Approvals that it needs, each by another owner.
+    pub quorum: u32,
+    /// Until it expires; none where `changes.expire_after` says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_after: Option<u64>,
+    pub on_expiry: OnExpiry,
+    /// A decision needs a comment.
+    pub require_comment: bool,
+    /// Reviewers may correct the arguments.
+    pub edit: bool,
+    pub on_review: OnReview,
+    pub hold_for: u64,
+    /// How long an approval may be undone before the change runs.
+    pub undo_for: u64,
+    /// Only a change whose preview shows live state ([`super::PreviewNote::is_live`]) may be approved.
+    pub preview_required: bool,
+    /// Clients that can show a URL are asked to open the change's page.
+    pub open_page: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            reviewers: Vec::new(),
+            quorum: 1,
+            expire_after: None,
+            on_expiry: OnExpiry::Expire,
+            require_comment: false,
+            edit: true,
+            on_review: OnReview::Return,
+            hold_for: 45,
+            undo_for: 0,
+            preview_required: false,
+            open_page: false,
+        }
+    }
+}
