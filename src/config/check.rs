@@ -30,6 +30,15 @@ pub(super) fn person(name: &str) -> Result<(), Wrong> {
     Err((format!("{} is not a person's name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
 }
 
+/// A group of reviewers, or the name of a principal or of whom it belongs to.
+pub(super) fn member(name: &str) -> Result<(), Wrong> {
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    if fits {
+        return Ok(());
+    }
+    Err((format!("{} is not a name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
+}
+
 /// What a tool's further name begins with.
 pub(super) fn prefix(text: &str) -> Result<(), Wrong> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {

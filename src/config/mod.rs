@@ -22,7 +22,7 @@ pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use crate::policy::Rule;
+use crate::policy::{Groups, Rule};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
@@ -155,12 +155,14 @@ pub struct PolicyConfig {
     pub default: PolicyDefault,
     /// Compiled; the first that matches decides.
     pub rules: Vec<Rule>,
+    /// Whom rules may name as reviewers beside roles.
+    pub groups: Groups,
 }
 
 impl From<PolicyDefault> for PolicyConfig {
     /// Without rules.
     fn from(default: PolicyDefault) -> Self {
-        Self { default, rules: Vec::new() }
+        Self { default, rules: Vec::new(), groups: Groups::new() }
     }
 }
 

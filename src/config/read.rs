@@ -35,7 +35,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         modules: ModulesConfig { tracker: tracker(r) },
         upstreams: servers::read(r),
         routes: routes(r),
-        policy: PolicyConfig { default: policy_default(r), rules: r.rules("policy.rules") },
+        policy: policy(r),
         changes: changes(r),
         limits: limits(r),
         log: log(r),
@@ -96,6 +96,11 @@ fn routes(r: &mut Reader) -> RoutesConfig {
         priority: r.list("routes.priority", check::provider),
         fallback: r.optional_text("routes.fallback", check::provider),
     }
+}
+
+fn policy(r: &mut Reader) -> PolicyConfig {
+    let groups = r.lists("policy.groups", check::member);
+    PolicyConfig { default: policy_default(r), rules: r.rules("policy.rules"), groups }
 }
 
 fn policy_default(r: &mut Reader) -> PolicyDefault {

@@ -131,6 +131,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "routes.patterns" => "{'jira_(.*)': '$1'}",
             "routes.categories" => "{'file.*': fs/do_*}",
             "policy.default" => "deny",
+            "policy.groups" => "{dba: [alice]}",
             "policy.rules" => "[{ tools: 'db__*', when: 'arguments.n > 1', then: deny }]",
             "log.filter" => "warn,countersign=trace",
             "log.format" => "json",

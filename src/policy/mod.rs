@@ -16,6 +16,7 @@
 
 pub mod condition;
 mod globs;
+pub mod people;
 pub mod pins;
 mod rule;
 mod ruling;
@@ -30,6 +31,7 @@ use serde::Serialize;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
 pub use globs::Globs;
+pub use people::{Everybody, Groups, People, Reviewers};
 pub use pins::{PinSource, Pins};
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::{CallFacts, Ruling};

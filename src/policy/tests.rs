@@ -29,7 +29,7 @@ fn when(source: &str) -> Option<Condition> {
 }
 
 fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {
-    Policy::new(&PolicyConfig { default, rules })
+    Policy::new(&PolicyConfig { rules, ..default.into() })
 }
 
 fn tool(read_only: bool) -> ToolFacts {
