@@ -295,6 +295,11 @@ pub trait Provider: Send + Sync + 'static {
         self.upstream().is_none()
     }
 
+    /// What is behind the name, as a hash ([`crate::config::UpstreamTarget::fingerprint`]); empty for a module.
+    fn target(&self) -> &str {
+        self.upstream().map_or("", |upstream| &upstream.target)
+    }
+
     /// Whether the operator vouches for what it says of its tools (`trust_annotations`).
     fn trust_annotations(&self) -> bool {
         self.upstream().is_some_and(|upstream| upstream.config.trust_annotations)

@@ -50,6 +50,8 @@ pub enum Phase {
 /// See the module's page. Cheap to read from any thread; what takes time happens in its actor.
 pub struct Upstream {
     pub config: Arc<UpstreamConfig>,
+    /// The fingerprint of its command or addresses.
+    pub target: String,
     pub names: Names,
     pub(super) me: Weak<Self>,
     pub(super) last: AtomicU64,
@@ -88,6 +90,7 @@ impl Upstream {
     pub fn new(config: Arc<UpstreamConfig>, connectors: Vec<Arc<dyn Connector>>) -> Arc<Self> {
         let breaker = config.breaker;
         Arc::new_cyclic(|me| Self {
+            target: config.target.fingerprint(),
             names: Names::new(&config),
             me: Weak::clone(me),
             last: AtomicU64::new(0),
