@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use rustls::pki_types::CertificateDer;
 use url::Url;
 
 use crate::changes::digest::PartHasher;
@@ -58,6 +59,27 @@ pub struct UpstreamConfig {
     pub fallback_text: Option<String>,
     /// Keep answers of reads as long as the server allows.
     pub cache: bool,
+    /// Whom its addresses are trusted by beside the public authorities.
+    pub authorities: Option<Authorities>,
+    /// What it says of itself to models is passed on.
+    pub instructions: bool,
+}
+
+/// Certificates of authorities, as they were read from a file. Its `Debug` tells one state of the file from another.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Authorities {
+    pub file: PathBuf,
+    pub certificates: Vec<CertificateDer<'static>>,
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hasher = PartHasher::new("countersign.authorities.1");
+        for certificate in &self.certificates {
+            hasher.part(certificate);
+        }
+        write!(f, "{} ({})", self.file.display(), hasher.finish())
+    }
 }
 
 /// Its `Debug` and `Display` tell nothing that may have come out of a variable.
@@ -216,6 +238,8 @@ impl UpstreamConfig {
             fallback: None,
             fallback_text: None,
             cache: false,
+            authorities: None,
+            instructions: true,
         }
     }
 }
