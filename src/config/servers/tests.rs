@@ -292,7 +292,7 @@ fn wrong_servers_name_place_key_and_remedy() {
         ("command: x, tls: { ca: a.pem }", &["mcpServers.a.tls", "has none"]),
         ("url: 'https://a/', tls: { cert: a.pem }", &["mcpServers.a.tls.cert", "Keys here: ca"]),
         ("url: 'https://a/', tls: { ca: 1 }", &["mcpServers.a.tls.ca", "expected a text"]),
-        ("url: 'https://a/', tls: { ca: none.pem }", &["1:48", "mcpServers.a.tls.ca", "`none.pem`", "No such file"]),
+        ("url: 'https://a/', tls: { ca: none.pem }", &["1:50", "mcpServers.a.tls.ca", "`none.pem`", "No such file"]),
         ("url: 'wss://a/', tls: { ca: . }", &["mcpServers.a.tls.ca", "it is no file"]),
         ("url: 'https://a/', tls: { ca: c.yaml }", &["mcpServers.a.tls.ca", "`c.yaml`", "no certificate in it"]),
         ("url: 'http://a/', tls: { ca: c.yaml }", &["mcpServers.a.tls.ca", "none of its addresses"]),
