@@ -448,7 +448,7 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
         saying("off", "denied", some(), true),
         saying("empty", "nothing to offer", Catalog::default(), true),
     ]);
-    let principal = |role| Principal { name: "p".into(), role, key_id: None };
+    let principal = |role| Principal { role, ..Principal::local_agent() };
     let one = "\n\nThe server `one` says of itself:\n  Ask first.\n  Then act.";
     let secret = "\n\nThe server `secret` says of itself:\n  hush";
     assert_eq!(&*table.briefings(&principal(Role::Agent)), one);
