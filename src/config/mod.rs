@@ -26,7 +26,7 @@ use crate::policy::{Groups, Rule};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
-pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
+pub use upstreams::{Authorities, BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
