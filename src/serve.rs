@@ -25,8 +25,8 @@ use crate::{
     dashboard,
     definitions::Definitions,
     gateway::{Gateway, Parts},
-    pending::{Changes, StartError},
-    policy::Policy,
+    pending::{Changes, PendingConfig, StartError},
+    policy::{People, Policy},
     protocol::McpError,
     providers::{
         Provider,
@@ -128,7 +128,9 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
-    let changes = Changes::start(Arc::clone(&store), directory, (&config.changes).into()).await?;
+    let people = Arc::new(People::new(&config.policy.groups));
+    let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
+    let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     let router_thread = Arbiter::new();
     let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
     let built_in = providers(&config, &changes, &routes)?;
@@ -136,7 +138,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
-    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store };
+    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store, people };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));

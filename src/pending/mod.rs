@@ -34,6 +34,7 @@ use crate::{
         audit::{AuditEntry, AuditHead},
     },
     config::ChangesConfig,
+    policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
     store::{ListQuery, StoreError},
 };
@@ -134,6 +135,8 @@ pub struct PendingConfig {
     pub expiry_interval: Duration,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
+    /// Who may decide on what.
+    pub people: Arc<dyn Reviewers>,
     pub clock: Clock,
 }
 
@@ -155,6 +158,7 @@ impl From<&ChangesConfig> for PendingConfig {
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
             feed_ring: 4096,
+            people: Arc::new(Everybody),
             clock: Arc::new(Timestamp::now),
         }
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::{
     config::{PolicyConfig, RoutesConfig, UpstreamConfig},
-    policy::Policy,
+    policy::{People, Policy},
     providers::Provider,
     router::{
         Router,
@@ -42,6 +42,7 @@ pub struct Live {
     pub built_in: Vec<Arc<dyn Provider>>,
     pub upstreams: Arc<Upstreams>,
     pub store: Arc<dyn Store>,
+    pub people: Arc<People>,
 }
 
 impl Live {
@@ -61,7 +62,9 @@ impl Applies for Live {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
             let message = Reconfigure { policy: Policy::new(policy), aliases };
             let done = self.router.send(message).await.map_err(|_| Self::GONE.to_owned())?;
-            done.map_err(|error| error.to_string())
+            done.map_err(|error| error.to_string())?;
+            self.people.set(&policy.groups);
+            Ok(())
         })
     }
 
