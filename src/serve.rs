@@ -262,6 +262,7 @@ fn open_doors(
     let listen = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
+    gateway.listening.get_or_init(|| address);
     let origins = Arc::new(OriginRules::new(&config));
     let rest = web::Data::new(RestState {
         changes: gateway.changes.clone(),

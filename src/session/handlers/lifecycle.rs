@@ -45,7 +45,7 @@ pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
     let own = capabilities(revision).to_string();
     let mut members = Vec::new();
-    let with_tasks = revision >= Revision::V2025_11_25 && tasks::offered(table);
+    let with_tasks = revision >= Revision::V2025_11_25;
     if with_tasks && revision == Revision::V2025_11_25 {
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
