@@ -13,6 +13,7 @@ mod expiry;
 pub mod feed;
 mod ledger;
 mod propose;
+mod prune;
 mod recheck;
 mod record;
 mod start;
@@ -33,7 +34,7 @@ use crate::{
         Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
-    config::ChangesConfig,
+    config::{ChangesConfig, RetentionConfig},
     protocol::{ErrorKind, McpError},
     store::{ListQuery, StoreError},
 };
@@ -132,6 +133,8 @@ pub struct PendingConfig {
     pub max_waiters: usize,
     /// How often expiry is looked for.
     pub expiry_interval: Duration,
+    /// How long what is finished is kept.
+    pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
     pub clock: Clock,
@@ -154,6 +157,7 @@ impl From<&ChangesConfig> for PendingConfig {
             retry_pause: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
+            retention: config.retention,
             feed_ring: 4096,
             clock: Arc::new(Timestamp::now),
         }
