@@ -118,6 +118,7 @@ fn changes(r: &mut Reader) -> ChangesConfig {
         expire_after: r.duration("changes.expire_after", S..=YEAR),
         max_pending: r.count("changes.max_pending", 1..=1_000_000),
         max_pending_bytes: r.size("changes.max_pending_bytes", KIB..=16 * GIB),
+        max_proposals_per_minute: r.count("changes.max_proposals_per_minute", 0..=1_000_000),
     }
 }
 
