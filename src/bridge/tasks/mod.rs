@@ -27,6 +27,7 @@ use crate::{
         edit::{member, string},
         envelope::Request,
         method::Method,
+        outline::Object,
     },
     router::RouteTable,
     session::{Exchange, handlers::Reply},
@@ -65,10 +66,10 @@ pub fn offered(table: &RouteTable) -> bool {
 
 /// The client of 2025-11-25 wants this call to be a task.
 #[must_use]
-pub fn wanted(call: &Call<'_>, params: &str) -> bool {
+pub fn wanted(call: &Call<'_>, params: &Object<'_>) -> bool {
     call.verb == Verb::Tool
         && call.exchange.revision() == Revision::V2025_11_25
-        && member(params, "task").is_some_and(|task| task.starts_with('{'))
+        && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// The tool's `execution.taskSupport` insists on a task.
@@ -229,7 +230,7 @@ pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) 
         return legacy::list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
-    crate::protocol::alike::check(params, member(params, "_meta"))?;
+    crate::protocol::alike::check(&request.object())?;
     let alias = shape::id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
     })?;

@@ -72,7 +72,7 @@ pub async fn call_request(
     request: &Request<'_>,
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
-    let params: params::CallTool<'_> = params::parse(request.params)?;
+    let params = params::CallTool::of(request)?;
     let route = find(exchange, &params.name)?;
     if route.provider.upstream().is_some() {
         let empty;
@@ -85,7 +85,7 @@ pub async fn call_request(
         };
         match crate::middleware::policy::check(exchange, &route, arguments).await {
             Ok(Gate::Open) => {
-                let retry = request.params.is_some_and(|params| bridge::kept::is_retry(params.get()));
+                let retry = bridge::kept::is_retry(&request.object().object);
                 let other = if retry { None } else { stand_in(exchange, &route, arguments).await };
                 let route = other.as_ref().unwrap_or(&route);
                 let Some(upstream) = route.provider.upstream() else {
@@ -97,7 +97,7 @@ pub async fn call_request(
                     verb: bridge::Verb::Tool,
                     subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
                     uri: None,
-                    params: request.params,
+                    request,
                     definition: route.def.raw.as_deref(),
                     headers: &route.param_headers,
                     reads: route.only_reads(),
@@ -123,13 +123,9 @@ async fn finish(
     arguments: Option<&RawValue>,
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
-    let meta = params::meta(request.params)?;
-    let call = Call {
-        name,
-        arguments,
-        idempotency_key: meta.idempotency_key.as_deref(),
-        progress_token: meta.progress_token.map(RawValue::get),
-    };
+    let meta = request.meta()?;
+    let call =
+        Call { name, arguments, idempotency_key: meta.idempotency_key.as_deref(), progress_token: meta.progress_token };
     let outcome = call_or_explain(exchange, &call, cancel).await?;
     let failure = outcome.failure();
     let pending = matches!(outcome, ToolOutcome::Pending(_));
