@@ -15,6 +15,7 @@ pub mod pins;
 mod reader;
 mod rows;
 mod sqlite;
+pub mod standing_rules;
 #[cfg(test)]
 mod suite;
 mod verify;
@@ -35,7 +36,7 @@ use crate::changes::{
 pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
 
-use crate::policy::Pins;
+use crate::policy::{Pins, StandingRule};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
@@ -60,11 +61,14 @@ pub struct Draft {
     pub event_tail: String,
 }
 
-/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions.
+/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions, and
+/// what became of standing rules.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub server: String,
     pub pins: Vec<PinWrite>,
+    /// As they are from now on.
+    pub rules: Vec<StandingRule>,
     /// As `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
@@ -157,11 +161,13 @@ pub trait Store: Send + Sync + 'static {
     /// ([`StoreError::certainly_aborted`]).
     fn submit(&self, draft: Draft, done: Done);
 
-    /// Queues a record and its pins, all or nothing; otherwise as [`Store::submit`].
+    /// Queues a record with its pins and rules, all or nothing; otherwise as [`Store::submit`].
     fn submit_record(&self, record: Record, done: Done);
 
     /// All pins of tool definitions.
     fn pins(&self) -> Answer<Pins>;
+    /// All standing rules, those that are over too, oldest first.
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>>;
     /// The change with that id.
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     changes::{Change, ChangeState, audit::AuditEntry},
-    policy::Pins,
+    policy::{Pins, StandingRule},
 };
 
 /// How the backend is sized.
@@ -111,6 +111,10 @@ impl Store for SqliteStore {
 
     fn pins(&self) -> Answer<Pins> {
         self.readers.read(super::pins::load)
+    }
+
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>> {
+        self.readers.read(super::standing_rules::load)
     }
 
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {

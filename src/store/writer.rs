@@ -53,7 +53,7 @@ impl Work {
             Self::Transition(draft) => draft.body.len(),
             Self::Record(record) => {
                 let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
-                record.details.len() + texts.map(str::len).sum::<usize>()
+                record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
             }
         }
     }
@@ -237,7 +237,10 @@ impl Writer {
     /// A record has no feed event of its own.
     fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
-        super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        if !record.server.is_empty() {
+            super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        }
+        super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
         let at = record.at.to_string();
         let audit = self
             .append(EntryContent {
