@@ -1,6 +1,7 @@
 //! The doors over real sockets, with real changes behind them and a provider that only pretends to write.
 
 mod api;
+mod decisions;
 mod feed;
 mod providers;
 mod routes;
@@ -176,6 +177,13 @@ impl ProviderDirectory for OneProvider {
         _: &serde_json::value::RawValue,
     ) -> crate::policy::Verdict {
         crate::policy::Verdict::Allow
+    }
+    fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
+        if arguments.get().contains("wrong") {
+            let details = json!([{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }]);
+            return Err(McpError::new(ErrorKind::ValidationFailed, "invalid arguments").with("details", details));
+        }
+        Ok(())
     }
     fn has_tools(&self, _: &str) -> bool {
         true
@@ -379,6 +387,10 @@ impl Doors {
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
+        self.propose_with(principal, |_| {}).await
+    }
+
+    pub async fn propose_with(&self, principal: &str, adjust: impl FnOnce(&mut Proposal)) -> Arc<Change> {
         let proposer = Proposer {
             principal: principal.into(),
             owner: None,
@@ -389,7 +401,7 @@ impl Doors {
             transport: "http".into(),
             revision: Some("2025-11-25".into()),
         };
-        let proposal = Proposal {
+        let mut proposal = Proposal {
             proposer,
             provider: "pretend".into(),
             tool: "write".into(),
@@ -405,6 +417,7 @@ impl Doors {
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };
+        adjust(&mut proposal);
         self.changes.propose(proposal).await.unwrap()
     }
 
