@@ -69,6 +69,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
         at: inner.now(),
         version,
     });
+    crash_point("before_approve");
     if verdict == Verdict::Approve {
         // What cannot be is refused before anybody's server is asked.
         if change.state == ChangeState::Pending

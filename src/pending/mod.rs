@@ -16,6 +16,7 @@ pub mod feed;
 mod flood;
 mod ledger;
 mod propose;
+mod prune;
 mod recheck;
 mod record;
 mod refresh;
@@ -38,7 +39,7 @@ use crate::{
         Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
-    config::ChangesConfig,
+    config::{ChangesConfig, RetentionConfig},
     policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
     store::{ListQuery, Narrow, StoreError},
@@ -155,6 +156,8 @@ pub struct PendingConfig {
     pub max_waiters: usize,
     /// How often expiry is looked for.
     pub expiry_interval: Duration,
+    /// How long what is finished is kept.
+    pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
     /// Who may decide on what.
@@ -180,6 +183,7 @@ impl From<&ChangesConfig> for PendingConfig {
             retry_pause: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
+            retention: config.retention,
             feed_ring: 4096,
             people: Arc::new(Everybody),
             clock: Arc::new(Timestamp::now),

@@ -17,6 +17,7 @@ fn rule(label: &str, then: Verdict) -> Rule {
         when: None,
         then,
         reason: None,
+        terms: Arc::default(),
     }
 }
 

@@ -79,6 +79,8 @@ error_table! {
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
     /// An approved change needs an answer that nobody is there to give.
     InputRequired = -31028, "INPUT_REQUIRED", 409;
+    /// A person said no to a change.
+    ChangeRejected = -31045, "CHANGE_REJECTED", 403;
     /// The rule for a change lets nobody edit its arguments.
     EditForbidden = -31040, "EDIT_FORBIDDEN", 403;
     /// The rule for a change asks for a preview of what it would do, and there is none.

@@ -9,5 +9,7 @@ mod failing_store;
 mod feeding;
 mod life;
 mod people;
+mod restoring;
+mod retention;
 mod soak;
 mod undoing;
