@@ -184,6 +184,9 @@ Examples:
   countersign changes show chg_…                  One change with its diff
   countersign changes approve chg_… --comment 'looks right'
   countersign changes reject chg_… --comment 'wrong project'
+  countersign changes edit chg_…                  Correct its arguments in $EDITOR, and look at the new diff
+  countersign changes undo chg_…                  Take the approval back, where a rule gives time for that
+  countersign changes list --search invoice --since 2h
   countersign changes watch --json | jq .         Every event, as it comes
   countersign changes list --status all --json    Everything, for a script
 
@@ -384,9 +387,8 @@ pub enum ChangesCommand {
         /// Only these states, separated by commas; `all` for every state
         #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = PossibleValuesParser::new(STATES))]
         status: Vec<String>,
-        /// Only those that this principal proposed
-        #[arg(long, value_name = "NAME")]
-        principal: Option<String>,
+        #[command(flatten)]
+        narrow: NarrowArgs,
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -399,6 +401,12 @@ pub enum ChangesCommand {
     Reject(DecideArgs),
     /// Give a standing rule on a change: what becomes of calls like it from now on
     Rule(GiveRuleArgs),
+    /// Correct the arguments of a change, in $VISUAL or $EDITOR or as given; it is previewed again and decided anew
+    Edit(EditArgs),
+    /// Take your approval back, while the change has not run yet
+    Undo { id: String },
+    /// Look at the target of a change again, and show what moved
+    Refresh { id: String },
     /// Say how a change with an unknown outcome ended
     Settle {
         id: String,
@@ -415,6 +423,46 @@ pub enum ChangesCommand {
         #[arg(long, value_name = "SEQ")]
         since: Option<u64>,
     },
+}
+
+/// Which changes to list.
+#[derive(Debug, Default, Args)]
+pub struct NarrowArgs {
+    /// Only those that these principals proposed, separated by commas
+    #[arg(long, value_name = "NAMES")]
+    pub principal: Option<String>,
+    /// Only calls of these tools, separated by commas
+    #[arg(long, value_name = "TOOLS")]
+    pub tool: Option<String>,
+    /// Only of these servers, separated by commas
+    #[arg(long, value_name = "SERVERS")]
+    pub server: Option<String>,
+    /// Only those with this text in the summary, the target, the id, the tool, the server or the proposer's name
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// Only those proposed since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<String>,
+    /// Only those proposed before then
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct EditArgs {
+    pub id: String,
+    /// The new arguments, as a JSON object
+    #[arg(long, value_name = "JSON", conflicts_with = "file")]
+    pub arguments: Option<String>,
+    /// A file with the new arguments; - is stdin
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Why; the agent and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Only if the change is still at this version
+    #[arg(long, value_name = "N")]
+    pub version: Option<u64>,
 }
 
 #[derive(Debug, Args)]

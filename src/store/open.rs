@@ -159,6 +159,18 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// A new database as the version with only so many migrations left it.
+#[cfg(test)]
+pub(super) fn older(dir: &Path, migrations: usize) -> Connection {
+    let conn = Connection::open(database_path(dir)).unwrap();
+    for sql in &MIGRATIONS[..migrations] {
+        conn.execute_batch(sql).unwrap();
+    }
+    conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+    conn.pragma_update(None, "user_version", i64::try_from(migrations).unwrap()).unwrap();
+    conn
+}
+
 /// Adds the file to an error of opening it.
 fn locate(path: &Path, error: StoreError) -> StoreError {
     match error {

@@ -108,7 +108,7 @@ impl From<Refusal> for Failure {
         // Forbidden things that are not about the key are refusals.
         let exit = match (refusal.status, code.as_str()) {
             (0, _) => Exit::Unavailable,
-            (_, "SELF_APPROVAL" | "POLICY_DENIED") => Exit::Failed,
+            (_, "SELF_APPROVAL" | "POLICY_DENIED" | "EDIT_FORBIDDEN") => Exit::Failed,
             (401 | 403, _) => Exit::NotAuthorized,
             (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") => Exit::NotFound,
             (409 | 410, _) => Exit::Conflict,

@@ -454,6 +454,11 @@ pub(super) fn next_step(change: &Change) -> String {
         ChangeState::OutcomeUnknown => {
             "do not repeat it: it may have been done. Read the live state; a person will settle how it ended.".into()
         }
+        ChangeState::Rejected if change.fault.as_ref().is_some_and(|fault| fault.code == "CHANGE_EXPIRED") => {
+            "nobody decided in time, which counts as a no here; nothing was changed. Ask your user before proposing it \
+             again."
+                .into()
+        }
         ChangeState::Rejected => "heed the reviewer's reason. Do not propose the same change again unchanged; propose \
                                   another only if it answers that reason, or ask your user."
             .into(),

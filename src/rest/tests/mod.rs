@@ -1,6 +1,7 @@
 //! The doors over real sockets, with real changes behind them and a provider that only pretends to write.
 
 mod api;
+mod decisions;
 mod feed;
 mod providers;
 mod routes;
@@ -188,6 +189,13 @@ impl ProviderDirectory for OneProvider {
         _: &serde_json::value::RawValue,
     ) -> crate::policy::Verdict {
         crate::policy::Verdict::Allow
+    }
+    fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
+        if arguments.get().contains("wrong") {
+            let details = json!([{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }]);
+            return Err(McpError::new(ErrorKind::ValidationFailed, "invalid arguments").with("details", details));
+        }
+        Ok(())
     }
     fn has_tools(&self, _: &str) -> bool {
         true
@@ -408,10 +416,14 @@ impl Doors {
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
-        self.propose(principal, "sha256:tool", Terms::default()).await
+        self.propose_with(principal, |_| {}).await
     }
 
     pub async fn propose(&self, principal: &str, hash: &str, terms: Terms) -> Arc<Change> {
+        self.propose_with(principal, |proposal| (proposal.tool_hash, proposal.terms) = (hash.into(), terms)).await
+    }
+
+    pub async fn propose_with(&self, principal: &str, adjust: impl FnOnce(&mut Proposal)) -> Arc<Change> {
         let proposer = Proposer {
             principal: principal.into(),
             owner: None,
@@ -422,22 +434,23 @@ impl Doors {
             transport: "http".into(),
             revision: Some("2025-11-25".into()),
         };
-        let proposal = Proposal {
+        let mut proposal = Proposal {
             proposer,
             provider: "pretend".into(),
             tool: "write".into(),
             tool_title: "Write".into(),
-            tool_hash: hash.into(),
+            tool_hash: "sha256:tool".into(),
             // Numbers that only survive as the text they are.
             arguments: Arc::from(
                 RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
             ),
             preview: self.provider.preview_now(),
             review: None,
-            terms,
+            terms: Terms::default(),
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };
+        adjust(&mut proposal);
         self.changes.propose(proposal).await.unwrap()
     }
 
