@@ -9,6 +9,8 @@ use std::{
 
 use url::Url;
 
+use crate::previews::recipe::Recipes;
+
 /// A value that never shows in a log, an error or `config show`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
@@ -56,6 +58,8 @@ pub struct UpstreamConfig {
     pub fallback_text: Option<String>,
     /// Keep answers of reads as long as the server allows.
     pub cache: bool,
+    /// How calls of its tools are previewed.
+    pub previews: Recipes,
 }
 
 /// Its `Debug` and `Display` tell nothing that may have come out of a variable.
@@ -162,6 +166,7 @@ impl UpstreamConfig {
             fallback: None,
             fallback_text: None,
             cache: false,
+            previews: Recipes::default(),
         }
     }
 }

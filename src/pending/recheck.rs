@@ -101,7 +101,8 @@ impl Inner {
         let _cancelled = cancel.clone().drop_guard();
         let context =
             CallContext { principal: proposer(change), cancel, progress: Arc::new(NoProgress), change_id: None };
-        let preview = crate::previews::preview(&*self.directory, &provider, &change.tool, &change.arguments, &context);
+        let (tool, arguments, shown) = (&change.tool, &change.arguments, &change.fingerprint);
+        let preview = crate::previews::again(&*self.directory, &provider, tool, arguments, &context, shown);
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),

@@ -308,6 +308,11 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
     /// What the policy says of a call of this principal, standing rules included. `Deny` for a tool that is not there.
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict;
+    /// Whether the tool's definition is the one that is pinned: first seen or accepted, and not another since. Recipes
+    /// call no other tool.
+    fn is_pinned(&self, _provider: &str, _tool: &str) -> bool {
+        false
+    }
     /// Whether the provider's tools are known: an upstream that was not reached since the start has none yet.
     fn has_tools(&self, provider: &str) -> bool;
 }

@@ -33,6 +33,14 @@ pub(super) fn hold(
         }
         _ => {}
     }
+    // What a recipe calls, it calls unasked.
+    let recipes = old.map(|old| &old.previews);
+    if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
+        let written =
+            |all: &[String]| if all.is_empty() { "no recipes of your own".to_owned() } else { all.join(", ") };
+        loosen("previews", written(recipes.map_or(&[], |old| &old.written)), written(&new.previews.written));
+        held.previews = recipes.cloned().unwrap_or_default();
+    }
     let Some(old) = old else { return held };
     if trusted && !new.trust_annotations {
         tightened.push(format!("{KEY}.{}.trust_annotations is false", new.name));

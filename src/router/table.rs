@@ -525,6 +525,10 @@ impl ProviderDirectory for Directory {
         route.ruling.decide(&call).verdict
     }
 
+    fn is_pinned(&self, provider: &str, tool: &str) -> bool {
+        self.0.load().served_by(tool, provider).is_some_and(|route| route.standing.mark().is_none())
+    }
+
     fn has_tools(&self, provider: &str) -> bool {
         self.0.load().tools().iter().any(|route| route.provider.name() == provider)
     }

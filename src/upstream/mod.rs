@@ -33,7 +33,7 @@ pub mod names;
 mod offered;
 mod places;
 mod pool;
-mod preview;
+pub(crate) mod preview;
 pub(crate) mod provider;
 pub mod received;
 mod registry;

@@ -4,6 +4,7 @@
 //! `headers` only the names.
 
 mod fields;
+mod previews;
 mod shown;
 mod target;
 #[cfg(test)]
@@ -24,7 +25,7 @@ use crate::changes::visible::is_hidden;
 pub(super) const KEY: &str = "mcpServers";
 
 /// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
-pub(super) const KEYS: [&str; 31] = [
+pub(super) const KEYS: [&str; 32] = [
     "command",
     "args",
     "env",
@@ -52,6 +53,7 @@ pub(super) const KEYS: [&str; 31] = [
     "fallback",
     "fallback_text",
     "cache",
+    previews::KEY,
     // As other clients write what is above.
     "serverUrl",
     "httpUrl",
@@ -140,6 +142,7 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.ignored(&["autoApprove", "alwaysAllow"], "what runs unasked is decided by policy and trust_annotations");
     let before = f.problems();
     let target = target::read(f);
+    let recipes = previews::read(f, target.as_ref());
     // With a target that will not be used: every other key is looked at all the same.
     let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::filler));
     match f.text("prefix") {
@@ -157,6 +160,7 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
         None => {}
     }
     let isolations = [("shared", Isolation::Shared), ("session", Isolation::Session)];
+    server.previews = recipes;
     server.isolation = f.choice("isolation", &isolations);
     f.duration("timeout", 10 * MS..=DAY, &mut server.timeout);
     server.tool_timeouts = f.durations("tool_timeouts", 10 * MS..=DAY);
