@@ -135,6 +135,9 @@ fn compare(builder: &mut DiffBuilder, recipe: &Recipe, arguments: &cel::Value, s
     } else {
         builder.add("$content", label, before.as_deref(), after.as_deref());
     }
+    if builder.len() == fields && before == after {
+        builder.add_lines("$content", label, [(LineOp::Equal, "(nothing would change)".into())]);
+    }
     if seen.restricted && builder.len() > fields {
         builder.restrict_last();
     }
@@ -147,7 +150,7 @@ fn tell(builder: &mut DiffBuilder, field: &str, seen: Seen) {
     let text = seen.value.and_then(rendered::text);
     match (&text, seen.shown) {
         (None, _) => builder.add_lines(field, &seen.label, [(LineOp::Equal, "(nothing is there)".into())]),
-        (Some(text), Shown::Text) if text.is_empty() => {
+        (Some(text), _) if text.trim().is_empty() => {
             builder.add_lines(field, &seen.label, [(LineOp::Equal, "(empty)".into())]);
         }
         (Some(text), Shown::Text) => {

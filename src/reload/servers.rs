@@ -197,6 +197,32 @@ mod tests {
     }
 
     #[test]
+    fn recipes_of_the_operators_own_wait() {
+        use crate::previews::recipe::{Recipe, Recipes};
+        let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
+            sets: Vec::new(),
+            by_tool: std::sync::Arc::new(
+                ["a", "b"]
+                    .map(|tool| (tool.to_owned(), Recipe { entity: entity.map(str::to_owned), ..Recipe::default() }))
+                    .into(),
+            ),
+            written: texts(written),
+        };
+        let with = |previews: &Recipes| server(|s| s.previews = previews.clone());
+        let key = "mcpServers.a.previews".to_owned();
+        let (shipped, own, other) = (recipes(None, &[]), recipes(Some("x"), &["a"]), recipes(Some("y"), &["a"]));
+        assert_eq!(held(None, &with(&shipped), false).0, Vec::<String>::new());
+        let (keys, _, at_once) = held(None, &with(&own), false);
+        assert_eq!((keys, at_once.previews), (vec![key.clone()], Recipes::default()));
+        for (old, new, waits) in
+            [(&shipped, &own, true), (&own, &other, true), (&own, &shipped, false), (&own, &own, false)]
+        {
+            let (keys, _, at_once) = held(Some(&with(old)), &with(new), false);
+            assert_eq!((!keys.is_empty(), &at_once.previews), (waits, if waits { old } else { new }));
+        }
+    }
+
+    #[test]
     fn tools_that_are_no_longer_denied_wait() {
         let deny = |patterns: &[&str]| server(|s| s.tools_deny = texts(patterns));
         let cases: &[Row] = &[

@@ -192,6 +192,7 @@ impl Parser {
     }
 
     fn dry_run(&mut self, spot: &Spot, path: &str) -> Option<DryRun> {
+        let faults = self.faults.len();
         let mut dry = DryRun { arguments: Vec::new(), label: None, pick: Pick::default(), shown: Shown::Text };
         for Entry { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
             let path = below(path, key);
@@ -217,7 +218,7 @@ impl Parser {
                 _ => self.pick(key, value, &path, &mut dry.pick),
             }
         }
-        if dry.arguments.is_empty() {
+        if self.faults.len() == faults && dry.arguments.is_empty() {
             self.wrong(spot, path, "without arguments it is the call itself", "Write arguments: { dryRun: true }.");
             return None;
         }
