@@ -8,7 +8,7 @@ import { test } from 'node:test';
 import { promisify } from 'node:util';
 
 import { startGatewayWith } from './fixture.mjs';
-import { binary, environment, temporaryData } from './gateway.mjs';
+import { binary, environment, eventually, temporaryData } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
 import { SERVERS, prepare } from './servers.mjs';
 
@@ -35,6 +35,12 @@ async function behind(t, names, { rules = [], era = 'modern', ...more } = {}) {
     t.after(() => gateway.stop());
     const peer = await connectPeer(era, { http: gateway.mcp });
     t.after(() => peer.close());
+    // A server that is connected is not in the lists in that very moment.
+    const first = { filesystem: 'write_file', git: 'git_add', memory: 'read_graph' };
+    await eventually('the tools are listed', async () => {
+        const tools = (await peer.tools()).map(({ name }) => name);
+        return names.every(name => tools.includes(first[name]));
+    });
     return {
         gateway,
         peer,
