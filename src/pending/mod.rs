@@ -13,6 +13,7 @@ mod expiry;
 pub mod feed;
 mod ledger;
 mod propose;
+mod prune;
 mod recheck;
 mod record;
 mod start;
@@ -33,7 +34,8 @@ use crate::{
         Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
-    config::ChangesConfig,
+    config::{ChangesConfig, RetentionConfig},
+    policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
     store::{ListQuery, StoreError},
 };
@@ -132,8 +134,12 @@ pub struct PendingConfig {
     pub max_waiters: usize,
     /// How often expiry is looked for.
     pub expiry_interval: Duration,
+    /// How long what is finished is kept.
+    pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
+    /// Who may decide on what.
+    pub people: Arc<dyn Reviewers>,
     pub clock: Clock,
 }
 
@@ -154,7 +160,9 @@ impl From<&ChangesConfig> for PendingConfig {
             retry_pause: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
+            retention: config.retention,
             feed_ring: 4096,
+            people: Arc::new(Everybody),
             clock: Arc::new(Timestamp::now),
         }
     }

@@ -3,6 +3,7 @@
 //! Nothing here says a secret: messages quote what the file says, never what a variable holds, and of `env` and
 //! `headers` only the names.
 
+mod authorities;
 mod fields;
 mod previews;
 mod shown;
@@ -25,7 +26,7 @@ use crate::changes::visible::is_hidden;
 pub(super) const KEY: &str = "mcpServers";
 
 /// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
-pub(super) const KEYS: [&str; 32] = [
+pub(super) const KEYS: [&str; 34] = [
     "command",
     "args",
     "env",
@@ -54,6 +55,8 @@ pub(super) const KEYS: [&str; 32] = [
     "fallback_text",
     "cache",
     previews::KEY,
+    "tls",
+    "instructions",
     // As other clients write what is above.
     "serverUrl",
     "httpUrl",
@@ -144,7 +147,9 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     let target = target::read(f);
     let recipes = previews::read(f, target.as_ref());
     // With a target that will not be used: every other key is looked at all the same.
+    let authorities = target.as_ref().and_then(|target| authorities::read(f, target));
     let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::filler));
+    server.authorities = authorities;
     match f.text("prefix") {
         Some(prefix) if prefix.is_empty() || super::check::prefix(&prefix).is_ok() => server.prefix = prefix,
         Some(prefix) => f.wrong(
@@ -171,6 +176,7 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.flag("allow_own_files", &mut server.allow_own_files);
     f.flag("cache", &mut server.cache);
     let allowed = [("allow", true), ("deny", false)];
+    server.instructions = f.choice("instructions", &[("pass", true), ("drop", false)]).unwrap_or(server.instructions);
     server.sampling = f.choice("sampling", &allowed).unwrap_or(server.sampling);
     server.elicitation = f.choice("elicitation", &allowed).unwrap_or(server.elicitation);
     tools(f, &mut server);
