@@ -342,7 +342,16 @@ fn over_websocket_and_stdio_in_both_eras() {
     let id = ws.call(1, "tools/call", call)["result"]["task"]["taskId"].as_str().unwrap().to_owned();
     ws.send_json(&mcp::request(2, "tasks/result", json!({ "taskId": id })));
     gateway.decide(&id, "approve");
-    let (answer, _) = ws.answer(&json!(2));
+    let (mut told, mut answer) = (Value::Null, Value::Null);
+    while told["params"]["status"] != "completed" || answer.is_null() {
+        let message = ws.message();
+        if message["id"] == 2 {
+            answer = message;
+        } else {
+            assert_eq!((&message["method"], &message["params"]["taskId"]), (&json!("notifications/tasks/status"), &json!(id)));
+            told = message;
+        }
+    }
     assert_eq!(answer["result"]["structuredContent"]["issue"]["title"], "WebSocket of 2025", "{answer}");
     drop(gateway);
 
