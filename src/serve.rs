@@ -33,7 +33,11 @@ use crate::{
         gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
-    reload::{Reloads, Source, apply::Live, watch},
+    reload::{
+        Reloads, Source,
+        apply::{Live, behind},
+        watch,
+    },
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
@@ -135,10 +139,18 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
     let built_in = providers(&config, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    behind(&pins, &config.upstreams).await;
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
-    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store, people };
+    let live = Live {
+        router: router.clone(),
+        built_in,
+        upstreams: Arc::clone(&upstreams),
+        pins: Arc::clone(&pins),
+        store,
+        people,
+    };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));

@@ -80,6 +80,12 @@ pub fn body_hash(json: &str) -> String {
     hasher.finish()
 }
 
+/// Plain SHA-256 of a text's bytes, so that anybody can compute it again.
+#[must_use]
+pub fn bytes_hash(text: &str) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
+}
+
 /// What a reviewer is shown of a change.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {

@@ -61,6 +61,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
         at: inner.now(),
         version,
     });
+    crash_point("before_approve");
     let decided = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await

@@ -13,6 +13,7 @@ mod expiry;
 pub mod feed;
 mod ledger;
 mod propose;
+mod prune;
 mod recheck;
 mod record;
 mod start;
@@ -33,7 +34,7 @@ use crate::{
         Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
-    config::ChangesConfig,
+    config::{ChangesConfig, RetentionConfig},
     policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
     store::{ListQuery, StoreError},
@@ -133,6 +134,8 @@ pub struct PendingConfig {
     pub max_waiters: usize,
     /// How often expiry is looked for.
     pub expiry_interval: Duration,
+    /// How long what is finished is kept.
+    pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
     /// Who may decide on what.
@@ -157,6 +160,7 @@ impl From<&ChangesConfig> for PendingConfig {
             retry_pause: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
+            retention: config.retention,
             feed_ring: 4096,
             people: Arc::new(Everybody),
             clock: Arc::new(Timestamp::now),

@@ -133,6 +133,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
         result: None,
         fault: None,
+        redacted: None,
     };
     change.digest = change.shown_digest();
     change
@@ -157,7 +158,10 @@ fn presentable(mut proposer: Proposer) -> Proposer {
 fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpError> {
     let same = existing.provider == again.provider
         && existing.tool == again.tool
-        && arguments::same(&existing.arguments, &again.arguments);
+        && match &existing.redacted {
+            Some(redacted) => redacted.asked_for(&again.arguments),
+            None => arguments::same(&existing.arguments, &again.arguments),
+        };
     if same {
         return Ok(existing);
     }

@@ -4,6 +4,7 @@
 //! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
 //! about changes: what may happen is decided before, by [`crate::changes::machine`].
 
+pub mod backup;
 pub mod crash;
 pub mod error;
 #[cfg(test)]
@@ -13,6 +14,7 @@ pub mod lock;
 pub mod open;
 pub mod pins;
 mod reader;
+mod retention;
 mod rows;
 mod sqlite;
 #[cfg(test)]
@@ -36,6 +38,8 @@ pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
 
 use crate::policy::Pins;
+
+pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
@@ -159,6 +163,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Queues a record and its pins, all or nothing; otherwise as [`Store::submit`].
     fn submit_record(&self, record: Record, done: Done);
+
+    /// As [`Store::submit_record`], and from then on the store is no backup any more ([`Store::backup_of`]).
+    fn submit_restored(&self, record: Record, done: Done);
+
+    /// Queues a transaction of pruning, all or nothing; what is not as it was looked at is left alone.
+    fn submit_pruning(&self, pruning: Pruning, done: Done);
+
+    /// A transaction's worth of what is older than that, the oldest first.
+    fn old(&self, before: OldBefore) -> Answer<Old>;
+    /// When the backup was taken that this store is, if no gateway has started on it since.
+    fn backup_of(&self) -> Answer<Option<Timestamp>>;
 
     /// All pins of tool definitions.
     fn pins(&self) -> Answer<Pins>;

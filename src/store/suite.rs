@@ -60,6 +60,7 @@ pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState
         expires_at: now,
         result: None,
         fault: None,
+        redacted: None,
         review: None,
     }
 }

@@ -71,6 +71,7 @@ fn change(state: ChangeState) -> Change {
         expires_at: at(3600),
         result: None,
         fault: None,
+        redacted: None,
         review: None,
     };
     change.digest = change.shown_digest();
