@@ -73,6 +73,8 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
     assert_eq!(task["result"]["resultType"], "complete");
     assert_eq!(task["result"]["structuredContent"]["issue"]["title"], "Apply me", "the tool's own result: {task}");
     assert!(task.get("pollIntervalMs").is_none() && task["result"].get("isError").is_none(), "{task}");
+    let days = task["ttlMs"].as_u64().unwrap() / 86_400_000;
+    assert_eq!(days, 90, "what changes.retention.arguments says, once it is over: {task}");
 
     let rejected = created(&gateway, "Reject me");
     let (code, _) = gateway.try_decide(&rejected, "reject", "wrong project, use OPS");
