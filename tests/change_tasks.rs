@@ -105,6 +105,33 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
 }
 
 #[test]
+fn an_agent_is_told_that_a_reviewer_changed_what_it_asked_for() {
+    let gateway = Gateway::start();
+    let id = created(&gateway, "As proposed");
+    let mut change = gateway.change(&id);
+    change["arguments"]["title"] = "As corrected".into();
+    let body = json!({ "arguments": change["arguments"], "version": change["version"], "comment": "clearer so" });
+    let (code, edited) = gateway.api("POST", &format!("/api/changes/{id}/edit"), Some(&body));
+    assert_eq!((code, &edited["state"]), (200, &json!("pending")), "{edited}");
+    let told = gateway.tool("get_change", json!({ "changeId": id }));
+    assert_eq!(told["status"], "pending", "{told}");
+    gateway.decide(&id, "approve");
+    gateway.reached(&id, "applied");
+    let (state, task) = status(&gateway, &id);
+    assert_eq!(state, "completed", "{task}");
+    assert_eq!(task["result"]["structuredContent"]["issue"]["title"], "As corrected", "{task}");
+    let blocks = task["result"]["content"].as_array().unwrap();
+    let note = blocks.last().unwrap()["text"].as_str().unwrap();
+    assert!(blocks.len() > 1, "beside what the tool itself says: {blocks:?}");
+    for part in ["The reviewer alice changed the arguments", "clearer so", "What ran: {", "As corrected"] {
+        assert!(note.contains(part), "{part}: {note}");
+    }
+    let text = gateway.modern(3, "tools/call", json!({ "name": "get_change", "arguments": { "changeId": id } })).json();
+    let text = text["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("The reviewer alice changed the arguments") && text.contains("What ran"), "{text}");
+}
+
+#[test]
 fn a_client_that_declares_nothing_gets_no_task_and_may_not_ask_for_one() {
     let gateway = Gateway::start();
     let answer = gateway.modern(1, "tools/call", story(&gateway, "Plain")).json();
