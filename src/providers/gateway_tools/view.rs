@@ -303,7 +303,8 @@ pub fn state_message(change: &Change) -> String {
     format!("{} {what}", change.id)
 }
 
-/// Where it stands and why, in one line: the status message of a task.
+/// Where it stands, why, and, once it is over without success, what to do: the status message of a task, which is all
+/// that some clients show of one that failed.
 #[must_use]
 pub fn status_text(change: &Change) -> String {
     let summary = one_line(&change.summary, 400);
@@ -319,6 +320,9 @@ pub fn status_text(change: &Change) -> String {
         }
         (state, ..) => name_in_words(state).to_owned(),
     };
+    if matches!(change.state, ChangeState::Rejected | ChangeState::Expired | ChangeState::Failed) {
+        return format!("{summary}: {why}. Next: {}", next_step(change));
+    }
     format!("{summary}: {why}")
 }
 
