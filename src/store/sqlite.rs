@@ -15,9 +15,11 @@ use jiff::Timestamp;
 use super::{
     Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning, Record, Store, StoreError,
     StoredEvent,
+    health::Health,
     open::open_writer,
     reader::Readers,
     rows,
+    witness::Witness,
     writer::{Command, CommitFn, Work, Writer, plain_commit},
 };
 use crate::{
@@ -47,6 +49,7 @@ pub struct SqliteStore {
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
+    health: Arc<Health>,
 }
 
 impl SqliteStore {
@@ -62,7 +65,9 @@ impl SqliteStore {
         let conn = open_writer(dir)?;
         check_pages(&conn, dir)?;
         let heads = rows::heads(&conn)?;
-        let readers = Readers::start(dir, options.readers)?;
+        Witness::check(dir, &conn, heads.audit)?;
+        let health = Arc::new(Health::default());
+        let readers = Readers::start(dir, options.readers, &health)?;
         let (commands, queue) = sync_channel(options.queue);
         let queued = Arc::new(AtomicUsize::new(0));
         let closing = Arc::new(AtomicBool::new(false));
@@ -74,12 +79,21 @@ impl SqliteStore {
             queued: Arc::clone(&queued),
             closing: Arc::clone(&closing),
             commit,
+            health: Arc::clone(&health),
+            witness: Witness::new(dir),
         };
         let thread = std::thread::Builder::new()
             .name("store-write".into())
             .spawn(move || writer.run())
             .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
-        Ok(Self { commands: Mutex::new(Some(commands)), queued, closing, writer: Mutex::new(Some(thread)), readers })
+        Ok(Self {
+            commands: Mutex::new(Some(commands)),
+            queued,
+            closing,
+            writer: Mutex::new(Some(thread)),
+            readers,
+            health,
+        })
     }
 }
 
@@ -164,6 +178,10 @@ impl Store for SqliteStore {
 
     fn heads(&self) -> Answer<Heads> {
         self.readers.read(rows::heads)
+    }
+
+    fn trouble(&self) -> Option<StoreError> {
+        self.health.trouble()
     }
 
     fn is_open(&self) -> bool {
