@@ -78,7 +78,7 @@ pub async fn run_plain_call(
     };
     let ended = match &outcome {
         Ok(outcome) => {
-            Ended { failure: outcome.failure(), in_band: true, pending: matches!(outcome, ToolOutcome::Pending(_)) }
+            Ended { failure: outcome.failure(), in_band: true, pending: outcome.is_pending() }
         }
         Err(error) => Ended::error(error),
     };

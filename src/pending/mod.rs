@@ -35,6 +35,7 @@ use crate::{
         audit::{AuditEntry, AuditHead},
     },
     config::{ChangesConfig, RetentionConfig},
+    policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
     store::{ListQuery, StoreError},
 };
@@ -137,6 +138,8 @@ pub struct PendingConfig {
     pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
+    /// Who may decide on what.
+    pub people: Arc<dyn Reviewers>,
     pub clock: Clock,
 }
 
@@ -159,6 +162,7 @@ impl From<&ChangesConfig> for PendingConfig {
             expiry_interval: Duration::from_secs(1),
             retention: config.retention,
             feed_ring: 4096,
+            people: Arc::new(Everybody),
             clock: Arc::new(Timestamp::now),
         }
     }

@@ -79,6 +79,8 @@ error_table! {
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
     /// An approved change needs an answer that nobody is there to give.
     InputRequired = -31028, "INPUT_REQUIRED", 409;
+    /// A person said no to a change.
+    ChangeRejected = -31040, "CHANGE_REJECTED", 403;
 }
 
 /// An error as a client sees it. What the log should know beyond it is logged where it happens.

@@ -11,6 +11,7 @@ use serde_json::{Value, value::RawValue};
 
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
+    briefing::Briefings,
     claims::{Claims, Rules, Settled, Warnings},
     effort, listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
@@ -147,6 +148,7 @@ pub struct RouteTable {
     /// `None` in an empty table.
     policy: Option<Policy>,
     warnings: Warnings,
+    briefings: Briefings,
     /// Of each list, to tell whether it has changed.
     prints: [u64; 3],
     varies: bool,
@@ -180,6 +182,7 @@ impl RouteTable {
             aliases: Aliases::default(),
             policy: None,
             warnings: Warnings::default(),
+            briefings: Briefings::default(),
             prints: [0; 3],
             varies: false,
             detours: RwLock::default(),
@@ -246,6 +249,7 @@ impl RouteTable {
         };
         table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
         table.prints = table.fingerprints();
+        table.briefings = Briefings::of(&table);
         table.varies = table.tools().iter().any(|route| route.ruling.fixed().is_none());
         let old = previous.map_or([0; 3], |table| table.prints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
@@ -410,6 +414,12 @@ impl RouteTable {
     #[must_use]
     pub fn resource(&self, uri: &str) -> Option<Arc<dyn Provider>> {
         self.resources.find(uri).cloned()
+    }
+
+    /// What servers say of themselves to models, as far as this principal sees them.
+    #[must_use]
+    pub fn briefings(&self, principal: &Principal) -> Arc<str> {
+        self.briefings.for_principal(principal)
     }
 
     /// What is wrong with what a provider offers: definitions that are left out, names that clients refuse.

@@ -24,6 +24,7 @@ const APPLICATION_ID: i64 = 0x4353_474e;
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_tool_pins.sql"),
+    include_str!("migrations/0003_pinned_targets.sql"),
     include_str!("migrations/0007_retention.sql"),
 ];
 

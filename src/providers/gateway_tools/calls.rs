@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     GatewayTools,
     tools::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, wait_bounds},
-    view::{ChangeLine, STATES, next_step, pending_result, wait_result},
+    view::{ChangeLine, STATES, next_step, pending_result, state_message, wait_result},
 };
 use crate::{
     auth::Principal,
@@ -160,7 +160,7 @@ impl GatewayTools {
             let wanted = ctx.progress.wanted();
             if wanted && elapsed.as_secs_f64() > told {
                 told = elapsed.as_secs_f64();
-                ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&message(&change)));
+                ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&state_message(&change)));
             }
             let pause = if wanted { left.min(PROGRESS) } else { left };
             let began = Instant::now();
@@ -212,17 +212,6 @@ impl Wait {
         let decided = matches!(state, ChangeState::Approved | ChangeState::Executing);
         state.is_final() || state == ChangeState::OutcomeUnknown || (decided && self.until == Until::Decided)
     }
-}
-
-fn message(change: &Change) -> String {
-    let what = match change.state {
-        ChangeState::Pending => "waits for a person's decision",
-        ChangeState::Stale => "is stale: what it would alter has moved, and a person must look again",
-        ChangeState::Approved => "is approved and about to run",
-        ChangeState::Executing => "is running",
-        _ => "is done",
-    };
-    format!("{} {what}", change.id)
 }
 
 /// Its own changes, or all for who may view everyone's.
