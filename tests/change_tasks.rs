@@ -138,7 +138,8 @@ fn tasks_are_of_their_principal_and_outlive_a_restart() {
     };
     let project = ask(&gateway, &mine, "tools/call", json!({ "name": "list_projects", "arguments": {} }));
     let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
-    let call = json!({ "name": "create_issue", "arguments": { "projectId": project, "title": "Mine", "type": "Story" } });
+    let call =
+        json!({ "name": "create_issue", "arguments": { "projectId": project, "title": "Mine", "type": "Story" } });
     let id = ask(&gateway, &mine, "tools/call", call)["result"]["taskId"].as_str().unwrap().to_owned();
     for method in ["tasks/get", "tasks/cancel", "tasks/update"] {
         let answer = ask(&gateway, &theirs, method, json!({ "taskId": id, "inputResponses": {} }));
@@ -350,7 +351,8 @@ fn over_websocket_and_stdio_in_both_eras() {
     let mut stdio = Agent::start(home.path(), &[], &[]);
     let listed = mcp::with_meta(declaring(json!({ "name": "list_projects", "arguments": {} }), &json!({})));
     let project = stdio.call(1, "tools/call", listed)["result"]["structuredContent"]["projects"][0]["id"].clone();
-    let call = json!({ "name": "create_issue", "arguments": { "projectId": project, "title": "Stdio", "type": "Story" } });
+    let call =
+        json!({ "name": "create_issue", "arguments": { "projectId": project, "title": "Stdio", "type": "Story" } });
     let task = stdio.call(2, "tools/call", mcp::with_meta(declaring(call, &json!({}))))["result"].clone();
     assert_eq!(task["resultType"], "task", "{task}");
     let cancel = mcp::with_meta(declaring(json!({ "taskId": task["taskId"] }), &json!({})));

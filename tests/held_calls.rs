@@ -239,8 +239,9 @@ fn holds_have_their_bound_and_end_with_their_request() {
     let config = format!("limits:\n  max_streams: 2\n{CONFIG}");
     let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
     let project = gateway.project();
-    let mut held: Vec<_> =
-        (0..2).map(|n| gateway.modern_conn(n, "tools/call", with_token(story(&project, &format!("Held {n}"))))).collect();
+    let mut held: Vec<_> = (0..2)
+        .map(|n| gateway.modern_conn(n, "tools/call", with_token(story(&project, &format!("Held {n}")))))
+        .collect();
     for (n, stream) in held.iter_mut().enumerate() {
         assert_eq!(stream.next_after_head()["method"], "notifications/progress", "{n}");
     }
@@ -311,7 +312,11 @@ fn clients_that_show_urls_are_asked_to_open_the_page() {
     ws.call(0, "initialize", hello);
     ws.send_json(&mcp::request(5, "tools/call", story(&project, "Held page")));
     let question = ws.message();
-    assert_eq!((&question["method"], &question["params"]["mode"]), (&json!("elicitation/create"), &json!("url")), "{question}");
+    assert_eq!(
+        (&question["method"], &question["params"]["mode"]),
+        (&json!("elicitation/create"), &json!("url")),
+        "{question}"
+    );
     let id = change(&gateway, "Held page");
     assert!(question["params"]["url"].as_str().unwrap().ends_with(&format!("/#/inbox/{id}")), "{question}");
     ws.send_json(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "action": "decline" } }));

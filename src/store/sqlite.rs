@@ -64,6 +64,7 @@ impl SqliteStore {
     pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
         check_pages(&conn, dir)?;
+        check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
         Witness::check(dir, &conn, heads.audit)?;
         let health = Arc::new(Health::default());
@@ -204,6 +205,19 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Finds out at the start, and not with the first change, that somebody else holds the lock or that nothing can be
+/// written. Writes nothing.
+fn check_writable(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+    let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
+    tried.map_err(|error| match error {
+        StoreError::Sqlite(error) => {
+            let source = Arc::new(std::io::Error::other(error.to_string()));
+            StoreError::DataDir { path: super::open::database_path(dir), source }
+        }
+        other => other,
+    })
 }
 
 /// Databases up to this size are checked page by page whenever they are opened.

@@ -33,8 +33,8 @@ use crate::{
 };
 use ask::{About, EXTENSION};
 use augmented::Augmented;
-use shape::{Status, Times};
 pub use legacy::list;
+use shape::{Status, Times};
 pub use table::Tasks;
 use table::{Mode, Task};
 

@@ -92,8 +92,7 @@ impl ToolOutcome {
 
 /// The client of 2025-11-25 wants this call to be a task.
 fn wants_task(exchange: &Exchange, params: &str) -> bool {
-    exchange.revision() == Revision::V2025_11_25
-        && member(params, "task").is_some_and(|task| task.starts_with('{'))
+    exchange.revision() == Revision::V2025_11_25 && member(params, "task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// `tools/call`.

@@ -142,7 +142,8 @@ async fn named(exchange: &Exchange, route: &ToolRoute, raw: &RawValue, id: &str)
             && same(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
     });
     change.ok_or_else(|| {
-        McpError::new(ErrorKind::InvalidParams, "`requestState` is not of this call").with("member", "params.requestState")
+        McpError::new(ErrorKind::InvalidParams, "`requestState` is not of this call")
+            .with("member", "params.requestState")
     })
 }
 

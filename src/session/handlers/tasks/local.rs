@@ -22,11 +22,7 @@ use crate::{
         envelope::Request,
         method::Method,
     },
-    session::{
-        Related,
-        exchange::Exchange,
-        inbound::OwnedRequest,
-    },
+    session::{Related, exchange::Exchange, inbound::OwnedRequest},
 };
 
 /// Tasks of one principal that are remembered; of those that run, none is given up for another.
@@ -67,8 +63,12 @@ impl Locals {
     /// As `tasks/list` shows them, oldest first.
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<String> {
-        let mut mine: Vec<Arc<Local>> =
-            self.0.iter().filter(|task| task.principal == principal && !task.is_forgotten()).map(|t| Arc::clone(&t)).collect();
+        let mut mine: Vec<Arc<Local>> = self
+            .0
+            .iter()
+            .filter(|task| task.principal == principal && !task.is_forgotten())
+            .map(|t| Arc::clone(&t))
+            .collect();
         mine.sort_by_key(|task| task.state.borrow().1.created);
         mine.iter().map(|task| task.describe()).collect()
     }
@@ -120,7 +120,8 @@ pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErr
         // The stream of a request that is answered at once ends with it.
         exchange.related = Related::Nowhere;
     }
-    let owned = OwnedRequest::of(&Request { id: request.id.clone(), method: request.method.clone(), params: Some(&params) });
+    let owned =
+        OwnedRequest::of(&Request { id: request.id.clone(), method: request.method.clone(), params: Some(&params) });
     let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();

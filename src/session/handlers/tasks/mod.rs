@@ -74,12 +74,7 @@ pub async fn find(exchange: &Exchange, id: &str) -> Result<Option<Arc<Change>>, 
     Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
 }
 
-async fn of_change(
-    exchange: &Exchange,
-    change: Arc<Change>,
-    method: Method,
-    params: &str,
-) -> Result<Reply, McpError> {
+async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, params: &str) -> Result<Reply, McpError> {
     match method {
         Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, &change))),
         Method::TasksGet => Ok(Reply::new(view::legacy(exchange, &change))),
@@ -202,8 +197,7 @@ async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpEr
             let cursor = params.cursor.as_deref().and_then(|cursor| cursor.strip_prefix("changes-"));
             let filter =
                 ChangeFilter { principal: Some(exchange.identity.principal.name.clone()), ..ChangeFilter::default() };
-            let unknown =
-                |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
+            let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
             let page = exchange.gateway.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
             tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
