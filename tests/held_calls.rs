@@ -97,7 +97,7 @@ fn a_held_call_of_either_era_over_http_ends_with_the_decision() {
     gateway.decide(&change(&gateway, "Progress"), "approve");
     let answer = loop {
         let event = waiting.next();
-        if !event.data.is_empty() && event.json()["id"] == 3 {
+        if event.data.as_deref().is_some_and(|data| !data.is_empty()) && event.json()["id"] == 3 {
             break event.json();
         }
     };

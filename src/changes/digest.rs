@@ -72,6 +72,12 @@ pub fn fingerprint(parts: &[(&str, &str)]) -> String {
     hasher.finish()
 }
 
+/// Hash of the bytes of a call's arguments, as the audit trail and [`super::Edit`] name them: what `sha256sum` says.
+#[must_use]
+pub fn arguments_hash(arguments: &RawValue) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(arguments.get().as_bytes())))
+}
+
 /// Hash of a whole change as it is stored, for the audit trail.
 #[must_use]
 pub fn body_hash(json: &str) -> String {

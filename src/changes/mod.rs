@@ -5,6 +5,7 @@ pub mod audit;
 pub mod diff;
 pub mod digest;
 pub mod machine;
+pub mod people;
 pub mod retention;
 pub mod terms;
 pub mod visible;

@@ -342,9 +342,13 @@ pub enum KeysCommand {
         /// What it may do
         #[arg(long, value_name = "ROLE")]
         role: RoleArg,
-        /// Whose it is: the name that changes and decisions carry
+        /// The name that changes and decisions carry
         #[arg(long, value_name = "NAME")]
         name: String,
+        /// Who it belongs to, where that is not the name: a person who has several keys decides once, and never on
+        /// what one of them proposed
+        #[arg(long, value_name = "OWNER")]
+        owner: Option<String>,
     },
     /// List keys, the revoked ones too
     List {

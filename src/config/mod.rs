@@ -191,6 +191,8 @@ pub struct ChangesConfig {
     /// Bounds per principal on what is not yet final: number and argument bytes.
     pub max_pending: usize,
     pub max_pending_bytes: usize,
+    /// Changes that one principal may propose within a minute; 0 is no limit.
+    pub max_proposals_per_minute: u32,
     pub retention: RetentionConfig,
 }
 

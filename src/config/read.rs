@@ -145,6 +145,7 @@ fn changes(r: &mut Reader) -> ChangesConfig {
             finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
             events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
         },
+        max_proposals_per_minute: r.count("changes.max_proposals_per_minute", 0..=1_000_000),
     }
 }
 

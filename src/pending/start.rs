@@ -19,8 +19,10 @@ use super::{
     commit::StepError,
     executor, expiry,
     feed::Feed,
+    flood::Flood,
     ledger::{Counts, Deadlines, Ledger},
     prune,
+    twins::Twins,
     watch::Watchers,
 };
 use crate::{
@@ -47,6 +49,8 @@ pub(super) struct Inner {
     pub watchers: Arc<Watchers>,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
+    pub twins: Arc<Twins>,
+    pub flood: Flood,
     pub places: Arc<Semaphore>,
     pub place_bytes: Arc<Semaphore>,
     pub started: Instant,
@@ -96,9 +100,13 @@ impl Changes {
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_ring);
         let watchers = Watchers::new(config.max_waiters);
         let deadlines = Arc::new(Deadlines::default());
+        let twins = Arc::new(Twins::default());
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(change);
+            if let Some(call) = &change.call_hash {
+                twins.add(call, &change.id);
+            }
             if !matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
                 deadlines.insert(&change.id, change.expires_at, (config.clock)());
             }
@@ -114,6 +122,7 @@ impl Changes {
             ledger,
             counts: Arc::clone(&counts),
             deadlines: Arc::clone(&deadlines),
+            twins: Arc::clone(&twins),
             clock: Arc::clone(&config.clock),
             approved: approved.clone(),
             outcomes: (outcomes.0, Some(outcomes.1)),
@@ -132,6 +141,8 @@ impl Changes {
             watchers,
             counts,
             deadlines,
+            twins,
+            flood: Flood::new(config.max_proposals_per_minute),
             places: Arc::new(Semaphore::new(config.queue)),
             place_bytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
             started: Instant::now(),
@@ -279,7 +290,7 @@ async fn recover(
             ChangeState::Approved => {
                 // A restored one is approved no more.
                 if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
-                    let _ = approved.send(Approved::of(&change));
+                    let _ = approved.send(Approved::of(&change, inner.now()));
                 }
             }
             _ => {}

@@ -19,8 +19,10 @@ use super::{
     ruling,
 };
 use crate::{
-    auth::Principal,
-    policy::{CallFacts, Policy, Ruling, Standing, Verdict},
+    auth::{Principal, Role},
+    changes::Change,
+    middleware::validate,
+    policy::{CallFacts, Decision, Policy, Ruling, Standing, Verdict},
     protocol::{
         Era, ErrorKind, McpError, Revision,
         param_headers::{ParamHeader, x_mcp_headers},
@@ -533,6 +535,31 @@ impl ProviderDirectory for Directory {
         // Of no session: what a rule asks of one is not so.
         let call = CallFacts { principal, transport: "", revision: "", client: None, arguments };
         route.ruling.decide(&call).verdict
+    }
+
+    fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
+        let route = self.0.load().served_by(tool, provider);
+        let route = route
+            .ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")))?;
+        validate::check(&route, arguments)
+    }
+
+    fn judge(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
+        let by = &change.proposer;
+        let principal = Principal {
+            name: by.principal.clone(),
+            role: Role::Agent,
+            key_id: by.key_id.clone(),
+            owner: by.owner.clone(),
+        };
+        let call = CallFacts {
+            principal: &principal,
+            transport: &by.transport,
+            revision: by.revision.as_deref().unwrap_or_default(),
+            client: by.client_name.as_deref(),
+            arguments,
+        };
+        Some(self.0.load().served_by(&change.tool, &change.provider)?.ruling.decide(&call))
     }
 
     fn has_tools(&self, provider: &str) -> bool {

@@ -17,6 +17,7 @@ pub mod pins;
 mod reader;
 mod retention;
 mod rows;
+mod search;
 mod sqlite;
 #[cfg(test)]
 mod suite;
@@ -38,6 +39,7 @@ use crate::changes::{
 
 pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
+pub use search::Narrow;
 
 use crate::policy::Pins;
 
@@ -64,6 +66,8 @@ pub struct Draft {
     pub details: String,
     /// The feed event's members after `type` and `seq`, with the closing brace.
     pub event_tail: String,
+    /// Of a new change: what it asks for (who, tool, arguments), to know it again when it is asked for once more.
+    pub call_hash: Option<String>,
 }
 
 /// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions.
@@ -113,6 +117,8 @@ pub struct LiveChange {
     pub principal: String,
     pub bytes: u64,
     pub expires_at: Timestamp,
+    /// See [`Draft::call_hash`]; none of a change from before it was kept.
+    pub call_hash: Option<String>,
 }
 
 /// A stored feed event.
@@ -129,7 +135,9 @@ pub struct StoredEvent {
 pub struct ListQuery {
     /// Empty means any.
     pub states: Vec<ChangeState>,
-    pub principal: Option<String>,
+    /// Empty means any.
+    pub principals: Vec<String>,
+    pub narrow: Narrow,
     /// Only those created before the one with this number.
     pub before: Option<u64>,
     pub limit: usize,

@@ -25,7 +25,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_tool_pins.sql"),
     include_str!("migrations/0003_pinned_targets.sql"),
-    include_str!("migrations/0007_retention.sql"),
+    include_str!("migrations/0004_people.sql"),
+    include_str!("migrations/0005_retention.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).

@@ -287,6 +287,7 @@ impl Writer {
             }
         }
         crash_point("within_transaction");
+        super::search::follow(conn, draft).map_err(sqlite)?;
         let audit = self.append_audit(draft).map_err(sqlite)?;
         let seq = self.heads.event + 1;
         let event = format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail);

@@ -103,7 +103,7 @@ impl GatewayTools {
         if args.cursor.as_deref().is_some_and(|c| c.len() > CURSOR_MAX) {
             return Err(invalid("/cursor", "maxLength", "cursor is not one that this listing gave out."));
         }
-        let filter = ChangeFilter { states, principal: Some(ctx.principal.name.clone()) };
+        let filter = ChangeFilter { states, principals: vec![ctx.principal.name.clone()], ..ChangeFilter::default() };
         let page = self.changes.list(filter, limit, args.cursor).await?;
         let mut text = String::with_capacity(64 + page.items.len() * 200);
         if page.items.is_empty() {

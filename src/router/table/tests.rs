@@ -434,9 +434,10 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
         when: None,
         then: Verdict::Deny,
         reason: None,
+        terms: std::sync::Arc::default(),
     };
     let rules = vec![deny("secret", vec![Role::Agent]), deny("off", Vec::new())];
-    let policy = Policy::new(&PolicyConfig { default: PolicyDefault::ReviewWrites, rules });
+    let policy = Policy::new(&PolicyConfig { rules, ..PolicyDefault::ReviewWrites.into() });
     let build = |providers: &[Arc<dyn Provider>]| {
         RouteTable::build(1, providers, &policy, &Aliases::default(), &serde_json::json!({})).unwrap()
     };

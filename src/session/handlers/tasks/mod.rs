@@ -196,7 +196,7 @@ async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpEr
         None => {
             let cursor = params.cursor.as_deref().and_then(|cursor| cursor.strip_prefix("changes-"));
             let filter =
-                ChangeFilter { principal: Some(exchange.identity.principal.name.clone()), ..ChangeFilter::default() };
+                ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
             let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
             let page = exchange.gateway.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
