@@ -202,7 +202,8 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let (n, status, problem) = refused.expect("the disk was full");
     assert_eq!((status, &problem["code"]), (503, &json!("STORE_UNAVAILABLE")), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("nothing was changed"), "{problem}");
-    assert_eq!(get("/api/changes?limit=500")["changes"].as_array().unwrap().len(), promised.len());
+    let listed = get("/api/changes?limit=200");
+    assert_eq!(listed["changes"].as_array().map(Vec::len), Some(promised.len()), "{listed}");
 
     std::fs::remove_file(&filler).unwrap();
     drop(file);
@@ -212,7 +213,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     });
     promised.push(repeated);
     eventually("it is ready", || (health(disk.port).0 == 200).then_some(()));
-    let listed = get("/api/changes?limit=500");
+    let listed = get("/api/changes?limit=200");
     assert!(listed["changes"].is_array(), "{listed}");
     let ids: Vec<&str> = listed["changes"].as_array().unwrap().iter().map(|c| c["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), promised.len(), "what was promised, once each, and nothing else");

@@ -96,6 +96,12 @@ fn one(key: &str, promise: &Promise, change: &Value, values: &[String]) {
         let ended = ["applied", "failed", "outcome_unknown"].contains(&state);
         assert!(ended, "approved, and neither run nor known to be lost: {}", about());
     }
+    let quorum = if change["provider"] == "count2" { 2 } else { 1 };
+    if !values.is_empty() {
+        let votes = change["decisions"].as_array().unwrap();
+        let who: BTreeSet<&str> = votes.iter().map(|vote| vote["reviewer"].as_str().unwrap()).collect();
+        assert!(who.len() >= quorum, "it ran with too few votes: {}", about());
+    }
     if promise.edited {
         assert_eq!(change["arguments"]["value"], format!("{key} as corrected"), "{}", about());
     }
