@@ -337,9 +337,10 @@ mod tests {
         pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
         pins.store.close();
         drop(pins);
-        // As the version before left it.
+        // As the version before left it, and the migration of this one; later ones have nothing to do with it.
         let conn = Connection::open(crate::store::open::database_path(dir.path())).unwrap();
-        conn.execute_batch("ALTER TABLE tool_pins DROP COLUMN accepted_target; PRAGMA user_version = 2").unwrap();
+        conn.execute_batch("ALTER TABLE tool_pins DROP COLUMN accepted_target").unwrap();
+        conn.execute_batch(include_str!("migrations/0003_pinned_targets.sql")).unwrap();
         drop(conn);
         let pins = board(dir.path()).await;
         assert_eq!(pins.behind("fs", "now").await, 0);

@@ -160,6 +160,8 @@ fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
         let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/edit"), &body) else { continue };
         match answer.status {
             200 => return world.note(key, |promise| promise.edited = true),
+            // Right after a start, the upstream's tools are not there yet.
+            404 if answer.body["code"] == "TOOL_NOT_FOUND" => std::thread::sleep(std::time::Duration::from_millis(20)),
             409 | 429 | 500.. => {}
             _ => panic!("edit {id}: {} {}", answer.status, answer.body),
         }
