@@ -9,6 +9,7 @@ pub mod crash;
 pub mod error;
 #[cfg(test)]
 mod faults;
+mod health;
 pub mod keys;
 pub mod lock;
 pub mod open;
@@ -22,6 +23,7 @@ pub mod standing_rules;
 #[cfg(test)]
 mod suite;
 mod verify;
+mod witness;
 mod writer;
 
 use std::sync::Arc;
@@ -207,6 +209,9 @@ pub trait Store: Send + Sync + 'static {
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>>;
     fn heads(&self) -> Answer<Heads>;
 
+    /// What keeps it from working at the moment: a full disk, a lock that somebody else holds, damage. It finds out by
+    /// itself when that is over.
+    fn trouble(&self) -> Option<StoreError>;
     /// Whether its threads live and it takes writes.
     fn is_open(&self) -> bool;
     /// Takes no more writes, finishes those that are queued, and closes the files. Blocks; may be called twice.

@@ -91,6 +91,9 @@ impl Store for Flaky {
     fn heads(&self) -> Answer<Heads> {
         self.store.heads()
     }
+    fn trouble(&self) -> Option<StoreError> {
+        self.store.trouble()
+    }
     fn is_open(&self) -> bool {
         self.store.is_open()
     }
