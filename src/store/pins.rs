@@ -351,7 +351,7 @@ mod tests {
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!(trail[0].event, "definitions_bound");
         pins.store.close();
-        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 3);
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1);
     }
 
     #[actix_web::test]
