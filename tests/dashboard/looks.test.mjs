@@ -181,7 +181,7 @@ test('twelve hundred changes stay fluent', async () => {
   await Promise.all(Array.from({ length: 8 }, async () => {
     for (let i = jobs.shift(); i !== undefined; i = jobs.shift()) await gateway.proposeIssue(`Load ${String(i).padStart(4, '0')}`, {}, { key: keys[i % 2] });
   }));
-  const page = await dashboard(browser, gateway);
+  const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   await page.waitForFunction(() => Number(document.querySelector('.pane-title .quiet').textContent.replace(/,/g, '')) >= 1200);
   await page.waitForFunction(() => {
     const total = Number(document.querySelector('.pane-title .quiet').textContent.replace(/,/g, ''));
