@@ -30,9 +30,9 @@ export class Reviews {
       core.move(change, 'rejected', 'rejected', who.name, { comment });
       return change;
     }
-    if (change.proposer.principal === who.name || (change.proposer.owner ?? change.proposer.principal) === (who.owner ?? who.name)) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot approve it.');
-    if (terms.previewRequired && (change.preview.failed || !LIVE.includes(change.preview.kind))) throw new Problem(403, 'PREVIEW_REQUIRED', 'The rule asks for a preview, and there is none.');
-    if (change.decisions.some((d) => d.verdict === 'approve' && (d.owner ?? d.reviewer) === (who.owner ?? who.name))) throw new Problem(409, 'VOTED_ALREADY', 'You have approved it already.');
+    if (own(change, who)) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot approve it.');
+    if (terms.previewRequired && (change.preview.failed || !LIVE.includes(change.preview.kind))) throw new Problem(409, 'PREVIEW_REQUIRED', 'The rule asks for a preview, and there is none.');
+    if (change.decisions.some((d) => d.verdict === 'approve' && (d.owner ?? d.reviewer) === (who.owner ?? who.name))) throw new Problem(409, 'ALREADY_VOTED', 'You have approved it already.');
     if (!this.#again(change)) throw conflict(change, 'CHANGE_STALE', 'What it would alter has changed.');
     vote('approve');
     const approvals = change.decisions.filter((d) => d.verdict === 'approve').length;
@@ -92,6 +92,7 @@ export class Reviews {
   edit(change, who, { arguments: args, version, comment = null }, source) {
     this.#still(change, { version }, ['pending', 'stale']);
     if (!change.terms.edit) throw new Problem(403, 'EDIT_FORBIDDEN', 'The rule does not allow to edit this change.');
+    if (own(change, who)) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot edit it.');
     const details = faults(change.tool, args);
     if (details.length) throw new Problem(422, 'VALIDATION_FAILED', `invalid arguments for ${change.tool}: ${details[0].pointer}: ${details[0].message}`, { details });
     const fresh = preview(this.core.tracker, change.tool, args);
@@ -144,6 +145,8 @@ export class Reviews {
 }
 
 const conflict = (change, code, detail) => new Problem(409, code, detail, { change });
+
+const own = ({ proposer }, who) => proposer.principal === who.name || (proposer.owner ?? proposer.principal) === (who.owner ?? who.name);
 
 // As much of a schema as the tests need.
 function faults(tool, args) {

@@ -18,14 +18,14 @@ export class BulkBar {
   constructor({ approve, reject, clear }) {
     this.count = h('strong');
     fill(this.element, this.count, h('div', { class: 'buttons' },
-      h('button', { type: 'button', class: 'ghost', onclick: clear }, 'Pick none'),
-      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), 'Reject'),
-      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), 'Approve')));
+      h('button', { type: 'button', class: 'ghost', onclick: clear }, 'None'),
+      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
+      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   show(n) {
     this.element.hidden = n === 0;
-    this.count.textContent = `${plural(n, 'change')} picked`;
+    this.count.textContent = `${n} picked`;
   }
 }
 
@@ -100,14 +100,15 @@ export function openBulk({ decision, picked, decide, decided, done }) {
     summary.className = `bulk-summary tone-${good === all.length ? 'green' : 'amber'}`;
     announce(text);
     go.remove();
+    why.remove();
     fill(cancel, 'Close');
     cancel.focus();
   };
 
   const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} something.`] : null);
   if (deletions > 0 && approving) summary.classList.add('tone-red');
-  const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list,
-    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment), summary, error,
+  const why = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment);
+  const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, why, summary, error,
     h('div', { class: 'sheet-foot' }, cancel, go));
   const dialog = openDialog({
     title: approving ? `Approve ${plural(picked.length, 'change')}?` : `Reject ${plural(picked.length, 'change')}?`, className: 'bulk-sheet', build: () => form,

@@ -1,23 +1,23 @@
 // Inbox and History: a live list on the left, the chosen change on the right; on narrow screens one at a time.
 
-import { announce, notice } from '../core/announce.js';
+import { notice } from '../core/announce.js';
 import { h, fill, typing } from '../core/dom.js';
 import { facets, filtered, filterQuery, known, narrowed, readFilter, stateCounts } from '../core/filters.js';
 import { groupKey, grouped } from '../core/groups.js';
 import { icon } from '../core/icons.js';
 import { notifying, toggleNotifying } from '../core/notify.js';
-import { count, plural } from '../core/text.js';
+import { count } from '../core/text.js';
 import { now } from '../core/time.js';
 import { go, replaceRoute, routeTo } from '../core/router.js';
 import { INBOX_STATES, STATES } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
-import { BulkBar, openBulk, PICK_REFUSALS } from '../ui/bulk.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
 import { otherLayout } from '../ui/lines.js';
 import { VirtualList } from '../ui/list.js';
 import { changeRow, groupRow } from '../ui/row.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { Picking } from './picking.js';
 
 const wide = matchMedia('(min-width: 60rem)');
 const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications of this page' };
@@ -31,8 +31,6 @@ export class ChangesView {
   #detail;
   #list;
   #bar;
-  #bulk;
-  #triage;
   #undos;
   #filter;
   #asked;
@@ -40,7 +38,7 @@ export class ChangesView {
   #items = [];
   #heads = new Set();
   #turned = new Map();
-  #picking = false;
+  #picking;
   #unsubscribe;
   #parts;
   #loaded = false;
@@ -55,7 +53,6 @@ export class ChangesView {
     this.#api = api;
     this.#me = me;
     this.#collection = collection;
-    this.#triage = triage;
     this.#undos = undos;
     this.#filter = filter;
     this.#asked = filter;
@@ -64,32 +61,38 @@ export class ChangesView {
       api, me,
       decided: (change) => this.#collection.apply(change, false),
       approved: (change) => this.#undos.add(change),
-      saw: (change) => this.#saw(change),
+      saw: (change) => this.#picking.saw(change),
       next: (open) => this.#nextAfterDecision(open),
       back: () => this.#back(),
     });
     this.#list = new VirtualList({
       label: title,
       render: (item) => (item.group ? groupRow(item, () => this.#turn(item.id)) : this.#row(item)),
-      aside: (item) => (item.group || !me.mayDecide ? null : this.#pickBox(item.id)),
+      aside: (item) => (item.group || !me.mayDecide ? null : this.#picking.box(item.id)),
       decorate: (place, item) => this.#decorate(place, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
     this.#bar = new FilterBar({ title, states: name === 'inbox' ? INBOX_STATES : Object.keys(STATES), filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
-    this.#bulk = new BulkBar({ approve: () => this.#decideAll('approve'), reject: () => this.#decideAll('reject'), clear: () => this.#pickNone() });
+    this.#picking = new Picking({
+      api, triage, list: this.#list, get: (id) => this.#collection.get(id), may: me.mayDecide,
+      decided: (change, verdict) => {
+        this.#collection.apply(change, false);
+        if (verdict === 'approve') this.#undos.add(change);
+      },
+      done: () => this.#detail.refresh(),
+    });
     this.#parts = {
       count: h('span', { class: 'quiet' }),
       bell: h('button', { type: 'button', class: 'ghost icon-only bell', onclick: () => this.#ringBell() }),
-      picking: h('button', { type: 'button', class: 'ghost icon-only picking', 'aria-pressed': 'false', 'aria-label': 'Pick several', title: 'Pick several (x)', onclick: () => this.#setPicking(!this.#picking) }, icon('stack')),
       status: h('div', { class: 'list-status' }),
     };
     const pane = h('section', { class: 'pane-list', 'aria-label': title },
       h('div', { class: 'pane-head' },
         h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, title), this.#parts.count,
-          h('span', { class: 'pane-tools' }, me.mayDecide && this.#parts.picking, name === 'inbox' && notifying() !== 'none' && this.#parts.bell)),
+          h('span', { class: 'pane-tools' }, me.mayDecide && this.#picking.toggle, name === 'inbox' && notifying() !== 'none' && this.#parts.bell)),
         this.#bar.element),
-      this.#parts.status, this.#list.element, this.#bulk.element);
+      this.#parts.status, this.#list.element, this.#picking.element);
     this.element = h('div', { class: 'split' }, pane, this.#detail.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
     this.#paintBell();
@@ -186,7 +189,7 @@ export class ChangesView {
     this.#bar.show(this.#filter, this.#onFilter ? known(all, this.#filter) : facets(all, this.#filter, at), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
-    this.#followPicked();
+    if (status === 'ready') this.#picking.follow();
     if (status === 'ready' || status === 'partial') this.#loaded = true;
     this.#openFirst();
   }
@@ -240,93 +243,11 @@ export class ChangesView {
     return this.#turn(groupKey(row));
   }
 
-  // ── Picking several ──
-
-  #pickBox(id) {
-    const box = h('input', { type: 'checkbox', tabindex: '-1', onclick: (event) => {
-      event.preventDefault();
-      this.#pick(id);
-    } });
-    return h('label', { class: 'pick' }, box);
-  }
-
   #decorate(place, item) {
-    if (item.group) return place.classList.add('head');
-    const picked = this.#triage.isPicked(item.id);
-    const seen = this.#triage.hasSeen(item);
-    place.classList.toggle('picked', picked);
-    place.classList.toggle('seen', seen);
+    place.classList.toggle('head', Boolean(item.group));
+    if (item.group) return;
     place.classList.toggle('in-group', this.#heads.size > 0 && this.#heads.has(groupKey(item)));
-    const box = place.querySelector('.pick input');
-    if (!box) return null;
-    // After the click has run its course: the browser puts back what it thinks was there.
-    setTimeout(() => { box.checked = picked; });
-    box.setAttribute('aria-label', 'Pick this change');
-    box.parentElement.title = seen ? 'Pick (x)' : PICK_REFUSALS.unseen;
-    box.parentElement.classList.toggle('barred', !picked && (!seen || item.state !== 'pending'));
-    return null;
-  }
-
-  #pick(id) {
-    const row = this.#collection.get(id);
-    if (!row || !this.#me.mayDecide) return false;
-    const what = this.#triage.toggle(row);
-    if (PICK_REFUSALS[what]) notice(PICK_REFUSALS[what], { tone: 'amber', iconName: 'info' });
-    else announce(what === 'picked' ? `Picked, ${plural(this.#triage.size, 'change')} in all.` : 'No longer picked.');
-    this.#paintPicked();
-    return true;
-  }
-
-  #setPicking(picking) {
-    this.#picking = picking;
-    this.#parts.picking.setAttribute('aria-pressed', String(picking));
-    if (!picking) this.#triage.clear();
-    this.#paintPicked();
-  }
-
-  #pickNone() {
-    const had = this.#triage.size > 0 || this.#picking;
-    this.#setPicking(false);
-    return had;
-  }
-
-  #paintPicked() {
-    this.#bulk.show(this.#triage.size);
-    this.#list.element.classList.toggle('picking', this.#picking || this.#triage.size > 0);
-    this.#list.redecorate();
-  }
-
-  // What was picked and has altered since is not what somebody picked.
-  #followPicked() {
-    const dropped = this.#triage.size && this.#collection.status === 'ready' ? this.#triage.follow((id) => this.#collection.get(id)) : 0;
-    if (dropped) notice(`${plural(dropped, 'picked change')} altered meanwhile, and ${dropped === 1 ? 'is' : 'are'} no longer picked.`, { tone: 'amber', iconName: 'refresh' });
-    this.#bulk.show(this.#triage.size);
-    this.#list.element.classList.toggle('picking', this.#picking || this.#triage.size > 0);
-  }
-
-  #saw(change) {
-    this.#triage.saw(change);
-    this.#list.redecorate();
-    this.#bulk.show(this.#triage.size);
-  }
-
-  #decideAll(decision) {
-    const { picked } = this.#triage;
-    if (!picked.length) return false;
-    openBulk({
-      decision, picked,
-      decide: (verdict, comment, changes) => this.#api.decideAll(verdict, comment, changes),
-      decided: (change) => {
-        this.#collection.apply(change, false);
-        if (decision === 'approve') this.#undos.add(change);
-      },
-      done: (ids) => {
-        for (const id of ids) this.#triage.drop(id);
-        this.#detail.refresh();
-        this.#paintPicked();
-      },
-    });
-    return true;
+    this.#picking.decorate(place, item);
   }
 
   // ── Notifications ──
@@ -425,19 +346,19 @@ export class ChangesView {
       k: () => this.#move(-1, this.#list.focused),
       o: open,
       Enter: open,
-      a: once(() => this.#decideAll('approve') || this.#detail.approve()),
-      r: once(() => this.#decideAll('reject') || this.#detail.reject()),
+      a: once(() => this.#picking.decide('approve') || this.#detail.approve()),
+      r: once(() => this.#picking.decide('reject') || this.#detail.reject()),
       e: once(() => this.#detail.edit()),
       f: once(() => this.#detail.again()),
       u: once(() => this.#detail.undo() || this.#undos.undoLast()),
-      x: once(() => (one() ? this.#pick(one()) : false)),
+      x: once(() => (one() ? this.#picking.pick(one()) : false)),
       c: () => this.#turnOpen(),
       d: once(() => otherLayout()),
       '/': () => this.#bar.focus(),
       Escape: (event) => {
         if (this.#detail.cancel()) return true;
         if (typing(event.target)) return false;
-        if (this.#pickNone()) return true;
+        if (this.#picking.none()) return true;
         if (!wide.matches && this.#detail.id !== null) return this.#back();
         return this.#list.focus();
       },
