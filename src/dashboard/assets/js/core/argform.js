@@ -23,7 +23,7 @@ export function formOf(source, schema) {
     const was = present.find((m) => m.key === key)?.source ?? null;
     const { kind, options } = kindOf(about, was);
     return {
-      key, kind, options, source: was, text: was === null ? '' : textOf(kind, was), known: key in properties,
+      key, kind, options, source: was, text: was === null ? '' : textOf(kind, was), known: !schema || key in properties,
       title: typeof about.title === 'string' ? about.title : key, help: typeof about.description === 'string' ? about.description : '',
       required: Array.isArray(schema?.required) && schema.required.includes(key),
     };
