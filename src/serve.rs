@@ -25,15 +25,19 @@ use crate::{
     dashboard,
     definitions::Definitions,
     gateway::{Gateway, Parts},
-    pending::{Changes, StartError},
-    policy::Policy,
+    pending::{Changes, PendingConfig, StartError},
+    policy::{People, Policy},
     protocol::McpError,
     providers::{
         Provider,
         gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
-    reload::{Reloads, Source, apply::Live, watch},
+    reload::{
+        Reloads, Source,
+        apply::{Live, behind},
+        watch,
+    },
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
@@ -128,15 +132,25 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
-    let changes = Changes::start(Arc::clone(&store), directory, (&config.changes).into()).await?;
+    let people = Arc::new(People::new(&config.policy.groups));
+    let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
+    let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     let router_thread = Arbiter::new();
     let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
     let built_in = providers(&config, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    behind(&pins, &config.upstreams).await;
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
-    let live = Live { router: router.clone(), built_in, upstreams: Arc::clone(&upstreams), store };
+    let live = Live {
+        router: router.clone(),
+        built_in,
+        upstreams: Arc::clone(&upstreams),
+        pins: Arc::clone(&pins),
+        store,
+        people,
+    };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
@@ -248,6 +262,7 @@ fn open_doors(
     let listen = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
+    gateway.listening.get_or_init(|| address);
     let origins = Arc::new(OriginRules::new(&config));
     let rest = web::Data::new(RestState {
         changes: gateway.changes.clone(),

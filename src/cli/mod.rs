@@ -5,6 +5,7 @@
 
 mod args;
 mod audit;
+mod backup;
 mod changes;
 mod config;
 pub mod exit;
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Changes(args) => changes::run(&args, &mut out),
         Command::Providers(args) => providers::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
+        Command::Backup(args) => backup::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args, &mut out),
         Command::Config(ConfigCommand::Show(args)) => config::show(&args, &mut out),

@@ -2,13 +2,13 @@
 
 use url::Url;
 
-use crate::changes::visible::is_hidden;
+use crate::{auth::Role, changes::visible::is_hidden};
 
 use super::{
     AuthMode, Config,
     error::{Origin, Problem, quoted},
     reader::{Reader, Wrong},
-    units,
+    terms, units,
 };
 
 /// Statuses of the built-in tracker.
@@ -28,6 +28,15 @@ pub(super) fn person(name: &str) -> Result<(), Wrong> {
         return Ok(());
     }
     Err((format!("{} is not a person's name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
+}
+
+/// A group of reviewers, or the name of a principal or of whom it belongs to.
+pub(super) fn member(name: &str) -> Result<(), Wrong> {
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    if fits {
+        return Ok(());
+    }
+    Err((format!("{} is not a name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
 }
 
 /// What a tool's further name begins with.
@@ -164,6 +173,14 @@ pub(super) fn cross(config: &Config, r: &Reader) -> Vec<Problem> {
         }
     }
 
+    for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
+        wrong("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
+    }
+    if let Err((message, remedy)) = terms::check(&config.policy.review, &config.policy.groups) {
+        let quorum = r.origin("policy.review.reviewers") == Origin::Default;
+        wrong(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
+    }
+
     // Of two keys that do not go together, the one that somebody set is named.
     let set_one = |first: &'static str, second: &'static str| {
         if r.origin(first) == Origin::Default { second } else { first }
@@ -203,6 +220,12 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
             "listen is {}, and neither allowed_hosts nor public_url names a host: requests from other machines will be \
              refused because of their Host header",
             config.listen
+        ));
+    }
+    if config.policy.mode == super::PolicyMode::Simulate {
+        warnings.push(format!(
+            "policy.mode is simulate ({}): nothing is reviewed or denied, agents write without anybody's approval",
+            r.origin("policy.mode")
         ));
     }
     if config.policy.default == super::PolicyDefault::Allow {

@@ -13,6 +13,7 @@ pub mod reader;
 mod rules;
 mod servers;
 pub mod show;
+mod terms;
 #[cfg(test)]
 mod tests;
 pub mod tree;
@@ -20,13 +21,18 @@ pub mod units;
 pub mod upstreams;
 pub mod variables;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::policy::Rule;
+use serde::Serialize;
+
+use crate::{
+    changes::Terms,
+    policy::{Groups, Rule},
+};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
-pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
+pub use upstreams::{Authorities, BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,17 +156,32 @@ pub enum PolicyDefault {
     Deny,
 }
 
+/// Whether the policy is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyMode {
+    #[default]
+    Enforce,
+    /// Every call goes through, and what would have become of it is told.
+    Simulate,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
+    pub mode: PolicyMode,
     pub default: PolicyDefault,
     /// Compiled; the first that matches decides.
     pub rules: Vec<Rule>,
+    /// What a review asks for where no rule says otherwise.
+    pub review: Arc<Terms>,
+    /// Whom rules may name as reviewers beside roles.
+    pub groups: Groups,
 }
 
 impl From<PolicyDefault> for PolicyConfig {
     /// Without rules.
     fn from(default: PolicyDefault) -> Self {
-        Self { default, rules: Vec::new() }
+        Self { mode: PolicyMode::Enforce, default, rules: Vec::new(), review: Arc::default(), groups: Groups::new() }
     }
 }
 
@@ -170,6 +191,20 @@ pub struct ChangesConfig {
     /// Bounds per principal on what is not yet final: number and argument bytes.
     pub max_pending: usize,
     pub max_pending_bytes: usize,
+    /// Changes that one principal may propose within a minute; 0 is no limit.
+    pub max_proposals_per_minute: u32,
+    pub retention: RetentionConfig,
+}
+
+/// How long what is over is kept; `None` is for ever. The audit trail is always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// Arguments, diffs and results of finished changes.
+    pub arguments: Option<Duration>,
+    /// Finished changes.
+    pub finished: Option<Duration>,
+    /// Events of the feed.
+    pub events: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

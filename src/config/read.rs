@@ -3,13 +3,14 @@
 //! To add a key: the field in `mod.rs`, the line here, the line with its comment in `config/countersign.yaml`.
 //! Tests find what is missing.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, LogConfig, LogFormat, ModulesConfig,
-    PolicyConfig, PolicyDefault, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig,
-    WebSocketConfig, check, reader::Reader, servers,
+    PolicyConfig, PolicyDefault, PolicyMode, RetentionConfig, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig,
+    TransportsConfig, WebSocketConfig, check, reader::Reader, servers, terms,
 };
+use crate::changes::{OnExpiry, OnReview, Terms};
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         modules: ModulesConfig { tracker: tracker(r) },
         upstreams: servers::read(r),
         routes: routes(r),
-        policy: PolicyConfig { default: policy_default(r), rules: r.rules("policy.rules") },
+        policy: policy(r),
         changes: changes(r),
         limits: limits(r),
         log: log(r),
@@ -98,6 +99,32 @@ fn routes(r: &mut Reader) -> RoutesConfig {
     }
 }
 
+fn policy(r: &mut Reader) -> PolicyConfig {
+    let modes = [("enforce", PolicyMode::Enforce), ("simulate", PolicyMode::Simulate)];
+    let mode = r.choice("policy.mode", &modes, PolicyMode::Enforce);
+    let default = policy_default(r);
+    let groups = r.lists("policy.groups", check::member);
+    let review = Arc::new(review(r));
+    let rules = r.rules("policy.rules", &review, &groups);
+    PolicyConfig { mode, default, rules, review, groups }
+}
+
+fn review(r: &mut Reader) -> Terms {
+    Terms {
+        reviewers: r.list("policy.review.reviewers", check::member),
+        quorum: r.count("policy.review.quorum", terms::QUORUM),
+        expire_after: r.optional_seconds("policy.review.expire_after", terms::EXPIRE_AFTER),
+        on_expiry: r.choice("policy.review.on_expiry", &terms::ON_EXPIRY, OnExpiry::Expire),
+        require_comment: r.truth("policy.review.require_comment"),
+        edit: r.choice("policy.review.edit", &terms::EDIT, true),
+        preview_required: r.choice("policy.review.preview", &terms::PREVIEW, false),
+        on_review: r.choice("policy.review.on_review", &terms::ON_REVIEW, OnReview::Return),
+        hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR),
+        undo_for: r.seconds("policy.review.undo_for", terms::UNDO_FOR),
+        open_page: r.truth("policy.review.open_page"),
+    }
+}
+
 fn policy_default(r: &mut Reader) -> PolicyDefault {
     let choices = [
         ("allow", PolicyDefault::Allow),
@@ -113,6 +140,12 @@ fn changes(r: &mut Reader) -> ChangesConfig {
         expire_after: r.duration("changes.expire_after", S..=YEAR),
         max_pending: r.count("changes.max_pending", 1..=1_000_000),
         max_pending_bytes: r.size("changes.max_pending_bytes", KIB..=16 * GIB),
+        retention: RetentionConfig {
+            arguments: r.duration_or_never("changes.retention.arguments", Duration::ZERO..=100 * YEAR),
+            finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
+            events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
+        },
+        max_proposals_per_minute: r.count("changes.max_proposals_per_minute", 0..=1_000_000),
     }
 }
 

@@ -15,11 +15,14 @@ use std::{
 use super::{
     environment::Environment,
     error::{Origin, Problem, quoted},
-    rules,
+    rules, terms,
     tree::{self, Node, Spot},
     units,
 };
-use crate::policy::Rule;
+use crate::{
+    changes::Terms,
+    policy::{Groups, Rule},
+};
 
 /// A value of one layer.
 #[derive(Clone, Debug)]
@@ -174,17 +177,42 @@ impl Reader {
     }
 
     pub fn duration(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Duration {
+        let parse = |placed: &Placed, _: &Environment| duration_of(&placed.node, &range);
+        self.take(key, parse, |d| units::show_duration(*d)).unwrap_or_default()
+    }
+
+    /// A duration of whole seconds.
+    pub fn seconds(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> u64 {
+        let parse = |placed: &Placed, _: &Environment| terms::seconds(&placed.node, &range);
+        self.take(key, parse, |s| units::show_duration(Duration::from_secs(*s))).unwrap_or_default()
+    }
+
+    /// A duration of whole seconds, or none.
+    pub fn optional_seconds(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Option<u64> {
+        let parse = |placed: &Placed, _: &Environment| match &placed.node {
+            Node::Null => Ok(None),
+            Node::Text(text) if textual(placed) && text == "null" => Ok(None),
+            node => terms::seconds(node, &range).map(Some),
+        };
+        let show = |s: &Option<u64>| s.map_or("null".to_owned(), |s| units::show_duration(Duration::from_secs(s)));
+        self.take(key, parse, show).flatten()
+    }
+
+    /// A duration, or the word `never`.
+    pub fn duration_or_never(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Option<Duration> {
         let parse = |placed: &Placed, _: &Environment| {
+            let show = |d: &Duration| units::show_duration(*d);
+            let remedy = || format!("{} Or `never`.", between(&range, show));
             let duration = match &placed.node {
-                Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
+                Node::Text(text) if text == "never" => return Ok(None),
                 Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
+                Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
                 other => Err(format!("expected a duration, found {}", found(other))),
             };
-            let show = |d: &Duration| units::show_duration(*d);
-            let duration = duration.map_err(|why| (why, between(&range, show)))?;
-            within(duration, &range, show).map(|()| duration)
+            let duration = duration.map_err(|why| (why, remedy()))?;
+            within(duration, &range, show).map(|()| Some(duration)).map_err(|(why, _)| (why, remedy()))
         };
-        self.take(key, parse, |d| units::show_duration(*d)).unwrap_or_default()
+        self.take(key, parse, |d| d.map_or_else(|| "never".to_owned(), units::show_duration)).flatten()
     }
 
     /// One of a few words; `choices` is not empty.
@@ -289,7 +317,8 @@ impl Reader {
     }
 
     /// Rules of the policy, compiled. Each problem is told at its own place.
-    pub fn rules(&mut self, key: &'static str) -> Vec<Rule> {
+    /// `review` is what a rule for review asks for where it does not say.
+    pub fn rules(&mut self, key: &'static str, review: &Arc<Terms>, groups: &Groups) -> Vec<Rule> {
         let mut found = Vec::new();
         let parse = |placed: &Placed, _: &Environment| {
             let list = structured(placed)?;
@@ -299,12 +328,12 @@ impl Reader {
                 }
                 other => other.clone(),
             };
-            Ok(rules::read(&list, &at, &placed.origin).unwrap_or_else(|problems| {
+            Ok(rules::read(&list, &at, &placed.origin, review, groups).unwrap_or_else(|problems| {
                 found = problems;
                 Vec::new()
             }))
         };
-        let rules = self.take(key, parse, |rules| rules::show(rules)).unwrap_or_default();
+        let rules = self.take(key, parse, |rules| rules::show(rules, review)).unwrap_or_default();
         self.problems.append(&mut found);
         rules
     }
@@ -365,6 +394,18 @@ fn optional_text(placed: &Placed) -> Result<Option<String>, Wrong> {
         Node::Text(text) if textual(placed) && text == "null" => Ok(None),
         other => text_of(other).map(Some),
     }
+}
+
+/// A duration within `range`.
+pub(super) fn duration_of(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+    let duration = match node {
+        Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
+        Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
+        other => Err(format!("expected a duration, found {}", found(other))),
+    };
+    let show = |d: &Duration| units::show_duration(*d);
+    let duration = duration.map_err(|why| (why, between(range, show)))?;
+    within(duration, range, show).map(|()| duration)
 }
 
 pub(super) fn found(node: &Node) -> String {

@@ -4,24 +4,34 @@ use std::sync::Arc;
 
 use super::{
     error::{Origin, Problem, quoted},
+    terms,
     tree::{Entry, Node, Spot},
 };
 use crate::{
     auth::Role,
-    policy::{AnnotationsMatch, Condition, Globs, Rule, Verdict},
+    changes::Terms,
+    policy::{AnnotationsMatch, Condition, Globs, Groups, Rule, Verdict},
 };
 
 /// Rules in one configuration.
 const MAX_RULES: usize = 1000;
 
-const KEYS: &str = "name, tools, servers, roles, principals, annotations, when, then, reason";
+const KEYS: &str = "name, tools, servers, roles, principals, annotations, when, then, reason; for a review also \
+                    reviewers, quorum, expire_after, on_expiry, require_comment, edit, on_review, hold_for, undo_for, \
+                    preview, open_page";
 const HINTS: &str = "readOnlyHint, destructiveHint, idempotentHint, openWorldHint";
 
 /// Reads the list. `at` makes an origin of a line and a column.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub(super) fn read(list: &Node, at: &dyn Fn(&Spot) -> Origin, whole: &Origin) -> Result<Vec<Rule>, Vec<Problem>> {
+pub(super) fn read(
+    list: &Node,
+    at: &dyn Fn(&Spot) -> Origin,
+    whole: &Origin,
+    review: &Arc<Terms>,
+    groups: &Groups,
+) -> Result<Vec<Rule>, Vec<Problem>> {
     let items = match list {
         Node::Null => return Ok(Vec::new()),
         Node::List(items) => items,
@@ -37,7 +47,7 @@ pub(super) fn read(list: &Node, at: &dyn Fn(&Spot) -> Origin, whole: &Origin) ->
     let mut rules: Vec<Rule> = Vec::new();
     let mut problems = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        let mut one = One { at, problems: Vec::new() };
+        let mut one = One { at, review, groups, problems: Vec::new() };
         if let Some(rule) = one.rule(item, index + 1) {
             if let Some(other) = rules.iter().position(|other| other.label == rule.label) {
                 let message = format!("the rules {} and {} have the same name", other + 1, index + 1);
@@ -54,13 +64,15 @@ fn problem(origin: Origin, message: impl Into<String>, remedy: impl Into<String>
     Problem { origin, key: Some("policy.rules".to_owned()), message: message.into(), remedy: remedy.into() }
 }
 
-struct One<'a> {
+pub(super) struct One<'a> {
     at: &'a dyn Fn(&Spot) -> Origin,
+    review: &'a Arc<Terms>,
+    groups: &'a Groups,
     problems: Vec<Problem>,
 }
 
 impl One<'_> {
-    fn wrong(&mut self, spot: &Spot, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn wrong(&mut self, spot: &Spot, message: impl Into<String>, remedy: impl Into<String>) {
         self.problems.push(problem((self.at)(spot), message, remedy));
     }
 
@@ -80,10 +92,13 @@ impl One<'_> {
             when: None,
             then: Verdict::Deny,
             reason: None,
+            terms: Arc::clone(self.review),
         };
+        let mut asked: Vec<&Entry> = Vec::new();
         let mut decided = false;
-        for Entry { key, line, column, value } in entries {
+        for entry @ Entry { key, line, column, value } in entries {
             match key.as_str() {
+                key if terms::KEYS.contains(&key) => asked.push(entry),
                 "name" => rule.label = self.text(value, 64).map_or(rule.label, Arc::from),
                 "reason" => rule.reason = self.text(value, 300).map(Arc::from),
                 "tools" => rule.tools = self.globs(value),
@@ -105,7 +120,31 @@ impl One<'_> {
         if !decided {
             self.wrong(item, format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
         }
+        if let Some(first) = asked.first()
+            && decided
+            && rule.then != Verdict::Review
+        {
+            let message = format!("{} is asked of a review, and rule {number} says {}", first.key, rule.then.as_str());
+            self.wrong(&terms::spot(first), message, "Write then: review, or leave it out.");
+        } else if !asked.is_empty() {
+            rule.terms = Arc::new(self.terms(&asked));
+        }
         Some(rule)
+    }
+
+    /// What the rule asks of a review, over what every review is asked.
+    fn terms(&mut self, asked: &[&Entry]) -> Terms {
+        let mut all = Terms::clone(self.review);
+        for entry in asked {
+            terms::read(self, entry, &mut all);
+        }
+        let place = asked.iter().find(|entry| matches!(entry.key.as_str(), "reviewers" | "quorum"));
+        if let Some(entry) = place
+            && let Err((message, remedy)) = terms::check(&all, self.groups)
+        {
+            self.wrong(&entry.value, message, remedy);
+        }
+        all
     }
 
     fn text(&mut self, spot: &Spot, most: usize) -> Option<String> {
@@ -133,7 +172,7 @@ impl One<'_> {
     }
 
     /// One text, or a list of some.
-    fn texts(&mut self, spot: &Spot) -> Vec<(String, Spot)> {
+    pub(super) fn texts(&mut self, spot: &Spot) -> Vec<(String, Spot)> {
         let items = match &spot.node {
             Node::Text(_) => std::slice::from_ref(spot),
             // An empty list would match everything, which nobody means who writes one.
@@ -251,7 +290,7 @@ impl One<'_> {
 }
 
 /// As it would be written, for `config show`.
-pub(super) fn show(rules: &[Rule]) -> String {
+pub(super) fn show(rules: &[Rule], review: &Terms) -> String {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let list = |globs: &Globs| serde_json::Value::from(globs.patterns()).to_string();
     let each = rules.iter().enumerate().map(|(index, rule)| {
@@ -285,6 +324,7 @@ pub(super) fn show(rules: &[Rule]) -> String {
             parts.push(format!("when: {}", text(when.source())));
         }
         parts.push(format!("then: {}", rule.then.as_str()));
+        parts.extend(terms::show(&rule.terms, review));
         if let Some(reason) = &rule.reason {
             parts.push(format!("reason: {}", text(reason)));
         }

@@ -131,12 +131,22 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "routes.patterns" => "{'jira_(.*)': '$1'}",
             "routes.categories" => "{'file.*': fs/do_*}",
             "policy.default" => "deny",
+            "policy.groups" => "{dba: [alice]}",
+            "policy.mode" => "simulate",
+            "policy.review.reviewers" => "admin",
+            "policy.review.on_expiry" => "reject",
+            "policy.review.edit" => "forbidden",
+            "policy.review.preview" => "required",
+            "policy.review.on_review" => "hold",
+            "policy.review.require_comment" | "policy.review.open_page" => "true",
+            _ if key.starts_with("policy.review.") && !key.ends_with("quorum") => "2m",
             "policy.rules" => "[{ tools: 'db__*', when: 'arguments.n > 1', then: deny }]",
             "log.filter" => "warn,countersign=trace",
             "log.format" => "json",
             "limits.max_depth" | "limits.max_batch" => "64",
             "limits.outbox_bytes" => "9MiB",
             _ if key.ends_with("_bytes") || key.ends_with("max_body") || key.ends_with("_size") => "2MiB",
+            _ if key.starts_with("changes.retention") => "7 days",
             _ if key.starts_with("changes.expire") || key.ends_with("linger") || key.ends_with("idle") => "2 days",
             _ if ["timeout", "alive", "interval", "drain", "wait"].iter().any(|e| key.ends_with(e)) => "7s",
             _ => "7",
@@ -261,6 +271,24 @@ fn wrong_values_name_place_key_and_remedy() {
         ("policy: { rules: [{ then: deny, tools: [] }] }", &["an empty list"]),
         ("policy: { rules: [{ then: deny, annotations: { readonly: true } }] }", &["no annotation `readonly`"]),
         ("policy: { rules: [{ name: a, then: deny }, { name: a, then: allow }] }", &["the same name"]),
+        (
+            "policy:\n  rules:\n    - then: deny\n      quorum: 2\n",
+            &["c.yaml:4:7", "quorum is asked of a review, and rule 1 says deny"],
+        ),
+        ("policy: { rules: [{ then: review, quorum: 0 }] }", &["0 is out of range", "1 to 100"]),
+        ("policy: { rules: [{ then: review, edit: no }] }", &["`no` is not one of allowed, forbidden"]),
+        ("policy: { rules: [{ then: review, undo_for: 1500ms }] }", &["no whole number of seconds"]),
+        ("policy: { rules: [{ then: review, reviewers: [dba] }] }", &["there is no group `dba`"]),
+        ("policy: { rules: [{ then: review, reviewers: agent }] }", &["`agent` may not decide"]),
+        (
+            "policy: { groups: { dba: [a, b] }, rules: [{ then: review, reviewers: dba, quorum: 3 }] }",
+            &["a quorum of 3, and there are only 2 reviewers"],
+        ),
+        (
+            "policy: { groups: { dba: [a] }, review: { reviewers: [dba], quorum: 2 } }",
+            &["policy.review.reviewers: a quorum"],
+        ),
+        ("policy: { groups: { admin: [a] } }", &["policy.groups: `admin` is a role"]),
         ("log: { filter: 'a=loud' }", &["not a log filter"]),
         (
             "transports: { websocket: { max_message_size: 1MiB }, stdio: { max_message_size: 1MiB } }\nlimits: { outbox_bytes: 1MiB }",
@@ -326,7 +354,10 @@ fn what_is_shown_loads_to_the_same() {
         "listen: 127.0.0.1:1\ndata: '/tmp/a b'\nallowed_hosts: [a.example, 'b.example:1']\nlog: {format: json}\n\
          modules: { tracker: { workflow: { Todo: [InProgress, Done], Done: [] } } }\npublic_url: https://x.example\n\
          policy: { rules: [{ name: 'a: b', tools: [x, 'y,z'], servers: s, roles: agent, principals: ['*'], then: deny,\n\
-         annotations: { readOnlyHint: false }, when: 'arguments.a == \"b\"', reason: 'no' }, { then: review }] }\n",
+         annotations: { readOnlyHint: false }, when: 'arguments.a == \"b\"', reason: 'no' }, { then: review }, { then: review, tools: y, reviewers: [dba, admin],\n\
+         quorum: 3, expire_after: null, on_expiry: reject, require_comment: true, edit: forbidden, preview: required,\n\
+         on_review: hold, hold_for: 90s, undo_for: 10s, open_page: true }],\n\
+         groups: { dba: [alice, 'b c'] }, review: { expire_after: 2h, quorum: 2, reviewers: [admin] } }\n",
     );
     let loaded = case.load().unwrap();
     let text = show::yaml(&loaded.settings);

@@ -16,10 +16,12 @@
 
 pub mod condition;
 mod globs;
+pub mod people;
 pub mod pins;
 mod rule;
 mod ruling;
 pub mod standing;
+pub mod terms;
 #[cfg(test)]
 mod tests;
 pub mod values;
@@ -30,6 +32,7 @@ use serde::Serialize;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
 pub use globs::Globs;
+pub use people::{Everybody, Groups, People, Reviewers};
 pub use pins::{PinSource, Pins};
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::{CallFacts, Ruling};
@@ -85,19 +88,26 @@ impl Decision {
     fn of_rule(rule: &Rule) -> Self {
         let reason =
             rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
-        Self { verdict: rule.then, rule: Some(rule.label.clone()), reason, mark: None, terms: Arc::default() }
+        Self { verdict: rule.then, rule: Some(rule.label.clone()), reason, mark: None, terms: Arc::clone(&rule.terms) }
     }
 
     /// The rule may or may not match: it counts where it is stricter than what comes after it.
     fn of_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
-        Self { verdict, rule: Some(rule.label.clone()), reason: reason.into(), mark: None, terms: Arc::default() }
+        let terms = Arc::clone(&rule.terms);
+        Self { verdict, rule: Some(rule.label.clone()), reason: reason.into(), mark: None, terms }
     }
 
-    /// The stricter; of two that are equally strict, `self`.
+    /// The stricter; of two that are equally strict, `self`, with the stricter terms of both.
     fn or_stricter(self, other: Self) -> Self {
-        if other.verdict > self.verdict { other } else { self }
+        if other.verdict > self.verdict {
+            return other;
+        }
+        if other.verdict == Verdict::Review && self.verdict == Verdict::Review && self.terms != other.terms {
+            return Self { terms: terms::stricter(&self.terms, &other.terms).into(), ..self };
+        }
+        self
     }
 
     fn marked(self, mark: Option<Mark>) -> Self {
@@ -147,6 +157,8 @@ impl ToolFacts {
 pub struct Policy {
     default: PolicyDefault,
     rules: Arc<[Arc<Rule>]>,
+    /// What a review asks for where no rule says otherwise.
+    review: Arc<Terms>,
     pins: Arc<dyn PinSource>,
 }
 
@@ -154,7 +166,7 @@ impl Policy {
     #[must_use]
     pub fn new(config: &PolicyConfig) -> Self {
         let rules = config.rules.iter().cloned().map(Arc::new).collect();
-        Self { default: config.default, rules, pins: Arc::new(NoPins) }
+        Self { default: config.default, rules, review: Arc::clone(&config.review), pins: Arc::new(NoPins) }
     }
 
     /// With pins of the definitions of upstream tools.
@@ -220,6 +232,6 @@ impl Policy {
             }
             PolicyDefault::ReviewWrites => (Verdict::Review, "it may write"),
         };
-        Decision { verdict, rule: None, reason: reason.into(), mark: None, terms: Arc::default() }
+        Decision { verdict, rule: None, reason: reason.into(), mark: None, terms: Arc::clone(&self.review) }
     }
 }

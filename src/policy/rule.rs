@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Condition, Globs, Verdict};
-use crate::{auth::Role, providers::ToolAnnotations};
+use crate::{auth::Role, changes::Terms, providers::ToolAnnotations};
 
 /// One entry of `policy.rules`. What it leaves out restricts nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Rule {
     pub then: Verdict,
     /// Told to whoever is denied or reviews.
     pub reason: Option<Arc<str>>,
+    /// What it asks of a review; `policy.review`, where it says nothing of that.
+    pub terms: Arc<Terms>,
 }
 
 /// What a tool must say of itself; `None` is anything.

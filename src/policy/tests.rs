@@ -17,6 +17,7 @@ fn rule(label: &str, then: Verdict) -> Rule {
         when: None,
         then,
         reason: None,
+        terms: Arc::default(),
     }
 }
 
@@ -29,7 +30,7 @@ fn when(source: &str) -> Option<Condition> {
 }
 
 fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {
-    Policy::new(&PolicyConfig { default, rules })
+    Policy::new(&PolicyConfig { rules, ..default.into() })
 }
 
 fn tool(read_only: bool) -> ToolFacts {

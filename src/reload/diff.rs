@@ -7,8 +7,8 @@ use super::{
     servers,
 };
 use crate::{
-    config::{Config, PolicyConfig, PolicyDefault, UpstreamConfig, reader::Setting},
-    policy::{Rule, Verdict},
+    config::{Config, PolicyConfig, PolicyDefault, PolicyMode, UpstreamConfig, reader::Setting},
+    policy::{Rule, Verdict, terms},
 };
 
 /// One way in which a new configuration lets through what the old one does not.
@@ -64,7 +64,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     at_once.upstreams = new
         .upstreams
         .iter()
-        .map(|server| {
+        .filter_map(|server| {
             let before = find(&old.upstreams, &server.name);
             servers::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
         })
@@ -103,19 +103,79 @@ fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     } else if new.default != old.default {
         diff.policy_tightened.push(format!("policy.default is {to} instead of {from}"));
     }
+    hold_mode(old, new, at_once, diff);
+    hold_review(old, new, at_once, diff);
+    hold_groups(old, new, at_once, diff);
     let (before, now) = (views(old), views(new));
-    let merged = rules::merge(&before, &now, old.default);
+    let otherwise = rules::Otherwise { default: old.default, terms: old.review.clone() };
+    let merged = rules::merge(&before, &now, &otherwise);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
     pick(&merged.at_once, old, new, at_once);
     before.iter().any(|rule| rule.then != Verdict::Allow)
 }
 
+fn hold_mode(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+    let word = |mode| if mode == PolicyMode::Enforce { "enforce" } else { "simulate" };
+    if old.mode == PolicyMode::Enforce && new.mode == PolicyMode::Simulate {
+        at_once.mode = old.mode;
+        let loosening = Loosening { key: "policy.mode".into(), from: word(old.mode).into(), to: word(new.mode).into() };
+        diff.policy_loosened.push(loosening);
+    } else if old.mode != new.mode {
+        diff.policy_tightened.push(format!("policy.mode is {} instead of {}", word(new.mode), word(old.mode)));
+    }
+}
+
+/// What every review asks for. One that loosens in one way stays as it is in all.
+fn hold_review(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+    let looser = terms::loosened(&old.review, &new.review);
+    if looser.is_empty() {
+        if !terms::loosened(&new.review, &old.review).is_empty() {
+            diff.policy_tightened.push("policy.review asks more".to_owned());
+        }
+        return;
+    }
+    at_once.review = old.review.clone();
+    let told = looser.into_iter().map(|(from, to)| Loosening { key: "policy.review".to_owned(), from, to });
+    diff.policy_loosened.extend(told);
+}
+
+/// Who comes into a group that reviews are asked of may decide on more than before; who leaves it does so at once.
+fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+    let asked = |name: &str| {
+        let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
+        terms.any(|terms| terms.reviewers.iter().any(|asked| asked == name))
+    };
+    for (name, now) in &new.groups {
+        let none = Vec::new();
+        let before = match old.groups.get(name) {
+            Some(before) => before,
+            // What names it is new as well, and is judged by itself.
+            None if !asked(name) => continue,
+            None => &none,
+        };
+        let (stay, come): (Vec<&String>, Vec<&String>) = now.iter().partition(|who| before.contains(who));
+        if !come.is_empty() {
+            let list = |names: &[String]| if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+            let loosening = Loosening { key: format!("policy.groups.{name}"), from: list(before), to: list(now) };
+            diff.policy_loosened.push(loosening);
+            at_once.groups.insert(name.clone(), stay.into_iter().cloned().collect());
+        } else if now.len() < before.len() {
+            diff.policy_tightened.push(format!("policy.groups: {name} has fewer people"));
+        }
+    }
+    for name in old.groups.keys().filter(|name| !new.groups.contains_key(*name)) {
+        diff.policy_tightened.push(format!("policy.groups: {name} is gone"));
+    }
+}
+
 fn views(policy: &PolicyConfig) -> Vec<RuleView> {
     let view = |rule: &Rule| {
         // Everything but what it says and what people are told: a field that is added later counts by itself.
-        let asks = Rule { label: "".into(), then: Verdict::Deny, reason: None, ..rule.clone() };
-        RuleView { label: rule.label.to_string(), asks: format!("{asks:?}"), then: rule.then }
+        let asks =
+            Rule { label: "".into(), then: Verdict::Deny, reason: None, terms: Default::default(), ..rule.clone() };
+        let (label, terms) = (rule.label.to_string(), rule.terms.clone());
+        RuleView { label, asks: format!("{asks:?}"), then: rule.then, terms }
     };
     policy.rules.iter().map(view).collect()
 }
@@ -202,6 +262,39 @@ mod tests {
         assert_eq!(diff.policy_tightened.len(), 3, "{:?}", diff.policy_tightened);
         let (diff, at_once) = compare(&old, &rules(""));
         assert_eq!((diff.policy_loosened.len(), at_once.policy.rules.len()), (1, 1));
+    }
+
+    #[test]
+    fn who_decides_and_how_waits_where_it_loosens() {
+        let of = |yaml: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("c.yaml");
+            std::fs::write(&file, yaml).unwrap();
+            let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
+            load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+        };
+        let old = of("policy: { groups: { dba: [a, b] }, review: { quorum: 2 },\n\
+                      rules: [{ tools: x, then: review, reviewers: dba }] }");
+        let keys = |diff: &Diff| diff.policy_loosened.iter().map(|l| l.key.clone()).collect::<Vec<_>>();
+        let new = of("policy: { mode: simulate, groups: { dba: [b, c], ops: [d] }, review: { quorum: 1 },\n\
+                      rules: [{ tools: x, then: review, reviewers: [dba, ops] }] }");
+        let (diff, at_once) = compare(&old, &new);
+        assert_eq!(
+            keys(&diff),
+            ["policy.mode", "policy.review", "policy.groups.dba", "policy.rules", "policy.rules"],
+            "{diff:?}"
+        );
+        assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
+        assert_eq!(at_once.policy.rules, old.policy.rules);
+        assert_eq!(at_once.policy.groups["dba"], ["b"], "whoever left has left");
+        // What waits waits for as long as the file says so.
+        let (again, same) = compare(&at_once, &new);
+        assert_eq!(keys(&again), keys(&diff));
+        assert_eq!(same, at_once);
+        // Back is stricter, and needs nobody.
+        let (back, at_once) = compare(&new, &old);
+        assert_eq!(keys(&back), ["policy.groups.dba"], "a comes back");
+        assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
     }
 
     #[test]

@@ -1,8 +1,14 @@
 //! Two lists of rules, of which the first that matches decides: which steps from the one to the other can only make
 //! calls stricter, and the list that takes those steps alone.
 
+use std::sync::Arc;
+
 use super::diff::Loosening;
-use crate::{config::PolicyDefault, policy::Verdict};
+use crate::{
+    changes::Terms,
+    config::PolicyDefault,
+    policy::{Verdict, terms},
+};
 
 /// A rule, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +18,15 @@ pub struct RuleView {
     /// All that decides whether it matches; equal for two rules that match the same calls.
     pub asks: String,
     pub then: Verdict,
+    /// What it asks of a review, where it says so.
+    pub terms: Arc<Terms>,
+}
+
+/// What decides where no rule does.
+#[derive(Clone, Debug)]
+pub struct Otherwise {
+    pub default: PolicyDefault,
+    pub terms: Arc<Terms>,
 }
 
 /// Where a rule of the list that may be in force at once comes from.
@@ -38,9 +53,10 @@ const MAX_PAIRS: usize = 4_000_000;
 /// Compares the lists. `otherwise` decides what no rule of the old list does.
 ///
 /// What is taken for stricter: a rule that says something stricter in the same place; one more rule that denies; one
-/// more that reviews, where nothing after it denies; one more that allows, where all after it do; one less that allows.
+/// more that reviews, where nothing after it denies or asks more of a review; one more that allows, where all after it
+/// do; one less that allows. A review whose terms loosen in one way stays as it is in all.
 #[must_use]
-pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: PolicyDefault) -> Merged {
+pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: &Otherwise) -> Merged {
     let mut merged = Merged::default();
     let (mut o, mut n) = (0, 0);
     let end = (old.len(), new.len());
@@ -69,12 +85,15 @@ pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: PolicyDefault) -> Me
     merged
 }
 
-fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView], otherwise: PolicyDefault) {
-    let denies = otherwise == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
-    let allows = otherwise == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
+fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView], otherwise: &Otherwise) {
+    let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
+    let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
+    // Even where all is allowed, what is new or cannot be evaluated is reviewed by the terms of the whole.
+    let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
+    let lets_more_pass = |before: &Arc<Terms>| !terms::loosened(before, &rule.terms).is_empty();
     let stricter = match rule.then {
         Verdict::Deny => true,
-        Verdict::Review => !denies,
+        Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
         Verdict::Allow => allows,
     };
     if stricter {
@@ -102,8 +121,26 @@ fn kept(merged: &mut Merged, (old, before): (usize, &RuleView), (new, now): (usi
         merged.loosen(Some(before), Some(now));
         return;
     }
+    let looser = match (before.then, now.then) {
+        (Verdict::Review, Verdict::Review) => terms::loosened(&before.terms, &now.terms),
+        _ => Vec::new(),
+    };
+    if !looser.is_empty() {
+        merged.at_once.push(Pick::Old(old));
+        let told = looser.into_iter().map(|(from, to)| Loosening {
+            key: KEY.to_owned(),
+            from: format!("{}: {from}", before.label),
+            to: format!("{}: {to}", now.label),
+        });
+        merged.loosened.extend(told);
+        return;
+    }
     merged.at_once.push(Pick::New(new));
-    if now.then != before.then {
+    if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
+        if !terms::loosened(&now.terms, &before.terms).is_empty() {
+            merged.tightened.push(format!("{KEY}: {} asks more of a review", now.label));
+        }
+    } else if now.then != before.then {
         let (from, to) = (before.then.as_str(), now.then.as_str());
         merged.tightened.push(format!("{KEY}: {} is {to} instead of {from}", now.label));
     }
@@ -184,9 +221,51 @@ mod tests {
                 "?" => Verdict::Review,
                 _ => Verdict::Deny,
             };
-            RuleView { label: asks.to_owned(), asks: asks.to_owned(), then }
+            RuleView { label: asks.to_owned(), asks: asks.to_owned(), then, terms: Arc::default() }
         };
         text.split_whitespace().map(rule).collect()
+    }
+
+    fn otherwise(default: PolicyDefault) -> Otherwise {
+        Otherwise { default, terms: Arc::default() }
+    }
+
+    #[test]
+    fn what_is_asked_of_a_review_loosens_and_tightens_too() {
+        let with = |text: &str, quorums: &[u32]| -> Vec<RuleView> {
+            let asks = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
+            list(text).into_iter().zip(quorums).map(|(rule, quorum)| RuleView { terms: asks(quorum), ..rule }).collect()
+        };
+        let default = |quorum| Otherwise {
+            terms: Arc::new(Terms { quorum, ..Terms::default() }),
+            ..otherwise(PolicyDefault::ReviewWrites)
+        };
+        // (old, new, the default's quorum, loosened, tightened, in force at once)
+        for (old, new, quorum, loosened, tightened, at_once) in [
+            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, Pick::New(0)),
+            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, Pick::New(0)),
+            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, Pick::Old(0)),
+            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, Pick::Old(0)),
+            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, Pick::New(0)),
+            // One more review that comes before a stricter one takes calls from it.
+            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, Pick::Old(0)),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, Pick::New(0)),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, Pick::Old(0)),
+        ] {
+            let merged = merge(&old, &new, &default(quorum));
+            let first = match merged.at_once[0] {
+                // Rules that are the same are taken from the new list.
+                Pick::New(index) if index > 0 || merged.at_once.len() < new.len() => Pick::Old(0),
+                pick => pick,
+            };
+            assert_eq!(
+                (merged.loosened.len(), merged.tightened.len(), first),
+                (loosened, tightened, at_once),
+                "{merged:?}"
+            );
+        }
+        let told = merge(&with("a?", &[2]), &with("a?", &[1]), &default(1)).loosened;
+        assert_eq!((told[0].from.as_str(), told[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
     }
 
     fn show(merged: &Merged, old: &[RuleView], new: &[RuleView]) -> String {
@@ -235,10 +314,10 @@ mod tests {
         ];
         for (old, new, default, loosened, at_once) in cases {
             let (o, n) = (list(old), list(new));
-            let merged = merge(&o, &n, default);
+            let merged = merge(&o, &n, &otherwise(default));
             assert_eq!((merged.loosened.len(), show(&merged, &o, &n).as_str()), (loosened, at_once), "{old} → {new}");
         }
-        let merged = merge(&list("a-"), &list("a+"), ReviewWrites);
+        let merged = merge(&list("a-"), &list("a+"), &otherwise(ReviewWrites));
         let told = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
         assert_eq!(merged.loosened, [told]);
     }
@@ -259,7 +338,7 @@ mod tests {
                 (PolicyDefault::ReviewAll, Verdict::Review),
                 (PolicyDefault::Deny, Verdict::Deny),
             ][default];
-            let merged = merge(&old, &new, default);
+            let merged = merge(&old, &new, &Otherwise { default, terms: Arc::default() });
             let at_once: Vec<&RuleView> = merged.at_once.iter().map(|pick| match pick {
                 Pick::Old(index) => &old[*index],
                 Pick::New(index) => &new[*index],

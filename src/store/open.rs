@@ -21,8 +21,13 @@ pub const DATABASE_FILE: &str = "countersign.db";
 const APPLICATION_ID: i64 = 0x4353_474e;
 
 /// In order; the schema version is how many have run (`PRAGMA user_version`).
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_initial.sql"), include_str!("migrations/0002_tool_pins.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_initial.sql"),
+    include_str!("migrations/0002_tool_pins.sql"),
+    include_str!("migrations/0003_pinned_targets.sql"),
+    include_str!("migrations/0004_people.sql"),
+    include_str!("migrations/0005_retention.sql"),
+];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -42,6 +42,7 @@ export const EVENTS = {
   undone: { label: 'took the approval back', icon: 'undo', tone: 'amber' },
   definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
+  definitions_bound: { label: 'noted what accepted tools are served by', icon: 'eye', tone: 'grey' },
   definitions_revoked: { label: 'took acceptances of tools back', icon: 'undo', tone: 'amber' },
 };
 

@@ -1,0 +1,105 @@
+//! Who may decide on what: the reviewers that a rule asks for, as roles and as groups of people.
+
+use std::collections::BTreeMap;
+
+use arc_swap::ArcSwap;
+
+use crate::{
+    auth::{Principal, Role},
+    changes::Terms,
+};
+
+/// The groups of the configuration: names of principals or of their owners, by the group's name.
+pub type Groups = BTreeMap<String, Vec<String>>;
+
+/// Answers for every decision whether it is this person's to make.
+pub trait Reviewers: Send + Sync + 'static {
+    /// Whether the principal is among those whom the terms ask for. Says nothing of who proposed the change.
+    fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool;
+}
+
+/// Whoever may decide at all may decide on everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Everybody;
+
+impl Reviewers for Everybody {
+    fn may_decide(&self, _: &Terms, principal: &Principal) -> bool {
+        principal.role.may_decide()
+    }
+}
+
+/// Reviewers by role and group, with the groups of the configuration in force.
+///
+/// `reviewers: [reviewer]` admits admins too, who may do what reviewers may; a group admits its members only, so that
+/// what is the database people's to decide is not everybody's with an admin key. Whoever is a member of a group must
+/// have a key that may decide at all. A group that was taken out of the configuration has no members: what asks for
+/// its word can be withdrawn or expires.
+#[derive(Debug, Default)]
+pub struct People {
+    groups: ArcSwap<Groups>,
+}
+
+impl People {
+    #[must_use]
+    pub fn new(groups: &Groups) -> Self {
+        Self { groups: ArcSwap::from_pointee(groups.clone()) }
+    }
+
+    /// From the next decision on.
+    pub fn set(&self, groups: &Groups) {
+        self.groups.store(groups.clone().into());
+    }
+}
+
+impl Reviewers for People {
+    fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool {
+        if !principal.role.may_decide() {
+            return false;
+        }
+        let groups = self.groups.load();
+        let member = |group: &Vec<String>| group.iter().any(|who| *who == principal.name || who == principal.owner());
+        terms.reviewers.is_empty()
+            || terms.reviewers.iter().any(|asked| match Role::parse(asked) {
+                Some(Role::Admin) => principal.role == Role::Admin,
+                Some(role) => role.may_decide(),
+                None => groups.get(asked).is_some_and(member),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(name: &str, role: Role, owner: Option<&str>) -> Principal {
+        Principal { name: name.into(), role, key_id: None, owner: owner.map(str::to_owned) }
+    }
+
+    #[test]
+    fn reviewers_are_roles_and_groups() {
+        let groups =
+            |members: &[&str]| Groups::from([("dba".to_owned(), members.iter().map(|m| (*m).into()).collect())]);
+        let people = People::new(&groups(&["alice", "bob"]));
+        let asks = |reviewers: &[&str]| Terms {
+            reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(),
+            ..Terms::default()
+        };
+        let may = |reviewers: &[&str], who: &Principal| people.may_decide(&asks(reviewers), who);
+        let carol = who("carol", Role::Reviewer, None);
+        let root = who("root", Role::Admin, None);
+        let laptop = who("laptop", Role::Reviewer, Some("bob"));
+        assert!(may(&[], &carol) && may(&[], &root) && may(&[], &laptop));
+        assert!(may(&["reviewer"], &carol) && may(&["reviewer"], &root));
+        assert!(!may(&["admin"], &carol) && may(&["admin"], &root));
+        assert!(!may(&["dba"], &carol) && !may(&["dba"], &root) && may(&["dba"], &laptop));
+        assert!(may(&["dba", "admin"], &root) && !may(&["dba", "admin"], &carol));
+        // Being named in a group makes nobody a reviewer.
+        for role in [Role::Agent, Role::Viewer] {
+            assert!(!may(&["dba"], &who("alice", role, None)) && !may(&[], &who("alice", role, None)));
+        }
+        assert!(may(&["dba"], &who("alice", Role::Reviewer, None)));
+        people.set(&groups(&["carol"]));
+        assert!(people.may_decide(&asks(&["dba"]), &carol) && !people.may_decide(&asks(&["dba"]), &laptop));
+        assert!(!people.may_decide(&asks(&["gone"]), &root), "a group that is gone has no members");
+    }
+}
