@@ -66,7 +66,9 @@ export function serve(core, credentials, { host, port }) {
     if (path === '/api/decisions' || path === '/api/rules' || path.startsWith('/api/rules/')) return bulkAndRules(req, res, path, me);
     // Only of the mock: what rules the configuration would set for reviews.
     if (path === '/api/mock/review') {
-      Object.assign(core.review, JSON.parse(await body(req)));
+      const { terms, groups } = JSON.parse(await body(req));
+      Object.assign(core.review, terms);
+      core.groups = groups ?? {};
       return json(res, core.review);
     }
     // Only of the mock: a change as an upstream would make it.

@@ -22,7 +22,7 @@ export class Reviews {
     const { core } = this;
     const { terms } = change;
     this.#still(change, { version, digest }, ['pending', 'stale']);
-    if (terms.reviewers.length && !terms.reviewers.includes(who.role) && !terms.reviewers.includes(who.name)) throw new Problem(403, 'FORBIDDEN', `Only ${terms.reviewers.join(', ')} may decide on it.`);
+    if (terms.reviewers.length && !terms.reviewers.some((name) => name === who.role || name === who.name || core.groups?.[name]?.includes(who.name))) throw new Problem(403, 'FORBIDDEN', `Only ${terms.reviewers.join(', ')} may decide on it.`);
     if (terms.requireComment && !comment) throw new Problem(422, 'COMMENT_REQUIRED', 'The rule asks for a comment with each decision.');
     const vote = (verdict) => change.decisions.push({ reviewer: who.name, owner: who.owner ?? who.name, verdict, comment, at: new Date().toISOString(), version });
     if (decision === 'reject') {

@@ -15,8 +15,6 @@ export class Triage {
     this.#seen.delete(id);
     this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated, requireComment: change.terms?.requireComment === true, operation: change.operation, summary: change.summary, state: change.state });
     if (this.#seen.size > MOST_SEEN) this.#seen.delete(this.#seen.keys().next().value);
-    const picked = this.#picked.get(id);
-    if (picked && picked.version !== version) this.#picked.delete(id);
   }
 
   hasSeen(row) {

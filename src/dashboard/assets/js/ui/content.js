@@ -93,7 +93,7 @@ export function changes(change) {
 // The new diff and the one that no longer holds are read together as long as there is something to decide.
 function previous(change) {
   if (!change.previousDiff) return null;
-  const body = [h('p', { class: 'quiet' }, 'This is what was shown until what it would alter changed. It no longer holds; the diff above it was computed anew.'), diffView(change.previousDiff, change.operation)];
+  const body = [h('p', { class: 'quiet' }, 'This is what was shown until what it would alter changed. It no longer holds; the other diff was computed anew.'), diffView(change.previousDiff, change.operation)];
   if (decidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
   return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }

@@ -17,6 +17,8 @@ import { openRule } from './rule.js';
 import { emptyState, errorState, skeleton } from './states.js';
 import { actor, timeline } from './timeline.js';
 
+const MOST_UNFOLDED = 60;
+
 export class Detail {
   element;
   #api;
@@ -24,6 +26,7 @@ export class Detail {
   #decided;
   #approved;
   #saw;
+  #settled;
   #next;
   #bar;
   #id = null;
@@ -39,13 +42,14 @@ export class Detail {
 
   /**
    * `decided(change)` is told of each answer, `approved(change)` of each approval made here, `saw(change)` of what is on
-   * the screen; `next()` opens the next change; `back()` returns to the list.
+   * the screen, `settled(id)` before anything is decided here; `next()` opens the next change; `back()` returns to the list.
    */
-  constructor({ api, me, decided, next, back, approved = () => {}, saw = () => {} }) {
+  constructor({ api, me, decided, next, back, approved = () => {}, saw = () => {}, settled = () => {} }) {
     this.#api = api;
     this.#me = me;
     this.#approved = approved;
     this.#saw = saw;
+    this.#settled = settled;
     this.#decided = decided;
     this.#next = next;
     this.#bar = new DecisionBar({ me, submit: (kind, comment) => this.#send(kind, comment) });
@@ -191,7 +195,20 @@ export class Detail {
     return h('span', { class: 'detail-actions' },
       may && decidable(change.state) && change.terms.edit && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
       may && button('rule', 'rule', 'From now on…', null, () => this.#rule()),
-      button('print', 'print', 'Print', null, () => print()));
+      button('print', 'print', 'Print', null, () => {
+        this.#unfold();
+        print();
+      }));
+  }
+
+  // Paper has nothing to press: what is folded or cut is opened, within bounds.
+  #unfold() {
+    for (const details of this.#parts.body.querySelectorAll('details')) details.open = true;
+    for (let n = 0; n < MOST_UNFOLDED; n += 1) {
+      const more = this.#parts.body.querySelector('button.more');
+      if (!more) return;
+      more.click();
+    }
   }
 
   /** The key `e`. */
@@ -305,6 +322,7 @@ export class Detail {
 
   async #send(kind, comment) {
     const { id, version, digest } = this.#shown.change;
+    this.#settled(id);
     try {
       const answer = await {
         approve: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),

@@ -6,7 +6,7 @@ import { fieldOf, formOf, sourceOfForm } from '../core/argform.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { pretty } from '../core/rawjson.js';
-import { said, segments, short, visibleString } from '../core/text.js';
+import { escapeHidden, said, segments, short, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
 const MAX_COMMENT = 2000;
@@ -27,7 +27,7 @@ export function openEdit({ open, schema, send, done }) {
   let inputs = new Map();
   let busy = false;
   const json = h('textarea', { class: 'edit-json mono', id: 'edit-json', rows: '14', spellcheck: 'false', autocomplete: 'off', wrap: 'off', 'aria-describedby': 'edit-errors', oninput: () => marks(json, jsonMarks) });
-  json.value = draft?.source ?? pretty(source);
+  json.value = draft?.source ?? plain(source);
   const started = json.value;
   const jsonMarks = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
   marks(json, jsonMarks);
@@ -68,7 +68,7 @@ export function openEdit({ open, schema, send, done }) {
     try {
       const text = current();
       if (next === 'json') {
-        json.value = pretty(text);
+        json.value = plain(text);
         marks(json, jsonMarks);
       } else {
         const form = formOf(text, schemaNow);
@@ -146,7 +146,7 @@ export function openEdit({ open, schema, send, done }) {
       if (saved) return;
       try {
         const text = current();
-        if (text !== source && pretty(text) !== started) drafts.set(key, { source: pretty(text), comment: comment.value });
+        if (text !== source && plain(text) !== started) drafts.set(key, { source: plain(text), comment: comment.value });
       } catch {
         if (mode === 'json') drafts.set(key, { source: json.value, comment: comment.value });
       }
@@ -175,6 +175,9 @@ export function openEdit({ open, schema, send, done }) {
   })();
   return dialog;
 }
+
+// Indented, with what cannot be seen written as escapes: the same text to JSON, and one that can be read.
+const plain = (source) => escapeHidden(pretty(source));
 
 // One field: its title, what the schema says of it, and a place to write.
 function fieldRow(field, inputs) {

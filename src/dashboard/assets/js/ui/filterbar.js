@@ -22,8 +22,8 @@ export class FilterBar {
   #group;
   #timer = null;
 
-  /** `change(filter)` asks for another filter; `leave()` moves the keyboard to the list; `states` are those to choose. */
-  constructor({ title, states, filter, change, leave }) {
+  /** `change(filter)` asks for another filter; `leave()` moves the keyboard to the list; `states` are those to choose; `grouping` whether rows are grouped unless somebody wants otherwise. */
+  constructor({ title, grouping, states, filter, change, leave }) {
     this.#change = change;
     this.#leave = leave;
     this.#states = states;
@@ -43,7 +43,7 @@ export class FilterBar {
     this.#panel = h('div', { class: 'narrow-panel', id: 'filters', hidden: true },
       FACETS.map(([key, label]) => select(key, label)),
       select('age', 'Age', [h('option', { value: '' }, 'Any'), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label))]),
-      h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, 'Group what belongs together'));
+      grouping && h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, 'Group what belongs together'));
     this.chips = h('div', { class: 'chips', role: 'group', 'aria-label': 'State' });
     this.element = h('div', { class: 'filterbar' },
       h('div', { class: 'filter-row' }, h('label', { class: 'filter' }, icon('search'), this.#search, h('kbd', { 'aria-hidden': 'true' }, '/')), this.#toggle), this.chips, this.#panel);

@@ -18,6 +18,7 @@ export class UndoStack {
   #undone;
   #open = new Map();
   #timer = null;
+  #hidden = null;
 
   /** `undo(id, version)` resolves to the change as it is then; `undone(answer)` is told of it. */
   constructor({ undo, undone }) {
@@ -32,12 +33,19 @@ export class UndoStack {
     const left = h('strong', { class: 'undo-left' });
     const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U'));
     const element = h('div', { class: 'undo' }, h('span', { class: 'undo-text' }, 'Approved: ', visibleString(short(change.summary, 70)), ' runs in ', left), button);
+    element.hidden = change.id === this.#hidden;
     this.#open.set(change.id, { change, element, left, button });
     this.element.prepend(element);
     while (this.#open.size > MOST) this.drop(this.#open.keys().next().value);
     this.#timer ??= setInterval(() => this.#tick(), TICK);
     this.#tick();
     announce('Approved. Press u to undo.');
+  }
+
+  /** The change that is open shows the same by itself. */
+  hide(id) {
+    this.#hidden = id;
+    for (const [other, { element }] of this.#open) element.hidden = other === id;
   }
 
   drop(id) {

@@ -61,6 +61,7 @@ export class ChangesView {
       api, me,
       decided: (change) => this.#collection.apply(change, false),
       approved: (change) => this.#undos.add(change),
+      settled: (id) => this.#picking.forget(id),
       saw: (change) => this.#picking.saw(change),
       next: (open) => this.#nextAfterDecision(open),
       back: () => this.#back(),
@@ -73,7 +74,7 @@ export class ChangesView {
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
-    this.#bar = new FilterBar({ title, states: name === 'inbox' ? INBOX_STATES : Object.keys(STATES), filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
+    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : Object.keys(STATES), filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
     this.#picking = new Picking({
       api, triage, list: this.#list, get: (id) => this.#collection.get(id), may: me.mayDecide,
       decided: (change, verdict) => {
@@ -112,6 +113,7 @@ export class ChangesView {
 
   dispose() {
     this.#collection.keep(null);
+    this.#undos.hide(null);
     this.#detail.close();
     this.#bar.dispose();
     this.#unsubscribe();
@@ -149,6 +151,7 @@ export class ChangesView {
     this.sudden = null;
     this.focusDetail = false;
     this.#reveal(id);
+    this.#undos.hide(id);
     this.#paint();
     this.#list.setActive(id, { reveal: true, focus: this.#list.focused });
   }
@@ -177,7 +180,8 @@ export class ChangesView {
     const kept = this.#detail.id !== null && !this.#shown.some((r) => r.id === this.#detail.id) && !this.#filter.q ? this.#collection.get(this.#detail.id) : null;
     if (kept && !INBOX_STATES.includes(kept.state) && !narrowed(this.#filter)) this.#shown = [...this.#shown, kept].sort((a, b) => b.at - a.at);
     // What somebody searches for is a list of results.
-    this.#items = this.#filter.group === 'none' || this.#filter.q ? this.#shown : grouped(this.#shown, this.#turned);
+    // A history is told in the order of time.
+    this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : grouped(this.#shown, this.#turned);
     this.#heads = new Set(this.#items.filter((item) => item.group).map((item) => item.id));
     this.#list.setItems(this.#items);
     this.#list.setActive(this.#detail.id);

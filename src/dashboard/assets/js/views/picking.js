@@ -64,6 +64,12 @@ export class Picking {
     this.#paint();
   }
 
+  /** It is decided by itself. */
+  forget(id) {
+    this.#triage.drop(id);
+    this.#paint();
+  }
+
   /** Picks it or no longer; says why not. Returns whether there was anything to pick. */
   pick(id) {
     const row = this.#get(id);
