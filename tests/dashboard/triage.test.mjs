@@ -232,6 +232,7 @@ test('notifications are asked for with a click only, and tell of what waits', as
 
 test('the count of what waits stands in the title, and falls when it is decided', async () => {
   const page = await dashboard(browser, gateway);
+  await page.waitForFunction(() => document.title.startsWith('('));
   const before = Number(/^\((\d+)\)/.exec(await page.title())[1]);
   const id = await gateway.proposeIssue('Counted');
   await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before + 1);

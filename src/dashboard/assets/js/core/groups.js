@@ -4,7 +4,10 @@ const LEAST = 3;
 // A flood is closed until somebody opens it; what is less is read as a list.
 const FLOOD = 25;
 
-export const groupKey = (row) => `group ${JSON.stringify([row.proposer?.principal, row.proposer?.session ?? '', row.provider, row.tool])}`;
+// A one-shot call is a session of its own: there the agent alone says what belongs together.
+const sessionOf = ({ session, transport }) => (transport === 'rest' ? '' : session ?? '');
+
+export const groupKey = ({ proposer, provider, tool }) => `group ${JSON.stringify([proposer?.principal, sessionOf(proposer ?? {}), provider, tool])}`;
 
 /**
  * Rows in the order of a list with heads among them: `{id, group: true, rows, open}`. A group stands where its newest

@@ -228,7 +228,7 @@ export class Detail {
           return await this.#api.edit(change.id, { source, version: change.version, comment });
         } catch (error) {
           const conflict = conflictOf(error);
-          if (conflict && this.#id === change.id) this.#show(conflict, { conflict: true });
+          if (conflict && conflict.change.version !== change.version && this.#id === change.id) this.#show(conflict, { conflict: true });
           throw error;
         }
       },
@@ -348,8 +348,10 @@ export class Detail {
         notice(explain(error), { tone: 'red', iconName: 'alert' });
         return false;
       }
-      const conflict = conflictOf(error);
-      if (conflict && conflict.change.id === id) this.#show(conflict, { sudden: true, conflict: true });
+      const inside = conflictOf(error);
+      // A refusal may carry the change as it was shown: then it is no conflict.
+      const conflict = inside && inside.change.id === id && inside.change.version !== version ? inside : null;
+      if (conflict) this.#show(conflict, { sudden: true, conflict: true });
       if (!conflict || decidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error));
       return false;
     }
