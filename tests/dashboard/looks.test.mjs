@@ -104,6 +104,38 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await button(page, 'Approve').click();
     await button(page, 'Approve deletion').waitFor();
     await check('the second press');
+    await page.keyboard.press('Escape');
+    const dialog = page.getByRole('dialog');
+    const closed = async () => {
+      await page.keyboard.press('Escape');
+      await dialog.waitFor({ state: 'detached' });
+    };
+    await show(page, `/#/inbox/${changes.create}`);
+    await page.getByRole('button', { name: 'Edit', exact: true }).click();
+    await dialog.locator('.layouts').waitFor();
+    await check('editing by fields');
+    await dialog.getByRole('button', { name: 'JSON' }).click();
+    await dialog.locator('#edit-json').fill('{');
+    await dialog.getByRole('button', { name: 'Save and preview' }).click();
+    await dialog.locator('.edit-errors p').waitFor();
+    await check('editing as JSON, wrongly');
+    await closed();
+    await page.getByRole('button', { name: 'From now on…' }).click();
+    await dialog.waitFor();
+    await check('a standing rule');
+    await closed();
+    await page.keyboard.press('x');
+    await page.keyboard.press('a');
+    await dialog.waitFor();
+    await check('deciding together');
+    await closed();
+    await show(page, '/#/inbox');
+    await page.getByRole('button', { name: 'Filters' }).click();
+    await page.locator('.bulk').waitFor();
+    await check('filters, and the bar of what is picked');
+    await page.keyboard.press('d');
+    await show(page, `/#/inbox/${changes.update}`);
+    await check('two columns');
     if (!options.width) {
       await page.getByRole('button', { name: 'Keyboard shortcuts' }).click();
       await page.getByRole('dialog').waitFor();

@@ -7,7 +7,18 @@ const FLOOD = 25;
 // A one-shot call is a session of its own: there the agent alone says what belongs together.
 const sessionOf = ({ session, transport }) => (transport === 'rest' ? '' : session ?? '');
 
-export const groupKey = ({ proposer, provider, tool }) => `group ${JSON.stringify([proposer?.principal, sessionOf(proposer ?? {}), provider, tool])}`;
+// Asked for thousands of rows at every repaint.
+const keys = new WeakMap();
+
+export function groupKey(row) {
+  let key = keys.get(row);
+  if (key === undefined) {
+    const { proposer, provider, tool } = row;
+    key = `group ${JSON.stringify([proposer?.principal, sessionOf(proposer ?? {}), provider, tool])}`;
+    keys.set(row, key);
+  }
+  return key;
+}
 
 /**
  * Rows in the order of a list with heads among them: `{id, group: true, rows, open}`. A group stands where its newest
