@@ -14,7 +14,7 @@ let gateway;
 let changes;
 before(async () => {
   browser = await launch();
-  gateway = await Gateway.start();
+  gateway = await Gateway.start({ flood: true });
   const description = 'First line\nSecond line\n'.repeat(10);
   const issueId = await gateway.issue('Looks like an issue', { description });
   const doomed = await gateway.issue('Looks like a doomed issue');

@@ -37,11 +37,15 @@ export class Gateway {
   #keys = new Map();
   #rpc = 0;
 
-  /** `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. */
-  static async start({ review = null, groups = {} } = {}) {
+  /**
+   * `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. `flood`:
+   * thousands of proposals within a minute are no flood.
+   */
+  static async start({ review = null, groups = {}, flood = false } = {}) {
     const gateway = new Gateway();
     gateway.review = review;
     gateway.groups = groups;
+    gateway.flood = flood;
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
     gateway.port = await freePort();
     gateway.url = `http://127.0.0.1:${gateway.port}`;
@@ -73,12 +77,13 @@ export class Gateway {
 
   // The real gateway reads its rules from a file.
   #config() {
-    if (!this.review || !real) return [];
+    if (!(this.review || this.flood) || !real) return [];
     const file = join(this.data, 'config.yaml');
     const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
     const value = (key, v) => (key === 'edit' ? (v ? 'allowed' : 'forbidden') : ['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
-    const review = Object.entries(this.review).map(([key, v]) => (key === 'previewRequired' ? `    preview: ${v ? 'required' : 'optional'}\n` : `    ${name(key)}: ${JSON.stringify(value(key, v))}\n`));
-    writeFileSync(file, `policy:\n  groups: ${JSON.stringify(this.groups)}\n  review:\n${review.join('')}`);
+    const review = Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? `    preview: ${v ? 'required' : 'optional'}\n` : `    ${name(key)}: ${JSON.stringify(value(key, v))}\n`));
+    const flood = this.flood ? 'changes:\n  max_proposals_per_minute: 10000\n  max_pending: 10000\n' : '';
+    writeFileSync(file, `${flood}policy:\n  groups: ${JSON.stringify(this.groups)}\n${review.length ? `  review:\n${review.join('')}` : ''}`);
     return ['--config', file];
   }
 

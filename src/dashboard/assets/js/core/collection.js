@@ -1,7 +1,7 @@
 // A live, ordered set of changes (newest first), filled page by page from REST and kept current by the feed.
 // Whichever comes first, the higher version wins; so events and pages may arrive in any order.
 
-const PAGE = 100;
+const PAGE = 200;
 // A history that somebody leaves open for weeks must not grow for ever: beyond this the oldest rows are let go.
 const MOST = 20_000;
 const TOP_UP = 1500;

@@ -194,7 +194,8 @@ export class ChangesView {
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
     if (status === 'ready') this.#picking.follow();
-    if (status === 'ready' || status === 'partial') this.#loaded = true;
+    // The newest come first: with the first page the first one is known.
+    if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
     this.#openFirst();
   }
 
