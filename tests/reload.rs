@@ -243,7 +243,7 @@ fn inner(case: &Case, more: &str) -> String {
     let data = case.gateway.home.path().join("inner");
     let (binary, data) = (json!(common::binary()), json!(data));
     format!(
-        "inner: {{ command: {binary}, args: [stdio, --standalone, --data, {data}], \
+        "inner: {{ command: {binary}, args: [stdio, --standalone, --listen, '127.0.0.1:0', --data, {data}], \
          env: {{ XDG_CONFIG_HOME: /nonexistent }}{more} }}"
     )
 }

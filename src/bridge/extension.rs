@@ -89,7 +89,7 @@ pub async fn call(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
         verb: Verb::Extension,
         subject: Subject::Method(&request.method),
         uri: None,
-        params: request.params,
+        request,
         definition: None,
         headers: &[],
         reads: false,

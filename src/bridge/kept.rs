@@ -13,7 +13,8 @@ use crate::{
     protocol::{
         Era, McpError,
         arguments::canonical_text_hash,
-        edit::{Op, edit, members, string},
+        edit::{Op, edit, string},
+        outline::Object,
         params::keys,
     },
     session::handlers::Reply,
@@ -36,8 +37,8 @@ const WITHOUT_EFFECT: [&str; 7] = [
 
 /// Whether the client goes on with a call for which it was asked for input.
 #[must_use]
-pub fn is_retry(params: &str) -> bool {
-    members(params).any(|member| matches!(&*member.key, "inputResponses" | "requestState"))
+pub fn is_retry(params: &Object<'_>) -> bool {
+    params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"))
 }
 
 /// The request, if its answer may be one that was kept, or may be kept.
@@ -49,16 +50,22 @@ pub fn question(ready: &Ready<'_>) -> Option<Question> {
         && matches!(verb, Verb::Tool | Verb::Resource)
         && ready.negotiated.revision.era() == Era::Modern
         && !ready.augmented()
-        && !is_retry(ready.params());
-    if !may || members(ready.params()).any(|member| member.key == "task") {
+        && !is_retry(&ready.params.object);
+    if !may || ready.params.object.members().any(|member| member.key == "task") {
         return None;
     }
-    if ready.meta.into_iter().flat_map(members).any(|member| !WITHOUT_EFFECT.contains(&&*member.key)) {
+    if ready
+        .params
+        .meta
+        .into_iter()
+        .flat_map(|meta| meta.members())
+        .any(|member| !WITHOUT_EFFECT.contains(&&*member.key))
+    {
         return None;
     }
     // The subject stands in the key under the upstream's own name, the client's may be another.
     let own = if verb == Verb::Tool { "name" } else { "uri" };
-    let mut digest = canonical_text_hash(&edit(ready.params(), &[("_meta", Op::Drop), (own, Op::Drop)]));
+    let mut digest = canonical_text_hash(&ready.params.object.edit(&[("_meta", Op::Drop), (own, Op::Drop)]));
     for (name, value) in ready.forwarded() {
         digest.push_str(&format!("\n{name}:{value}"));
     }

@@ -33,6 +33,8 @@ use crate::{
     protocol::{
         Era, ErrorKind, McpError,
         edit::{self, member, members},
+        envelope::Request,
+        outline::Params,
         param_headers::ParamHeader,
         params::LoggingLevel,
         splice,
@@ -82,8 +84,8 @@ pub struct Call<'a> {
     pub subject: Subject<'a>,
     /// The URI that the client named, where it read a resource.
     pub uri: Option<&'a str>,
-    /// As the client wrote them.
-    pub params: Option<&'a RawValue>,
+    /// As the client wrote it.
+    pub request: &'a Request<'a>,
     /// A tool's definition as the upstream wrote it.
     pub definition: Option<&'a RawValue>,
     /// Arguments that are mirrored into headers.
@@ -97,8 +99,7 @@ pub struct Ready<'a> {
     pub call: Call<'a>,
     pub negotiated: Arc<Negotiated>,
     pub caller: Caller,
-    params: &'a str,
-    meta: Option<&'a str>,
+    params: Params<'a>,
     speaker: Speaker<'a>,
     /// What makes the upstream run the call as a task, where the client cannot say so itself.
     task: Option<(&'static str, &'static str)>,
@@ -177,18 +178,16 @@ impl<'a> Ready<'a> {
         let exchange = call.exchange;
         let modern = exchange.is_modern();
         let (caller, less) = caller(exchange, config);
-        let params = call.params.map_or("{}", RawValue::get);
+        let params = call.request.object();
         let speaker = Speaker {
             modern,
             info: exchange.facts.client_info.as_deref().unwrap_or(client_info()).into(),
             capabilities: None,
             log_level: caller.log_level,
         };
-        let meta = member(params, "_meta");
-        crate::protocol::alike::check(params, meta)?;
-        let wants_task = tasks::wanted(&call, params);
-        let mut ready =
-            Self { call, negotiated, caller, params, meta, speaker, task: None, wants_task, question: None };
+        crate::protocol::alike::check(&params)?;
+        let wants_task = tasks::wanted(&call, &params.object);
+        let mut ready = Self { call, negotiated, caller, params, speaker, task: None, wants_task, question: None };
         ready.speaker.capabilities = ready.declared(less);
         Ok(ready)
     }
@@ -224,22 +223,21 @@ impl<'a> Ready<'a> {
             }
         };
         let revision = self.negotiated.revision;
-        if self.call.verb == Verb::Extension && self.call.params.is_none() && revision.era() == Era::Legacy {
+        if self.call.verb == Verb::Extension && self.call.request.params.is_none() && revision.era() == Era::Legacy {
             // It has none, and gets none.
             return Outgoing::new(self.call.upstream.mint(), self.call.subject.text(), None);
         }
         let draft = Draft {
             method: self.call.verb.method().unwrap_or_else(|| self.call.subject.text()),
             params: self.params,
-            meta: self.meta,
             subject: self.call.subject,
             speaker: self.speaker.clone(),
             more,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.mint(), revision, &draft);
-        outgoing.repeatable = self.call.reads && more.is_empty() && !kept::is_retry(self.params);
+        outgoing.repeatable = self.call.reads && more.is_empty() && !kept::is_retry(&self.params.object);
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
-            let arguments = member(self.params, "arguments");
+            let arguments = self.params.object.member("arguments");
             outgoing.headers = crate::protocol::param_headers::of_call(self.call.headers, arguments);
         }
         outgoing.headers.extend(self.forwarded().cloned());
@@ -255,7 +253,7 @@ impl<'a> Ready<'a> {
 
     /// The client's own, a JSON object.
     fn params(&self) -> &str {
-        self.params
+        self.params.object.text()
     }
 
     /// The gateway asked for a task in the client's place.
@@ -264,7 +262,7 @@ impl<'a> Ready<'a> {
     }
 
     fn hearer(&self) -> Hearer {
-        let token = self.meta.and_then(|meta| member(meta, crate::protocol::params::keys::PROGRESS_TOKEN));
+        let token = self.params.meta.and_then(|meta| meta.member(crate::protocol::params::keys::PROGRESS_TOKEN));
         Hearer::of(self.call.exchange, token, self.caller.log_level)
     }
 

@@ -29,7 +29,7 @@ use crate::{
     protocol::{
         ErrorKind, McpError, RequestId,
         arguments::{canonical_hash, text_hash},
-        edit::{member, members, string},
+        edit::{members, string},
     },
     session::handlers::Reply,
     upstream::{ClientCapabilities, Replier, Response, UpstreamRequest},
@@ -54,7 +54,7 @@ const GATHER: Duration = Duration::from_millis(30);
 /// Those of [`super::call`]; `-32602` for a `requestState` that is none of this request; `OVERLOADED` for one parked call
 /// too many.
 pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
-    let input = Input::of(ready.params)?;
+    let input = Input::of(ready.params())?;
     if let Some(state) = input.state {
         return resume(ready, &state, input.answers).await;
     }
@@ -501,7 +501,7 @@ pub fn input_result<'q>(
 fn binding(ready: &Ready<'_>) -> Binding {
     use sha2::{Digest, Sha256};
     let call = &ready.call;
-    let arguments = member(ready.params, "arguments").unwrap_or("{}");
+    let arguments = ready.params.object.member("arguments").unwrap_or("{}");
     // Written in another order they are the same; numbers that no double holds count as they are written.
     let arguments = match serde_json::from_str::<Value>(arguments) {
         Ok(value) => canonical_hash(&value),

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use crate::{
     protocol::{
         Era, Revision,
-        edit::{Op, edit, edit_into},
+        edit::Op,
+        outline::{Object, Params},
         params::{LoggingLevel, keys},
     },
     upstream::Outgoing,
@@ -59,10 +60,8 @@ pub struct Speaker<'a> {
 #[derive(Clone, Debug)]
 pub struct Draft<'a> {
     pub method: &'a str,
-    /// The client's own, a JSON object.
-    pub params: &'a str,
-    /// Its `_meta`, if it has one.
-    pub meta: Option<&'a str>,
+    /// The client's own.
+    pub params: Params<'a>,
     pub subject: Subject<'a>,
     pub speaker: Speaker<'a>,
     /// Members that it gets beside the client's: `inputResponses` and `requestState` of a further round.
@@ -101,14 +100,17 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
             edits.push((key, Op::Drop));
         }
     }
-    let room = draft.params.len() + own.len() + 96 + draft.more.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+    let room = draft.params.object.text().len()
+        + own.len()
+        + 96
+        + draft.more.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
     let mut body = String::with_capacity(room + if let Meta::New(text) = &meta { text.len() } else { 0 });
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
     body.push_str(&number);
     body.push_str(r#","method":"#);
     body.push_str(&quoted(draft.method));
     body.push_str(r#","params":"#);
-    edit_into(&mut body, draft.params, &edits);
+    draft.params.object.edit_into(&mut body, &edits);
     body.push('}');
     Outgoing {
         id,
@@ -137,12 +139,12 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
     edits.push((keys::PROGRESS_TOKEN, Op::Replace(id)));
     match revision.era() {
         Era::Legacy => {
-            let Some(meta) = draft.meta else { return Meta::Same };
+            let Some(meta) = draft.params.meta else { return Meta::Same };
             for key in [keys::PROTOCOL_VERSION, keys::CLIENT_INFO, keys::CLIENT_CAPABILITIES, keys::LOG_LEVEL] {
                 edits.push((key, Op::Drop));
             }
-            let edited = edit(meta, &edits);
-            if edited.len() == meta.len() && edited == meta {
+            let edited = meta.edit(&edits);
+            if edited == meta.text() {
                 return Meta::Same;
             }
             // Nothing is left of it that the upstream could want.
@@ -170,7 +172,7 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
                     },
                 ));
             }
-            Meta::New(edit(draft.meta.unwrap_or("{}"), &edits))
+            Meta::New(draft.params.meta.unwrap_or(Object::EMPTY).edit(&edits))
         }
     }
 }
@@ -208,8 +210,9 @@ mod tests {
     }
 
     fn draft<'a>(params: &'a str, speaker: Speaker<'a>) -> Draft<'a> {
-        let meta = crate::protocol::edit::member(params, "_meta");
-        Draft { method: "tools/call", params, meta, subject: Subject::None, speaker, more: &[] }
+        // For the time of the tests.
+        let params = Box::leak(Box::new(crate::protocol::outline::Outline::of(params))).params(params);
+        Draft { method: "tools/call", params, subject: Subject::None, speaker, more: &[] }
     }
 
     const MODERN: &str = concat!(

@@ -79,6 +79,11 @@ pub enum Command {
     /// List servers and their tools, and accept the definitions of tools
     #[command(after_long_help = PROVIDERS_HELP)]
     Providers(ProvidersArgs),
+    /// List and revoke standing rules, which let calls through or deny them until they end
+    #[command(after_long_help = RULES_HELP)]
+    Rules(RulesArgs),
+    /// Ask what the policy says of a call
+    Policy(PolicyArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
     /// Copy the store to a file, also while its gateway runs
@@ -255,6 +260,109 @@ pub struct AcceptArgs {
     pub yes: bool,
 }
 
+const RULES_HELP: &str = "\
+Examples:
+  countersign changes rule chg_… --allow-for 1h       The same call by the same agent goes through for an hour
+  countersign changes rule chg_… --deny --any-arguments --comment 'never from an agent'
+  countersign rules                                   Those that are in force
+  countersign rules revoke srl_…
+
+A rule that allows stands in for the approval that you alone could have given: it never counts where the policy denies,
+where more people, a comment or a preview are asked for, for a tool whose definition is new or has changed, or for what
+you call yourself. A rule that denies counts always. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.";
+
+#[derive(Debug, Args)]
+pub struct RulesArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<RulesCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RulesCommand {
+    /// List rules, newest first (also without a command)
+    List {
+        /// Those that were revoked or have expired, too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take a rule back
+    Revoke {
+        id: String,
+        /// Why; the audit trail keeps it
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct GiveRuleArgs {
+    pub id: String,
+    /// Let such calls through for this time (at most 30 days), as 1h or 2 days
+    #[arg(long, value_name = "TIME", required_unless_present = "deny", conflicts_with = "deny")]
+    pub allow_for: Option<String>,
+    /// Deny such calls, until the rule is revoked
+    #[arg(long)]
+    pub deny: bool,
+    /// Deny them only for this time
+    #[arg(long, value_name = "TIME", requires = "deny")]
+    pub deny_for: Option<String>,
+    /// Whatever the arguments are, instead of exactly those of the change
+    #[arg(long)]
+    pub any_arguments: bool,
+    /// Whoever calls, instead of the principal that proposed the change
+    #[arg(long)]
+    pub any_principal: bool,
+    /// Why; whoever is denied and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// What would become of a call, which rule decides, and what a review asks for
+    ///
+    /// Asks a running gateway, because only it knows the tools of its servers and what reviewers said of them. Nothing
+    /// is called or proposed.
+    Test(PolicyTestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyTestArgs {
+    /// The tool's name, as agents see it
+    pub tool: String,
+    /// The arguments, as JSON; - reads them from stdin
+    #[arg(long, value_name = "JSON")]
+    pub arguments: Option<String>,
+    /// Who calls: the name of a key
+    #[arg(long, value_name = "NAME", default_value = "local-agent")]
+    pub principal: String,
+    /// The role of that key
+    #[arg(long, value_name = "ROLE", default_value = "agent")]
+    pub role: RoleArg,
+    /// Whom the key belongs to
+    #[arg(long, value_name = "NAME")]
+    pub owner: Option<String>,
+    /// http, websocket, stdio or sse
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<String>,
+    /// The revision of the protocol, as 2025-11-25
+    #[arg(long, value_name = "DATE")]
+    pub revision: Option<String>,
+    /// What the client calls itself
+    #[arg(long, value_name = "NAME")]
+    pub client: Option<String>,
+}
+
 const STATES: [&str; 11] = [
     "pending",
     "approved",
@@ -289,6 +397,8 @@ pub enum ChangesCommand {
     Approve(DecideArgs),
     /// Reject a change
     Reject(DecideArgs),
+    /// Give a standing rule on a change: what becomes of calls like it from now on
+    Rule(GiveRuleArgs),
     /// Say how a change with an unknown outcome ended
     Settle {
         id: String,

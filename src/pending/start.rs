@@ -240,6 +240,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     let record = Record {
         server: String::new(),
         pins: Vec::new(),
+        rules: Vec::new(),
         event: "restored",
         at: inner.now(),
         actor: SYSTEM.to_owned(),

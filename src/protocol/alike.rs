@@ -4,7 +4,10 @@
 //! `{"name":"read","Name":"delete"}` calls `delete`. What the gateway judged would not be what the server does. So a
 //! key that only resembles one that means something is refused.
 
-use super::{ErrorKind, McpError, edit::members};
+use super::{
+    ErrorKind, McpError,
+    outline::{Object, Params},
+};
 
 /// What means something in the `params` of requests that are passed on.
 const PARAMS: [&str; 11] = [
@@ -21,17 +24,17 @@ const PARAMS: [&str; 11] = [
     "_meta",
 ];
 
-/// Refuses members of `params` that some reader takes for others. `meta` is the value of its `_meta`.
+/// Refuses members of `params`, and of its `_meta`, that some reader takes for others.
 ///
 /// # Errors
 /// `InvalidParams` that names the member that is meant.
-pub fn check(params: &str, meta: Option<&str>) -> Result<(), McpError> {
-    among(params, "params", &PARAMS)?;
-    meta.map_or(Ok(()), |meta| among(meta, "params._meta", &[super::params::keys::PROGRESS_TOKEN]))
+pub fn check(params: &Params<'_>) -> Result<(), McpError> {
+    among(params.object, "params", &PARAMS)?;
+    params.meta.map_or(Ok(()), |meta| among(meta, "params._meta", &[super::params::keys::PROGRESS_TOKEN]))
 }
 
-fn among(object: &str, place: &str, known: &[&str]) -> Result<(), McpError> {
-    for member in members(object) {
+fn among(object: Object<'_>, place: &str, known: &[&str]) -> Result<(), McpError> {
+    for member in object.members() {
         if known.contains(&&*member.key) {
             continue;
         }
@@ -74,6 +77,7 @@ mod tests {
 
     #[test]
     fn what_only_resembles_a_member_is_refused() {
+        let check = |params: &str| check(&super::super::outline::Outline::of(params).params(params));
         for bad in [
             r#"{"name":"a","Name":"b"}"#,
             r#"{"N\u0061ME":"b"}"#,
@@ -82,12 +86,13 @@ mod tests {
             r#"{"taskid":"x"}"#,
             r#"{"_Meta":{}}"#,
         ] {
-            assert_eq!(check(bad, None).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
+            assert_eq!(check(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad}");
         }
-        let meta = r#"{"progressToken":1,"ProgressToken":7}"#;
-        assert_eq!(check("{}", Some(meta)).unwrap_err().data["member"], "progressToken");
+        let meta = r#"{"_meta":{"progressToken":1,"ProgressToken":7}}"#;
+        assert_eq!(check(meta).unwrap_err().data["member"], "progressToken");
         for good in [r#"{"name":"a","arguments":{"Name":1,"name":2},"names":1,"vendor":1}"#, "{}"] {
-            assert!(check(good, Some(r#"{"progressToken":1,"a.b/Name":1}"#)).is_ok(), "{good}");
+            assert!(check(good).is_ok(), "{good}");
         }
+        assert!(check(r#"{"_meta":{"progressToken":1,"a.b/Name":1}}"#).is_ok());
     }
 }

@@ -60,8 +60,18 @@ pub enum Op<'a> {
 /// Writes an object with those members changed. Keys are plain ASCII without characters that JSON escapes; there may be
 /// 64 of them. What is no object is written as it is.
 pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, Op<'_>)]) {
+    edit_members_into(out, object, members(object), edits);
+}
+
+/// As [`edit_into`], for an object whose members were found before.
+pub(super) fn edit_members_into<'a>(
+    out: &mut String,
+    object: &str,
+    members: impl Iterator<Item = Member<'a>>,
+    edits: &[(&str, Op<'_>)],
+) {
     let (mut seen, mut kept, mut before) = (0_u64, false, None);
-    for member in members(object) {
+    for member in members {
         let gap = &object[before.unwrap_or(0)..member.start];
         if before.is_none() {
             // The brace, and what stands after it.
@@ -115,16 +125,18 @@ pub fn edit_into(out: &mut String, object: &str, edits: &[(&str, Op<'_>)]) {
 /// As [`edit_into`], into a text of its own.
 #[must_use]
 pub fn edit(object: &str, edits: &[(&str, Op<'_>)]) -> String {
-    let more: usize = edits
-        .iter()
-        .map(|(key, op)| match op {
-            Op::Set(value) | Op::Replace(value) | Op::Default(value) => key.len() + value.len() + 4,
-            Op::Drop => 0,
-        })
-        .sum();
-    let mut out = String::with_capacity(object.len() + more);
+    let mut out = String::with_capacity(object.len() + growth(edits));
     edit_into(&mut out, object, edits);
     out
+}
+
+/// How many bytes longer the edits can make an object.
+pub(super) fn growth(edits: &[(&str, Op<'_>)]) -> usize {
+    let of = |(key, op): &(&str, Op<'_>)| match op {
+        Op::Set(value) | Op::Replace(value) | Op::Default(value) => key.len() + value.len() + 4,
+        Op::Drop => 0,
+    };
+    edits.iter().map(of).sum()
 }
 
 /// Writes an array with those of its elements in another form that `change` gives one for; `None` if it gives none.
@@ -259,12 +271,34 @@ fn value_end(bytes: &[u8], start: usize) -> Option<usize> {
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
-        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        at += quote_or_backslash(bytes.get(at..)?)?;
         if bytes.get(at) == Some(&b'"') {
             return Some(at + 1);
         }
         at += 2;
     }
+}
+
+/// Most strings are so short that beginning a vectorized search takes longer than looking at them eight bytes at a time.
+fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
+    const SHORT: usize = 4;
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    // The highest bit of bytes that are `byte`; what stands above the lowest such bit means nothing.
+    let marks = |word: u64, byte: u8| {
+        let zero = word ^ u64::from_ne_bytes([byte; 8]);
+        zero.wrapping_sub(LOW) & !zero & HIGH
+    };
+    let (words, _) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().take(SHORT).enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let found = marks(word, b'"') | marks(word, b'\\');
+        if found != 0 {
+            return Some(at * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    let looked_at = words.len().min(SHORT) * 8;
+    memchr::memchr2(b'"', b'\\', bytes.get(looked_at..)?).map(|found| looked_at + found)
 }
 
 #[cfg(test)]
@@ -276,6 +310,24 @@ mod tests {
 
     const ODD: &str =
         " { \"a\" : 12345678901234567890123 ,\"b\":{ \"}\":[\"]\\\"\"] } , \"n\\u0061me\":\"x\", \"e\":1e400 }\n";
+
+    #[test]
+    fn ends_of_strings_are_found_wherever_they_are() {
+        for length in 0..80 {
+            for end in ['"', '\\'] {
+                let text =
+                    format!("{}{end}\"\\{}", "#!]é\u{22}".replace('"', "x").repeat(length), "y".repeat(length % 9));
+                let expected = text.find(['"', '\\']);
+                assert_eq!(quote_or_backslash(text.as_bytes()), expected, "{text}");
+                for cut in 0..text.len() {
+                    let bytes = &text.as_bytes()[cut..];
+                    let expected = bytes.iter().position(|b| matches!(b, b'"' | b'\\'));
+                    assert_eq!(quote_or_backslash(bytes), expected, "{text} from {cut}");
+                }
+            }
+        }
+        assert_eq!(quote_or_backslash(b""), None);
+    }
 
     #[test]
     fn members_are_found_where_they_stand() {

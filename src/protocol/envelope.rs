@@ -11,7 +11,12 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{ErrorKind, McpError, RequestId, scan};
+use super::{
+    ErrorKind, McpError, RequestId,
+    outline::{Outline, Params},
+    params::{self, Meta},
+    scan,
+};
 
 mod members;
 use members::Members;
@@ -85,6 +90,24 @@ pub struct Request<'a> {
     pub method: Cow<'a, str>,
     /// A JSON object, if present.
     pub params: Option<&'a RawValue>,
+    /// Of `params`.
+    pub outline: Outline,
+}
+
+impl Request<'_> {
+    /// Its `params`, of which an absent one is an empty object.
+    #[must_use]
+    pub fn object(&self) -> Params<'_> {
+        self.outline.params(self.params.map_or("{}", RawValue::get))
+    }
+
+    /// As [`params::meta`].
+    ///
+    /// # Errors
+    /// As [`params::meta`].
+    pub fn meta(&self) -> Result<Meta<'_>, McpError> {
+        params::of(self.object())
+    }
 }
 
 /// A message with `method` and without `id`: it is never answered.
@@ -226,7 +249,10 @@ fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFa
     }
     let params = members.params;
     Ok(match id {
-        Id::Good(id) => Message::Request(Request { id, method, params }),
+        Id::Good(id) => {
+            let outline = params.map_or_else(Outline::default, |params| Outline::of(params.get()));
+            Message::Request(Request { id, method, params, outline })
+        }
         Id::Absent | Id::Bad => Message::Notification(Notification { method, params }),
     })
 }

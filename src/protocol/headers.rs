@@ -6,13 +6,11 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
 use super::{
-    Era, ErrorKind, McpError, Method, Revision,
-    envelope::{Message, Notification, Request, text_of},
+    Era, ErrorKind, McpError, Method, Revision, edit,
+    envelope::{Message, Notification, Request},
     negotiate,
-    params::{Meta, invalid, keys, member},
+    params::{Meta, invalid, keys},
 };
 
 mod value;
@@ -117,7 +115,7 @@ pub fn check_request(
     equal(PROTOCOL_VERSION, one(headers, PROTOCOL_VERSION)?, version)?;
     equal(METHOD, one(headers, METHOD)?, &request.method)?;
     if let Some(source) = name_source(&request.method) {
-        let body = name_in(request.params, source)?;
+        let body = request.object().object.sole(source)?.and_then(edit::string);
         match (headers.field(NAME), body) {
             // Nothing to compare: the handler says which member is missing.
             (Field::Absent, None) => {}
@@ -227,13 +225,6 @@ fn name_source(method: &str) -> Option<&'static str> {
         // The tasks extension.
         "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
         _ => None,
-    }
-}
-
-fn name_in<'a>(params: Option<&'a RawValue>, source: &str) -> Result<Option<Cow<'a, str>>, McpError> {
-    match params {
-        Some(params) => Ok(member(params, source)?.and_then(text_of)),
-        None => Ok(None),
     }
 }
 

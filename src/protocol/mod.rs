@@ -18,6 +18,7 @@ pub mod headers;
 pub mod id;
 pub mod method;
 pub mod negotiate;
+pub mod outline;
 pub mod param_headers;
 pub mod params;
 pub mod raw;

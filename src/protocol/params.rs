@@ -8,13 +8,14 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{ErrorKind, McpError, RequestId};
+use super::{ErrorKind, McpError, RequestId, edit, envelope::Request};
 
 mod fields;
 mod meta;
 mod types;
 
-pub use meta::{Meta, is_modern, keys, member, meta};
+pub(super) use meta::of;
+pub use meta::{Meta, is_modern, keys, meta};
 pub use types::{Implementation, LoggingLevel};
 
 /// Reads `params` as a `T`; absent `params` are an empty object.
@@ -65,6 +66,11 @@ fn verdict(reason: &str) -> (Option<&str>, String) {
     (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
 }
 
+/// A member is there more than once: two readers could go by two different ones.
+pub(super) fn repeated(member: &str) -> McpError {
+    invalid(member, format!("`{member}` is there more than once"))
+}
+
 /// An `InvalidParams` error about that member.
 pub(super) fn invalid(member: &str, message: impl Into<Cow<'static, str>>) -> McpError {
     McpError::new(ErrorKind::InvalidParams, message).with("member", member)
@@ -93,6 +99,26 @@ pub struct CallTool<'a> {
     /// Asks for a task (2025-11-25/basic/utilities/tasks); a JSON object, meaningless in other revisions.
     #[serde(borrow, default)]
     pub task: Option<&'a RawValue>,
+}
+
+impl<'a> CallTool<'a> {
+    /// The parameters of a request.
+    ///
+    /// # Errors
+    /// As [`parse`].
+    pub fn of(request: &'a Request<'_>) -> Result<Self, McpError> {
+        let object = request.object().object;
+        let sole = |key| object.sole(key).ok().flatten();
+        // What is in order is taken from where it is known to be; what is wrong with the rest is told by its parser.
+        if let Some(name) = sole("name").and_then(edit::string)
+            && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
+            && object.member("task").is_none()
+            && let Ok(arguments) = serde_json::from_str(arguments)
+        {
+            return Ok(Self { name, arguments: Some(arguments), task: None });
+        }
+        parse(request.params)
+    }
 }
 
 /// The four lists (2026-07-28/server/utilities/pagination).

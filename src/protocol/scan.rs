@@ -8,7 +8,7 @@
 pub(super) fn deeper_than(text: &str, max: usize) -> bool {
     let bytes = text.as_bytes();
     // Most messages have fewer brackets in all than the limit allows levels; counting them vectorizes.
-    if bytes.len() <= max || bytes.iter().filter(|&&b| b == b'{' || b == b'[').count() <= max {
+    if bytes.len() <= max || opening(bytes) <= max {
         return false;
     }
     let (mut depth, mut i) = (0_usize, 0_usize);
@@ -27,6 +27,13 @@ pub(super) fn deeper_than(text: &str, max: usize) -> bool {
         i += 1;
     }
     false
+}
+
+/// How many brackets and braces open, those in strings too.
+fn opening(bytes: &[u8]) -> usize {
+    // Counters of one byte, which cannot overflow in so short a piece, are counted sixteen and more at a time.
+    let of = |piece: &[u8]| piece.iter().map(|&b| u8::from(b == b'{' || b == b'[')).sum::<u8>();
+    bytes.chunks(usize::from(u8::MAX)).map(|piece| usize::from(of(piece))).sum()
 }
 
 /// The index of the quote that ends the string whose first character is at `from`, or the length of the text.

@@ -14,6 +14,7 @@ pub mod problem;
 pub mod providers;
 pub mod query;
 pub mod reload;
+pub mod rules;
 pub mod views;
 
 #[cfg(test)]
@@ -43,6 +44,7 @@ use crate::{
     pending::Changes,
     reload::Reloads,
     session::slots::StreamSlots,
+    standing_rules::StandingRules,
 };
 
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
@@ -60,6 +62,7 @@ pub struct RestState {
     pub providers: Arc<dyn ProvidersView>,
     pub reloads: Arc<Reloads>,
     pub definitions: Arc<Definitions>,
+    pub standing: Arc<StandingRules>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
@@ -83,7 +86,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 22] = [
+pub const ROUTES: &[Route] = &[
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -96,6 +99,10 @@ pub const ROUTES: [Route; 22] = [
     Route { path: "/api/changes/{id}/refresh", allow: POST, build: |r| r.route(web::post().to(changes::refresh)) },
     Route { path: "/api/decisions", allow: POST, build: |r| r.route(web::post().to(decisions::decide)) },
     Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
+    Route { path: "/api/changes/{id}/rule", allow: POST, build: |r| r.route(web::post().to(rules::create)) },
+    Route { path: "/api/rules", allow: READ, build: |r| r.route(web::route().guard(read()).to(rules::list)) },
+    Route { path: "/api/rules/{id}/revoke", allow: POST, build: |r| r.route(web::post().to(rules::revoke)) },
+    Route { path: "/api/policy/test", allow: POST, build: |r| r.route(web::post().to(rules::test)) },
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },

@@ -20,6 +20,7 @@ use crate::{
         envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
         headers,
         method::Method,
+        outline::Outline,
         params::{self, LoggingLevel, Meta},
     },
     telemetry::{
@@ -114,7 +115,7 @@ impl Door {
 
     /// Decides era and revision of a request, and what its client says of itself.
     pub fn exchange(&self, request: &Request<'_>) -> Result<Exchange, (McpError, Revision)> {
-        let meta = params::meta(request.params).map_err(|e| (e, self.revision()))?;
+        let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
             let facts = modern_facts(&meta).map_err(|e| (e, Revision::MODERN))?;
@@ -275,6 +276,7 @@ pub struct OwnedRequest {
     id: RequestId,
     method: String,
     params: Option<Box<RawValue>>,
+    outline: Outline,
 }
 
 impl OwnedRequest {
@@ -284,12 +286,18 @@ impl OwnedRequest {
             id: request.id.clone(),
             method: request.method.clone().into_owned(),
             params: request.params.map(ToOwned::to_owned),
+            outline: request.outline.clone(),
         }
     }
 
     #[must_use]
     pub fn as_request(&self) -> Request<'_> {
-        Request { id: self.id.clone(), method: self.method.as_str().into(), params: self.params.as_deref() }
+        Request {
+            id: self.id.clone(),
+            method: self.method.as_str().into(),
+            params: self.params.as_deref(),
+            outline: self.outline.clone(),
+        }
     }
 }
 
@@ -300,7 +308,7 @@ impl OwnedRequest {
 pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
     let revision = headers::check_envelope(meta)?;
     let client = meta.client_info()?;
-    let capabilities = match meta.client_capabilities.map_or("{}", RawValue::get) {
+    let capabilities = match meta.client_capabilities.unwrap_or("{}") {
         "{}" => empty_capabilities(),
         text => text.into(),
     };

@@ -18,6 +18,7 @@ mod retention;
 mod rows;
 mod search;
 mod sqlite;
+pub mod standing_rules;
 #[cfg(test)]
 mod suite;
 mod verify;
@@ -39,7 +40,7 @@ pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
 pub use search::Narrow;
 
-use crate::policy::Pins;
+use crate::policy::{Pins, StandingRule};
 
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
@@ -68,11 +69,14 @@ pub struct Draft {
     pub call_hash: Option<String>,
 }
 
-/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions.
+/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions, and
+/// what became of standing rules.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub server: String,
     pub pins: Vec<PinWrite>,
+    /// As they are from now on.
+    pub rules: Vec<StandingRule>,
     /// As `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
@@ -169,7 +173,7 @@ pub trait Store: Send + Sync + 'static {
     /// ([`StoreError::certainly_aborted`]).
     fn submit(&self, draft: Draft, done: Done);
 
-    /// Queues a record and its pins, all or nothing; otherwise as [`Store::submit`].
+    /// Queues a record with its pins and rules, all or nothing; otherwise as [`Store::submit`].
     fn submit_record(&self, record: Record, done: Done);
 
     /// As [`Store::submit_record`], and from then on the store is no backup any more ([`Store::backup_of`]).
@@ -185,6 +189,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// All pins of tool definitions.
     fn pins(&self) -> Answer<Pins>;
+    /// All standing rules, those that are over too, oldest first.
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>>;
     /// The change with that id.
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     changes::{Change, ChangeState, audit::AuditEntry},
-    policy::Pins,
+    policy::{Pins, StandingRule},
 };
 
 /// How the backend is sized.
@@ -130,6 +130,10 @@ impl Store for SqliteStore {
 
     fn pins(&self) -> Answer<Pins> {
         self.readers.read(super::pins::load)
+    }
+
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>> {
+        self.readers.read(super::standing_rules::load)
     }
 
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {

@@ -61,7 +61,7 @@ impl Work {
             Self::Prune(pruning) => pruning.redactions.iter().map(|redaction| redaction.body.len()).sum(),
             Self::Record(record) | Self::Restored(record) => {
                 let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
-                record.details.len() + texts.map(str::len).sum::<usize>()
+                record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
             }
         }
     }
@@ -257,7 +257,10 @@ impl Writer {
     /// A record has no feed event of its own.
     fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
-        super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        if !record.server.is_empty() {
+            super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        }
+        super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
         let at = record.at.to_string();
         let audit = self
             .append(EntryContent {

@@ -12,7 +12,7 @@ use crate::{
         request::{self, Draft, Speaker, Subject},
         result::Dress,
     },
-    protocol::{Era, ErrorKind, McpError, Revision, params::LoggingLevel},
+    protocol::{Era, ErrorKind, McpError, Revision, outline::Outline, params::LoggingLevel},
     session::Exchange,
     upstream::{Listener, Negotiated, Outgoing, Response, RpcError, Upstream},
 };
@@ -97,10 +97,10 @@ impl<'a> About<'a> {
 pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, modern: bool) -> Outgoing {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
+    let outline = Outline::of(params);
     let draft = Draft {
         method,
-        params,
-        meta: crate::protocol::edit::member(params, "_meta"),
+        params: outline.params(params),
         subject: Subject::Task(&task.own),
         speaker: Speaker {
             modern: modern && revision.era() == Era::Modern,

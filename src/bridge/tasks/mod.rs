@@ -27,6 +27,7 @@ use crate::{
         edit::{member, string},
         envelope::Request,
         method::Method,
+        outline::Object,
     },
     session::{Exchange, handlers::Reply},
     upstream::{Negotiated, Response, Upstream},
@@ -67,10 +68,10 @@ pub fn runs_there(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
 
 /// The client of 2025-11-25 wants this call to be a task.
 #[must_use]
-pub fn wanted(call: &Call<'_>, params: &str) -> bool {
+pub fn wanted(call: &Call<'_>, params: &Object<'_>) -> bool {
     call.verb == Verb::Tool
         && call.exchange.revision() == Revision::V2025_11_25
-        && member(params, "task").is_some_and(|task| task.starts_with('{'))
+        && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// The tool's `execution.taskSupport`.

@@ -30,6 +30,7 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
             ChangesCommand::Show { id } => show(&client, id, json, out).await,
             ChangesCommand::Approve(decide) => decision(&client, Verdict::Approve, decide, json, out).await,
             ChangesCommand::Reject(decide) => decision(&client, Verdict::Reject, decide, json, out).await,
+            ChangesCommand::Rule(rule) => super::rules::give(&client, rule, json, out).await,
             ChangesCommand::Settle { id, outcome, comment } => {
                 settle(&client, id, *outcome, comment.as_deref(), json, out).await
             }

@@ -190,11 +190,11 @@ fn meta_is_read_wherever_it_stands() {
             "io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"io.modelcontextprotocol/logLevel":"error",
             "dev.countersign/idempotencyKey":"k","traceparent":"00-a-b-01","com.example/other":[1,2]}}"#);
     let meta = meta(Some(&text)).expect("meta");
-    assert_eq!(meta.progress_token.map(RawValue::get), Some(r#""\u0061""#));
+    assert_eq!(meta.progress_token, Some(r#""\u0061""#));
     assert_eq!(meta.progress_token(), Some(RequestId::from_text("a")));
     assert_eq!(meta.protocol_version.as_deref(), Some("2026-07-28"));
     assert_eq!(meta.client_info().expect("info").map(|info| info.name).as_deref(), Some("c"));
-    assert_eq!(meta.client_capabilities.map(RawValue::get), Some(r#"{"elicitation":{}}"#));
+    assert_eq!(meta.client_capabilities, Some(r#"{"elicitation":{}}"#));
     assert_eq!(meta.log_level(), Ok(Some(LoggingLevel::Error)));
     assert_eq!((meta.idempotency_key.as_deref(), meta.traceparent.as_deref()), (Some("k"), Some("00-a-b-01")));
     assert!(is_modern(&meta));

@@ -179,6 +179,7 @@ pub fn info_of(gateway: &Gateway) -> Value {
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
         "policy": default_name(gateway.reloads.config().policy.default),
+        "policyMode": gateway.reloads.config().policy.mode,
         "uptimeSeconds": gateway.started.elapsed().as_secs(),
     })
 }

@@ -187,7 +187,7 @@ async fn early(exchange: &Exchange) {
 /// Whether one call may answer several equal requests of a batch: it reads, and takes no progress token.
 #[must_use]
 pub fn is_shareable_read(gateway: &Gateway, request: &Request<'_>) -> bool {
-    if !params::meta(request.params).is_ok_and(|meta| meta.progress_token.is_none()) {
+    if !request.meta().is_ok_and(|meta| meta.progress_token.is_none()) {
         return false;
     }
     match Method::parse(&request.method) {

@@ -88,7 +88,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
             verb,
             subject: Subject::Uri(own),
             uri,
-            params: request.params,
+            request,
             definition: None,
             headers: &[],
             reads: true,

@@ -101,7 +101,7 @@ pub async fn call_request(
     request: &Request<'_>,
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
-    let params: params::CallTool<'_> = params::parse(request.params)?;
+    let params = params::CallTool::of(request)?;
     let route = find(exchange, &params.name)?;
     let text = request.params.map_or("{}", RawValue::get);
     if route.provider.upstream().is_some() {
@@ -115,7 +115,7 @@ pub async fn call_request(
         };
         match crate::middleware::policy::check(exchange, &route, arguments).await {
             Ok(Gate::Open) => {
-                let retry = request.params.is_some_and(|params| bridge::kept::is_retry(params.get()));
+                let retry = bridge::kept::is_retry(&request.object().object);
                 let other = if retry { None } else { stand_in(exchange, &route, arguments).await };
                 let route = other.as_ref().unwrap_or(&route);
                 let Some(upstream) = route.provider.upstream() else {
@@ -134,7 +134,7 @@ pub async fn call_request(
                     verb: bridge::Verb::Tool,
                     subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
                     uri: None,
-                    params: request.params,
+                    request,
                     definition: route.def.raw.as_deref(),
                     headers: &route.param_headers,
                     reads: route.only_reads(),
@@ -169,7 +169,7 @@ async fn finish(
     arguments: Option<&RawValue>,
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
-    let meta = params::meta(request.params)?;
+    let meta = request.meta()?;
     let params = request.params.map_or("{}", RawValue::get);
     let modern = exchange.is_modern();
     let state = if modern { member(params, "requestState").and_then(string) } else { None };
@@ -177,7 +177,7 @@ async fn finish(
         name,
         arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
-        progress_token: meta.progress_token.map(RawValue::get),
+        progress_token: meta.progress_token,
         task: if modern { foreign::declares(&exchange.facts.capabilities) } else { wants_task(exchange, params) },
         state: state.as_deref(),
     };

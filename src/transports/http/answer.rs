@@ -28,6 +28,10 @@ impl Accepts {
         if all.peek().is_none() {
             return Self { json: true, sse: true };
         }
+        // What nearly every client sends, in the words of the specification.
+        if all.peek().is_some_and(|value| *value == "application/json, text/event-stream") && all.len() == 1 {
+            return Self { json: true, sse: true };
+        }
         let mut accepts = Self { json: false, sse: false };
         for range in all.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
             let mut parts = range.split(';').map(str::trim);

@@ -55,12 +55,11 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
         Incoming::Single(message) => message,
         Incoming::Batch(_) => return session::batch(post, body).await,
     };
-    let params = match &message {
-        Message::Request(request) => request.params,
-        Message::Notification(notification) => notification.params,
-        Message::Response(_) => None,
+    let meta = match &message {
+        Message::Request(request) => request.meta(),
+        message => params::meta(message.params()),
     };
-    match params::meta(params) {
+    match meta {
         Ok(meta) if is_modern(&post.request, &message, &meta) => modern::serve(post, sender, &message, &meta).await,
         Ok(_) => session::message(post, &message).await,
         Err(error) => {

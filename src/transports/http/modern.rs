@@ -16,7 +16,7 @@ use crate::{
     bridge::extension,
     protocol::{
         ErrorKind, McpError, RequestId, Revision,
-        edit::{member, string},
+        edit::string,
         encode,
         envelope::{Message, Request},
         headers,
@@ -143,12 +143,12 @@ fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> R
     if request.method != "tools/call" {
         return Ok(());
     }
-    let Some(params) = request.params.map(serde_json::value::RawValue::get) else { return Ok(()) };
-    let Some(name) = member(params, "name").and_then(string) else { return Ok(()) };
+    let params = request.object().object;
+    let Some(name) = params.member("name").and_then(string) else { return Ok(()) };
     match post.gateway.routes.load().tool(&name) {
         Some(route) if !route.param_headers.is_empty() => {
             let arguments =
-                member(params, "arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
+                params.member("arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
             crate::protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref())
         }
         _ => Ok(()),

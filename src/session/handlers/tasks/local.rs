@@ -21,6 +21,7 @@ use crate::{
         edit::{Op, edit, member},
         envelope::Request,
         method::Method,
+        outline::Outline,
     },
     session::{Related, exchange::Exchange, inbound::OwnedRequest},
 };
@@ -120,8 +121,12 @@ pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErr
         // The stream of a request that is answered at once ends with it.
         exchange.related = Related::Nowhere;
     }
-    let owned =
-        OwnedRequest::of(&Request { id: request.id.clone(), method: request.method.clone(), params: Some(&params) });
+    let owned = OwnedRequest::of(&Request {
+        id: request.id.clone(),
+        method: request.method.clone(),
+        params: Some(&params),
+        outline: Outline::of(params.get()),
+    });
     let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();

@@ -51,7 +51,7 @@ pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) 
         return list(exchange, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
-    crate::protocol::alike::check(params, member(params, "_meta"))?;
+    crate::protocol::alike::check(&request.object())?;
     let id = foreign::id(params)?;
     if let Some(task) = exchange.gateway.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method).await;

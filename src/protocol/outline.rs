@@ -1,0 +1,188 @@
+//! Where the members of a request's `params` and of its `_meta` lie: found once, when the request comes in, for
+//! everybody who asks for one of them on its way.
+
+use std::{borrow::Cow, ops::Range, sync::Arc};
+
+use super::{
+    McpError,
+    edit::{self, Member, Op},
+    params::repeated,
+};
+
+/// A member of an object, as places in the object's text.
+#[derive(Debug)]
+struct Spot {
+    /// Where its key begins, with the quote.
+    start: usize,
+    /// Bytes of the key between its quotes.
+    key: usize,
+    /// The key, where it is written with escapes.
+    escaped: Option<Box<str>>,
+    value: Range<usize>,
+}
+
+impl Spot {
+    fn of(member: &Member<'_>) -> Self {
+        let escaped = match &member.key {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(key) => Some(key.as_str().into()),
+        };
+        let value = member.end - member.value.len()..member.end;
+        Self { start: member.start, key: member.key.len(), escaped, value }
+    }
+}
+
+/// See the module's page. It holds places only, and so outlives the buffer that the request came in.
+#[derive(Clone, Debug, Default)]
+pub struct Outline(Arc<Spots>);
+
+#[derive(Debug, Default)]
+struct Spots {
+    /// Those of `params`, then those of its last `_meta`.
+    all: Vec<Spot>,
+    of_params: usize,
+    meta: Option<Range<usize>>,
+}
+
+impl Outline {
+    /// The outline of `params`, a JSON object. What is none has no members.
+    #[must_use]
+    pub fn of(params: &str) -> Self {
+        let mut spots = Spots { all: Vec::with_capacity(8), of_params: 0, meta: None };
+        for member in edit::members(params) {
+            let spot = Spot::of(&member);
+            if member.key == "_meta" {
+                spots.meta = Some(spot.value.clone());
+            }
+            spots.all.push(spot);
+        }
+        spots.of_params = spots.all.len();
+        if let Some(meta) = spots.meta.clone().and_then(|place| params.get(place)) {
+            spots.all.extend(edit::members(meta).map(|member| Spot::of(&member)));
+        }
+        Self(Arc::new(spots))
+    }
+
+    /// The `params` that this is the outline of.
+    #[must_use]
+    pub fn params<'a>(&'a self, text: &'a str) -> Params<'a> {
+        let (params, meta) = self.0.all.split_at(self.0.of_params);
+        Params {
+            object: Object { text, spots: params },
+            meta: self.0.meta.clone().and_then(|place| text.get(place)).map(|text| Object { text, spots: meta }),
+        }
+    }
+}
+
+/// `params` whose members are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Params<'a> {
+    pub object: Object<'a>,
+    /// Its `_meta`, whatever that is.
+    pub meta: Option<Object<'a>>,
+}
+
+/// An object whose members are known; a value without any, if it is none.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'a> {
+    text: &'a str,
+    spots: &'a [Spot],
+}
+
+impl<'a> Object<'a> {
+    /// `{}`
+    pub const EMPTY: Object<'static> = Object { text: "{}", spots: &[] };
+
+    /// As it is written.
+    #[must_use]
+    pub const fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// As [`edit::members`].
+    pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
+        let text = self.text;
+        self.spots.iter().map_while(move |spot| {
+            let key = match &spot.escaped {
+                Some(key) => key,
+                None => text.get(spot.start + 1..)?.get(..spot.key)?,
+            };
+            let value = text.get(spot.value.clone())?;
+            Some(Member { key: Cow::Borrowed(key), value, start: spot.start, end: spot.value.end })
+        })
+    }
+
+    /// As [`edit::member`].
+    #[must_use]
+    pub fn member(&self, key: &str) -> Option<&'a str> {
+        self.members().filter(|member| member.key == key).last().map(|member| member.value)
+    }
+
+    /// The only member of that name.
+    ///
+    /// # Errors
+    /// `InvalidParams` if there are more.
+    pub fn sole(&self, key: &str) -> Result<Option<&'a str>, McpError> {
+        let mut found = self.members().filter(|member| member.key == key).map(|member| member.value);
+        let first = found.next();
+        if found.next().is_some() { Err(repeated(key)) } else { Ok(first) }
+    }
+
+    /// As [`edit::edit_into`].
+    pub fn edit_into(&self, out: &mut String, edits: &[(&str, Op<'_>)]) {
+        edit::edit_members_into(out, self.text, self.members(), edits);
+    }
+
+    /// As [`edit::edit`].
+    #[must_use]
+    pub fn edit(&self, edits: &[(&str, Op<'_>)]) -> String {
+        let mut out = String::with_capacity(self.text.len() + edit::growth(edits));
+        self.edit_into(&mut out, edits);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_tells_what_a_walk_tells() {
+        for text in [
+            r#"{ "name" : "a", "n\u0061me":1 , "_meta":{"a":[{}], "\u0062":"}" }, "arguments":{"_meta":1},"_meta": { "c":null } }"#,
+            r#"{"_meta":7}"#,
+            "{}",
+            "[1]",
+            "",
+        ] {
+            let outline = Outline::of(text);
+            let params = outline.params(text);
+            assert!(params.object.members().eq(edit::members(text)), "{text}");
+            assert_eq!(params.meta.map(|meta| meta.text()), edit::member(text, "_meta"), "{text}");
+            let meta = params.meta.unwrap_or(Object::EMPTY);
+            assert!(meta.members().eq(edit::members(meta.text())), "{text}");
+            let edits = [("name", Op::Set("0")), ("_meta", Op::Drop), ("x", Op::Default("1"))];
+            assert_eq!(params.object.edit(&edits), edit::edit(text, &edits), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_only_one_is_told_from_one_of_several() {
+        let text = r#"{"a":1,"\u0061":2,"b":3}"#;
+        let outline = Outline::of(text);
+        let object = outline.params(text).object;
+        assert_eq!(object.sole("b"), Ok(Some("3")));
+        assert_eq!(object.sole("c"), Ok(None));
+        assert!(object.sole("a").is_err());
+        assert_eq!(object.member("a"), Some("2"));
+    }
+
+    #[test]
+    fn places_of_another_text_do_no_harm() {
+        let outline = Outline::of(r#"{"key":"value","_meta":{"a":1}}"#);
+        for text in ["", "{}", "ééééééééé"] {
+            let params = outline.params(text);
+            let _ = (params.object.members().count(), params.meta.map(|meta| meta.members().count()));
+        }
+    }
+}
