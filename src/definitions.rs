@@ -49,7 +49,8 @@ pub struct ToolInfo {
     pub hash: String,
     /// The whole definition: JSON, as it was written.
     pub definition: Arc<str>,
-    /// The definition that was accepted or first seen, where the present one is another.
+    /// The definition that was accepted or first seen, where the present one is another. A changed tool without it is
+    /// of another command or address than the one that it was accepted of.
     pub previous: Option<Arc<str>>,
     pub accepted_by: Option<String>,
     pub accepted_at: Option<Timestamp>,
@@ -119,8 +120,8 @@ impl Definitions {
     /// `NOT_FOUND` for a provider that is none or a module, `VERSION_CONFLICT` where a definition is another by now (with
     /// the tools' names in `data.tools`), `STORE_UNAVAILABLE`.
     pub async fn accept(&self, provider: &str, shown: &[Shown], reviewer: &Principal) -> Result<(), McpError> {
-        let definitions = self.current(provider, shown)?;
-        self.pins.accept(provider, &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
+        let (target, definitions) = self.current(provider, shown)?;
+        self.pins.accept((provider, &target), &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
         self.moved(provider).await;
         Ok(())
@@ -131,7 +132,7 @@ impl Definitions {
     /// # Errors
     /// As [`Self::accept`].
     pub async fn revoke(&self, provider: &str, shown: &[Shown], reviewer: &Principal) -> Result<(), McpError> {
-        let definitions = self.current(provider, shown)?;
+        let (_, definitions) = self.current(provider, shown)?;
         self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
         self.moved(provider).await;
@@ -144,11 +145,12 @@ impl Definitions {
         self.feed.publish_session(&event);
     }
 
-    fn current(&self, provider: &str, shown: &[Shown]) -> Result<Vec<Definition>, McpError> {
+    /// What is behind the provider's name, and the definitions, as one route table has them.
+    fn current(&self, provider: &str, shown: &[Shown]) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
-        if !known(&table, provider) {
+        let Some(behind) = table.providers().iter().find(|known| known.name() == provider) else {
             return Err(McpError::new(ErrorKind::NotFound, "there is no provider of this name"));
-        }
+        };
         let routes: HashMap<&str, &Arc<ToolRoute>> = of(&table, provider)
             .filter(|r| !r.provider.is_module())
             .map(|route| (route.name.as_str(), route))
@@ -162,7 +164,7 @@ impl Definitions {
             }
         }
         if others.is_empty() {
-            return Ok(definitions);
+            return Ok((behind.target().to_owned(), definitions));
         }
         others.truncate(20);
         let message = "a tool's definition is another than the one that was shown, or the tool is gone";
@@ -179,6 +181,9 @@ impl Definitions {
             None => route.ruling.rules().map(str::to_owned).collect(),
         };
         let def = definition(&route.def);
+        // The same text where it is the program behind the name that is another.
+        let previous = pin.filter(|_| route.standing == Standing::Changed).and_then(|pin| pin.text.clone());
+        let previous = previous.filter(|text| *text != def.text);
         ToolInfo {
             name: route.name.clone(),
             title: route.def.title.clone(),
@@ -192,7 +197,7 @@ impl Definitions {
             claims_read: claims_read(route),
             hash: def.hash,
             definition: def.text,
-            previous: pin.filter(|_| route.standing == Standing::Changed).and_then(|pin| pin.text.clone()),
+            previous,
             accepted_by: accepted.map(|accepted| accepted.by.clone()),
             accepted_at: accepted.map(|accepted| accepted.at),
         }

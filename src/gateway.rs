@@ -1,8 +1,9 @@
 //! Everything that the doors share: one value, made at start, held by whoever serves a request.
 
 use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -28,7 +29,7 @@ use crate::{
     router::{Published, Router},
     session::{
         Channel, Registry, SessionShared, Transport,
-        handlers::lifecycle,
+        handlers::{lifecycle, reviewed::Reviewed, tasks::local::Locals},
         outbox::{Outbox, OutboxLimits},
         slots::{StreamSlot, StreamSlots},
     },
@@ -70,6 +71,12 @@ pub struct Gateway {
     pub requests: AtomicUsize,
     /// Calls that wait for what their stateless clients answer.
     pub parked: Arc<Lot>,
+    /// Calls that wait for a person.
+    pub reviewed: Reviewed,
+    /// Calls that run here as tasks.
+    pub local_tasks: Locals,
+    /// The address that is really bound, once it is.
+    pub listening: OnceLock<SocketAddr>,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -115,6 +122,9 @@ impl Gateway {
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
             parked: Lot::new(),
+            reviewed: Reviewed::default(),
+            local_tasks: Locals::default(),
+            listening: OnceLock::new(),
             config,
             routes,
             router,
@@ -132,6 +142,18 @@ impl Gateway {
     #[must_use]
     pub fn envelope_limits(&self) -> envelope::Limits {
         envelope::Limits { max_depth: self.config.limits.max_depth, max_batch: self.config.limits.max_batch }
+    }
+
+    /// Where a person at this machine reaches the gateway.
+    #[must_use]
+    pub fn reached_at(&self) -> SocketAddr {
+        let address = self.listening.get().copied().unwrap_or(self.config.listen);
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        SocketAddr::new(ip, address.port())
     }
 
     /// Bounds the work of one request by `transports.http.request_timeout`.

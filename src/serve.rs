@@ -33,7 +33,11 @@ use crate::{
         gateway_tools::{GatewayTools, pending_output_schema},
         tracker::{Tracker, TrackerError},
     },
-    reload::{Reloads, Source, apply::Live, watch},
+    reload::{
+        Reloads, Source,
+        apply::{Live, behind},
+        watch,
+    },
     rest::{self, RestState},
     router::{
         Directory, Published, RouteTable, Router,
@@ -143,6 +147,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     };
     let built_in = providers(&config, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    behind(&pins, &config.upstreams).await;
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
@@ -150,6 +155,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         router: router.clone(),
         built_in,
         upstreams: Arc::clone(&upstreams),
+        pins: Arc::clone(&pins),
         store: Arc::clone(&store),
         people: Arc::clone(&people),
     };
@@ -273,6 +279,7 @@ fn open_doors(
     let listen = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
+    gateway.listening.get_or_init(|| address);
     let origins = Arc::new(OriginRules::new(&config));
     let rest = web::Data::new(RestState {
         changes: gateway.changes.clone(),

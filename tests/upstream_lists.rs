@@ -213,3 +213,17 @@ fn capabilities_that_both_sides_declare_pass_through() {
         assert_eq!(answer["result"]["capabilities"][list]["listChanged"], true);
     }
 }
+
+#[test]
+fn what_the_server_says_of_itself_stands_under_its_name_in_both_eras() {
+    let gateway = gateway("demo__");
+    let ends = "\n\nThe server `demo` says of itself:\n  Lists only.";
+    let told =
+        |answer: &Value| answer["result"]["instructions"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    for version in mcp::LEGACY {
+        let instructions = told(&Ws::open(&gateway).initialize(version));
+        assert!(instructions.starts_with("Countersign lets you") && instructions.ends_with(ends), "{instructions}");
+    }
+    let answer = gateway.modern(1, "server/discover", json!({})).json();
+    assert!(told(&answer).ends_with(ends), "{answer}");
+}

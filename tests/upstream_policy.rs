@@ -130,6 +130,51 @@ fn claims_count_once_accepted_and_until_the_definition_changes() {
 }
 
 #[test]
+fn another_command_under_the_same_name_inherits_no_acceptance() {
+    let files = Files::new();
+    let gateway = start(tempfile::tempdir().unwrap(), &files);
+    let read = tool(&gateway, "fs__read");
+    assert_eq!(accept(&gateway, &[&read]), 200);
+    assert_eq!(tool(&gateway, "fs__read")["standing"], "accepted");
+
+    // By a reload: it says the same of itself, and is another program.
+    let file = gateway.home.path().join("countersign.yaml");
+    let original = std::fs::read_to_string(&file).unwrap();
+    let write = |yaml: &str| {
+        let new = file.with_extension("new");
+        std::fs::write(&new, yaml).unwrap();
+        std::fs::rename(new, &file).unwrap();
+    };
+    let other = original.replacen("\"]", "\",\"--other\"]", 1);
+    assert_ne!(other, original);
+    write(&other);
+    let standing = |gateway: &Gateway, is: &str| {
+        eventually("it stands so", || {
+            tools(gateway).into_iter().find(|t| t["name"] == "fs__read" && t["standing"] == is)
+        })
+    };
+    let changed = standing(&gateway, "changed");
+    assert_eq!((&changed["mark"], &changed["hash"]), (&json!("TOOL_CHANGED"), &read["hash"]));
+    assert_eq!(changed["previous"], Value::Null);
+    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
+    assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
+    // What was accepted still is what it was.
+    write(&original);
+    standing(&gateway, "accepted");
+
+    // By a restart; accepted anew, it counts, and then the first is no longer what was accepted.
+    let (_, home) = gateway.stop();
+    std::fs::write(home.path().join("countersign.yaml"), &other).unwrap();
+    let gateway = Gateway::on(home, &Options { config: Some(&other), ..Options::default() });
+    let changed = standing(&gateway, "changed");
+    assert!(gateway.log().contains("another command or address"), "{}", gateway.log());
+    assert_eq!(accept(&gateway, &[&changed]), 200);
+    standing(&gateway, "accepted");
+    let gateway = start(gateway.stop().1, &files);
+    standing(&gateway, "changed");
+}
+
+#[test]
 fn an_approved_call_runs_exactly_its_bytes_and_once_though_its_session_is_gone() {
     let files = Files::new();
     // Without rules: a condition could not tell this number exactly, and its rule would deny.

@@ -9,6 +9,7 @@ use super::{
     secret::{self, SecretHash},
 };
 use crate::{
+    changes::visible::visible,
     protocol::{ErrorKind, McpError},
     store::keys::ApiKey,
 };
@@ -38,7 +39,12 @@ impl StoredKey {
     /// Who presents this key.
     #[must_use]
     pub fn principal(&self) -> Principal {
-        Principal { name: self.key.name.clone(), role: self.key.role, key_id: Some(self.key.id.clone()), owner: None }
+        Principal {
+            name: self.key.name.clone(),
+            role: self.key.role,
+            key_id: Some(self.key.id.clone()),
+            owner: self.key.owner.clone(),
+        }
     }
 }
 
@@ -61,8 +67,47 @@ pub fn create(name: &str, role: Role, now: Timestamp) -> Result<NewKey, McpError
     let secret = secret::generate(PREFIX)?;
     let hash = secret::hash(secret.as_bytes());
     let id = format!("key_{}", nanoid::nanoid!(12, &nanoid::alphabet::SAFE[2..]));
-    let key = ApiKey { id, name: name.to_owned(), role, created_at: now, last_used_at: None, revoked_at: None };
+    let key =
+        ApiKey { id, name: name.to_owned(), role, owner: None, created_at: now, last_used_at: None, revoked_at: None };
     Ok(NewKey { key, hash, secret })
+}
+
+impl NewKey {
+    /// A key of that owner, which is the one of its name where the two are the same.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for an owner that [`check_owner`] refuses.
+    pub fn owned_by(mut self, owner: Option<&str>) -> Result<Self, McpError> {
+        if let Some(owner) = owner {
+            check_owner(owner)?;
+        }
+        self.key.owner = owner.filter(|owner| *owner != self.key.name).map(str::to_owned);
+        Ok(self)
+    }
+}
+
+/// Owners are 1 to 64 characters that can be seen, with single spaces within, and none of [`RESERVED_NAMES`]. Case
+/// counts.
+///
+/// # Errors
+/// `INVALID_PARAMS` that says what is wrong.
+pub fn check_owner(owner: &str) -> Result<(), McpError> {
+    let refuse = |why: &str| Err(McpError::new(ErrorKind::InvalidParams, why.to_owned()));
+    if !(1..=64).contains(&owner.chars().count()) {
+        return refuse("an owner has 1 to 64 characters");
+    }
+    let spaced = owner.starts_with(' ') || owner.ends_with(' ') || owner.contains("  ");
+    let visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *visible(owner) == *owner;
+    if spaced || !visible {
+        return refuse("an owner has only characters that can be seen, and single spaces between them");
+    }
+    if RESERVED_NAMES.iter().any(|reserved| owner.eq_ignore_ascii_case(reserved)) {
+        return Err(McpError::new(
+            ErrorKind::InvalidParams,
+            format!("the name {owner:?} is taken by the gateway itself"),
+        ));
+    }
+    Ok(())
 }
 
 /// Names are 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
@@ -102,6 +147,34 @@ mod tests {
         let id = new.key.id.clone();
         let principal = StoredKey { key: new.key, hash: new.hash }.principal();
         assert_eq!((principal.name.as_str(), principal.role, principal.key_id), ("ci", Role::Agent, Some(id)));
+    }
+
+    #[test]
+    fn a_key_may_belong_to_somebody_whose_name_it_does_not_bear() {
+        let key = |owner| create("laptop", Role::Agent, Timestamp::UNIX_EPOCH).unwrap().owned_by(owner);
+        let owner = |owner| {
+            let NewKey { key, hash, .. } = key(owner).unwrap();
+            StoredKey { key, hash }.principal()
+        };
+        assert_eq!(owner(Some("Alice Ärmel")).owner(), "Alice Ärmel");
+        assert_eq!((owner(None).owner, owner(None).owner()), (None, "laptop"));
+        assert_eq!(owner(Some("laptop")).owner, None);
+        for bad in [
+            "",
+            " ",
+            " a",
+            "a ",
+            "a  b",
+            "a\tb",
+            "a\u{202e}b",
+            "a\u{200b}",
+            "a\u{a0}b",
+            "\u{7}",
+            "System",
+            &"x".repeat(65),
+        ] {
+            assert_eq!(key(Some(bad)).err().unwrap().kind, ErrorKind::InvalidParams, "{bad:?}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ use crate::{
     },
     providers::ToolResult,
     session::{Exchange, handlers::Reply},
-    upstream::{Caller, Negotiated, Outgoing, Response, RpcError, Upstream, cache::Question},
+    upstream::{Caller, Negotiated, Outgoing, Pinned, Response, RpcError, Upstream, cache::Question},
 };
 use relay::Hearer;
 use request::{Draft, Speaker, Subject};
@@ -118,6 +118,10 @@ pub struct Ready<'a> {
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     let mut ready = Ready::new(call)?;
     ready.task = tasks::augmentation(&ready)?;
+    if ready.may_be_task() {
+        // What is asked about the task later must reach the process that has it.
+        ready.caller.pinned = Pinned::noted();
+    }
     ready.question = kept::question(&ready);
     if let Some(reply) = kept::answer(&ready)? {
         return Ok(reply);
@@ -142,6 +146,7 @@ fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
         capabilities,
         stateless,
         log_level: level,
+        pinned: Pinned::default(),
     };
     (caller, less)
 }

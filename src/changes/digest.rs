@@ -72,12 +72,24 @@ pub fn fingerprint(parts: &[(&str, &str)]) -> String {
     hasher.finish()
 }
 
+/// Hash of the bytes of a call's arguments, as the audit trail and [`super::Edit`] name them: what `sha256sum` says.
+#[must_use]
+pub fn arguments_hash(arguments: &RawValue) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(arguments.get().as_bytes())))
+}
+
 /// Hash of a whole change as it is stored, for the audit trail.
 #[must_use]
 pub fn body_hash(json: &str) -> String {
     let mut hasher = PartHasher::new("countersign.change.1");
     hasher.part(json.as_bytes());
     hasher.finish()
+}
+
+/// Plain SHA-256 of a text's bytes, so that anybody can compute it again.
+#[must_use]
+pub fn bytes_hash(text: &str) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
 }
 
 /// What a reviewer is shown of a change.

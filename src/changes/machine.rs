@@ -5,20 +5,32 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{Change, ChangeFault, ChangeState, Decision, Preview, Verdict, digest::Shown};
+use super::{
+    Change, ChangeFault, ChangeState, Decision, Edit, OnExpiry, Preview, Terms, Verdict,
+    digest::{Shown, arguments_hash},
+    people::Person,
+};
 
 /// What may happen to a change that exists.
 #[derive(Clone, Debug)]
 pub enum ChangeEvent {
     /// An approval or a rejection. An approval below the quorum is a vote.
     Decide(Decision),
-    /// New arguments and their preview; earlier votes are void.
-    Edit { by: String, arguments: Arc<RawValue>, preview: Preview },
-    /// An approval taken back before the claim.
-    Unapprove { by: String },
+    /// New arguments and their preview, under terms that are at least as strict; earlier votes are void.
+    Edit {
+        by: String,
+        owner: Option<String>,
+        comment: Option<String>,
+        arguments: Arc<RawValue>,
+        preview: Preview,
+        terms: Terms,
+    },
+    /// An approval taken back before the change may run: by who gave it, or, with `all`, by an admin, who takes back
+    /// all of them.
+    Unapprove { by: String, owner: Option<String>, all: bool },
     /// By its proposer.
     Withdraw { by: String },
     /// Its time is over.
@@ -136,6 +148,9 @@ pub struct Transition {
     pub after: Change,
 }
 
+/// What is left of a change's time when the grace period of its approval ends, however long a rule makes that.
+const RUN_BEFORE_EXPIRY: SignedDuration = SignedDuration::from_secs(5);
+
 /// Who causes what no person causes.
 pub const SYSTEM: &str = "system";
 
@@ -146,8 +161,16 @@ pub enum IllegalTransition {
     State { from: ChangeState, event: EventKind },
     #[error("whoever proposed a change cannot approve it")]
     SelfApproval,
-    #[error("this reviewer has voted already")]
+    #[error("this reviewer has approved it already, perhaps with another key of the same owner")]
     VotedAlready,
+    #[error("the rule for this change lets nobody edit its arguments")]
+    EditForbidden,
+    #[error("these are the arguments that the change has already")]
+    SameArguments,
+    #[error("only who approved it, or an admin, can take an approval back")]
+    NotAnApprover,
+    #[error("the time to take the approval back is over")]
+    GraceOver,
     #[error("the decision was made on version {decided}, and the change is at {current}")]
     Version { decided: u64, current: u64 },
     #[error("only its proposer can withdraw a change")]
@@ -203,9 +226,13 @@ impl ChangeEvent {
                 (EventKind::Voted, &[S::Pending])
             }
             Self::Decide(_) => (EventKind::Approved, &[S::Pending]),
-            Self::Edit { .. } => (EventKind::Edited, &[S::Pending]),
+            Self::Edit { .. } => (EventKind::Edited, OPEN),
             Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
             Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN),
+            // Nobody said yes, and the rule takes that for a no. What was approved and not run was not rejected.
+            Self::Expire { .. } if change.terms.on_expiry == OnExpiry::Reject && OPEN.contains(&change.state) => {
+                (EventKind::Rejected, OPEN)
+            }
             Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale]),
             Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved]),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale]),
@@ -223,6 +250,27 @@ impl Change {
     #[must_use]
     pub fn approvals(&self) -> usize {
         self.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count()
+    }
+
+    /// What the agent asked for, whatever reviewers made of it.
+    #[must_use]
+    pub fn asked_for(&self) -> &Arc<RawValue> {
+        self.proposed_arguments.as_ref().unwrap_or(&self.arguments)
+    }
+
+    /// Whether this person, or an account of the same person, proposed it.
+    #[must_use]
+    pub fn is_proposed_by(&self, person: Person<'_>) -> bool {
+        Person::of_proposer(&self.proposer).is(person)
+    }
+
+    /// Until when an approval at `now` may be undone, after which the change runs; none where it runs at once. Ends
+    /// before the change would expire.
+    fn grace(&self, now: Timestamp) -> Option<Timestamp> {
+        let wanted = i64::try_from(self.terms.undo_for).unwrap_or(i64::MAX);
+        let end = now.saturating_add(SignedDuration::from_secs(wanted)).unwrap_or(Timestamp::MAX);
+        let last = self.expires_at.saturating_sub(RUN_BEFORE_EXPIRY).unwrap_or(now);
+        Some(end.min(last)).filter(|end| *end > now)
     }
 
     /// The digest of what is shown now.
@@ -281,12 +329,17 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::Version { decided: decision.version, current: change.version });
             }
             if decision.verdict == Verdict::Approve {
-                if decision.reviewer == change.proposer.principal {
+                let reviewer = Person::of_decision(&decision);
+                if change.is_proposed_by(reviewer) {
                     return Err(IllegalTransition::SelfApproval);
                 }
-                if change.decisions.iter().any(|d| d.reviewer == decision.reviewer && d.verdict == Verdict::Approve) {
+                let mut votes = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve);
+                if votes.any(|vote| Person::of_decision(vote).is(reviewer)) {
                     return Err(IllegalTransition::VotedAlready);
                 }
+            }
+            if kind == EventKind::Approved {
+                after.run_after = change.grace(after.updated_at);
             }
             actor.clone_from(&decision.reviewer);
             comment.clone_from(&decision.comment);
@@ -297,13 +350,38 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 _ => ChangeState::Pending,
             };
         }
-        ChangeEvent::Edit { by, arguments, preview } => {
-            actor = by;
-            after.arguments = arguments;
+        ChangeEvent::Edit { by, owner, comment: said, arguments, preview, terms } => {
+            if !change.terms.edit {
+                return Err(IllegalTransition::EditForbidden);
+            }
+            // Who may not approve it may not make it into something else either.
+            if change.is_proposed_by(Person { name: &by, owner: owner.as_deref() }) {
+                return Err(IllegalTransition::SelfApproval);
+            }
+            let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));
+            if from == to {
+                return Err(IllegalTransition::SameArguments);
+            }
+            after.edits.push(Edit { by: by.clone(), comment: said.clone(), at: after.updated_at, from, to });
+            let before = std::mem::replace(&mut after.arguments, arguments);
+            after.proposed_arguments.get_or_insert(before);
+            after.terms = terms;
             after.show(preview);
+            // The diff of other arguments says nothing about whether the target moved.
+            after.previous_diff = None;
+            after.state = ChangeState::Pending;
+            actor = by;
+            comment = said;
         }
-        ChangeEvent::Unapprove { by } => {
-            after.decisions.retain(|d| d.reviewer != by);
+        ChangeEvent::Unapprove { by, owner, all } => {
+            if change.run_after.is_none_or(|end| now >= end) {
+                return Err(IllegalTransition::GraceOver);
+            }
+            let person = Person { name: &by, owner: owner.as_deref() };
+            after.decisions.retain(|vote| !all && !Person::of_decision(vote).is(person));
+            if after.decisions.len() == change.decisions.len() {
+                return Err(IllegalTransition::NotAnApprover);
+            }
             actor = by;
             after.state = ChangeState::Pending;
         }
@@ -317,7 +395,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Expire { reason } => {
             comment = Some(reason.clone());
             after.fault = Some(ChangeFault { code: "CHANGE_EXPIRED".into(), message: reason });
-            after.state = ChangeState::Expired;
+            after.state = if kind == EventKind::Rejected { ChangeState::Rejected } else { ChangeState::Expired };
         }
         ChangeEvent::MarkStale { fault } => {
             comment = Some(fault.message.clone());
@@ -353,6 +431,9 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
             after.state = if applied { ChangeState::Applied } else { ChangeState::Failed };
         }
+    }
+    if after.state != ChangeState::Approved {
+        after.run_after = None;
     }
     Ok(Transition { kind, from: Some(change.state), actor, comment, after })
 }

@@ -5,6 +5,8 @@ pub mod audit;
 pub mod diff;
 pub mod digest;
 pub mod machine;
+pub mod people;
+pub mod retention;
 pub mod terms;
 pub mod visible;
 
@@ -320,4 +322,7 @@ pub struct Change {
     /// Why it is failed, stale, expired or of unknown outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<ChangeFault>,
+    /// Its contents were taken out when they were old: what is missing, by hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redacted: Option<retention::Redacted>,
 }

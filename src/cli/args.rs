@@ -86,6 +86,15 @@ pub enum Command {
     Policy(PolicyArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
+    /// Copy the store to a file, also while its gateway runs
+    ///
+    /// The copy is one moment of everything: changes, audit trail, feed, keys. Its pages and its trail are checked before
+    /// it is put in its place. The built-in tracker's data goes into a second file, FILE.tracker.
+    ///
+    /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as DIR/tracker.db),
+    /// `countersign --data DIR`. What was approved when the backup was taken may have run since, so it does not run by
+    /// itself: a reviewer looks at it again.
+    Backup(BackupArgs),
     /// Check the audit trail
     Audit(AuditArgs),
     /// Check or show the configuration
@@ -443,9 +452,13 @@ pub enum KeysCommand {
         /// What it may do
         #[arg(long, value_name = "ROLE")]
         role: RoleArg,
-        /// Whose it is: the name that changes and decisions carry
+        /// The name that changes and decisions carry
         #[arg(long, value_name = "NAME")]
         name: String,
+        /// Who it belongs to, where that is not the name: a person who has several keys decides once, and never on
+        /// what one of them proposed
+        #[arg(long, value_name = "OWNER")]
+        owner: Option<String>,
     },
     /// List keys, the revoked ones too
     List {
@@ -479,6 +492,17 @@ impl From<RoleArg> for Role {
             RoleArg::Admin => Self::Admin,
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Where the copy goes; outside of the data directory
+    pub file: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Debug, Args)]

@@ -16,8 +16,8 @@ use crate::{
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     let data = configuration(&args.data.flags())?.config.data;
     match &args.command {
-        KeysCommand::Create { role, name } => {
-            let new = auth::keys::create(name, (*role).into(), Timestamp::now())?;
+        KeysCommand::Create { role, name, owner } => {
+            let new = auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
             Keys::open(&data)?.insert(&new.key, &new.hash)?;
             out.line(&new.secret)?;
             out.finish()?;
@@ -57,6 +57,7 @@ fn as_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
             "id": key.id,
             "name": key.name,
             "role": key.role,
+            "owner": key.owner.as_deref().unwrap_or(&key.name),
             "createdAt": key.created_at,
             "lastUsedAt": key.last_used_at,
             "revokedAt": key.revoked_at,
@@ -72,16 +73,17 @@ fn as_table(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         return Ok(());
     }
     let date = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M").to_string();
-    let mut rows = vec![["ID", "NAME", "ROLE", "CREATED", "LAST USED", "STATE"].map(str::to_owned)];
+    let mut rows = vec![["ID", "NAME", "OWNER", "ROLE", "CREATED", "LAST USED", "STATE"].map(str::to_owned)];
     for key in keys {
         let state = key.revoked_at.map_or("active".to_owned(), |at| format!("revoked {}", date(at)));
         let used = key.last_used_at.map_or("never".to_owned(), date);
         let role = format!("{:?}", key.role).to_lowercase();
         // Names are checked when keys are made, but the database may be anybody's.
         let name = super::output::one_line(&key.name).into_owned();
-        rows.push([key.id.clone(), name, role, date(key.created_at), used, state]);
+        let owner = key.owner.as_deref().map_or_else(|| name.clone(), |o| super::output::one_line(o).into_owned());
+        rows.push([key.id.clone(), name, owner, role, date(key.created_at), used, state]);
     }
-    let mut widths = [0; 6];
+    let mut widths = [0; 7];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = columns(cell).max(*width);

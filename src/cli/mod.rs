@@ -5,6 +5,7 @@
 
 mod args;
 mod audit;
+mod backup;
 mod changes;
 mod config;
 pub mod exit;
@@ -63,6 +64,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Rules(args) => rules::run(&args, &mut out),
         Command::Policy(args) => rules::policy(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
+        Command::Backup(args) => backup::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args, &mut out),
         Command::Config(ConfigCommand::Show(args)) => config::show(&args, &mut out),

@@ -32,7 +32,7 @@ use crate::{
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
-pub use upstreams::{BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
+pub use upstreams::{Authorities, BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,6 +191,20 @@ pub struct ChangesConfig {
     /// Bounds per principal on what is not yet final: number and argument bytes.
     pub max_pending: usize,
     pub max_pending_bytes: usize,
+    /// Changes that one principal may propose within a minute; 0 is no limit.
+    pub max_proposals_per_minute: u32,
+    pub retention: RetentionConfig,
+}
+
+/// How long what is over is kept; `None` is for ever. The audit trail is always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// Arguments, diffs and results of finished changes.
+    pub arguments: Option<Duration>,
+    /// Finished changes.
+    pub finished: Option<Duration>,
+    /// Events of the feed.
+    pub events: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

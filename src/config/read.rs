@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, LogConfig, LogFormat, ModulesConfig,
-    PolicyConfig, PolicyDefault, PolicyMode, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig,
-    WebSocketConfig, check, reader::Reader, servers, terms,
+    PolicyConfig, PolicyDefault, PolicyMode, RetentionConfig, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig,
+    TransportsConfig, WebSocketConfig, check, reader::Reader, servers, terms,
 };
 use crate::changes::{OnExpiry, OnReview, Terms};
 
@@ -140,6 +140,12 @@ fn changes(r: &mut Reader) -> ChangesConfig {
         expire_after: r.duration("changes.expire_after", S..=YEAR),
         max_pending: r.count("changes.max_pending", 1..=1_000_000),
         max_pending_bytes: r.size("changes.max_pending_bytes", KIB..=16 * GIB),
+        retention: RetentionConfig {
+            arguments: r.duration_or_never("changes.retention.arguments", Duration::ZERO..=100 * YEAR),
+            finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
+            events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
+        },
+        max_proposals_per_minute: r.count("changes.max_proposals_per_minute", 0..=1_000_000),
     }
 }
 

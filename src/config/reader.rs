@@ -198,6 +198,23 @@ impl Reader {
         self.take(key, parse, show).flatten()
     }
 
+    /// A duration, or the word `never`.
+    pub fn duration_or_never(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Option<Duration> {
+        let parse = |placed: &Placed, _: &Environment| {
+            let show = |d: &Duration| units::show_duration(*d);
+            let remedy = || format!("{} Or `never`.", between(&range, show));
+            let duration = match &placed.node {
+                Node::Text(text) if text == "never" => return Ok(None),
+                Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
+                Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
+                other => Err(format!("expected a duration, found {}", found(other))),
+            };
+            let duration = duration.map_err(|why| (why, remedy()))?;
+            within(duration, &range, show).map(|()| Some(duration)).map_err(|(why, _)| (why, remedy()))
+        };
+        self.take(key, parse, |d| d.map_or_else(|| "never".to_owned(), units::show_duration)).flatten()
+    }
+
     /// One of a few words; `choices` is not empty.
     pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)], filler: T) -> T {
         let words = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
+use rustls::pki_types::CertificateDer;
 use url::Url;
+
+use crate::changes::digest::PartHasher;
 
 /// A value that never shows in a log, an error or `config show`.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -56,6 +59,27 @@ pub struct UpstreamConfig {
     pub fallback_text: Option<String>,
     /// Keep answers of reads as long as the server allows.
     pub cache: bool,
+    /// Whom its addresses are trusted by beside the public authorities.
+    pub authorities: Option<Authorities>,
+    /// What it says of itself to models is passed on.
+    pub instructions: bool,
+}
+
+/// Certificates of authorities, as they were read from a file. Its `Debug` tells one state of the file from another.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Authorities {
+    pub file: PathBuf,
+    pub certificates: Vec<CertificateDer<'static>>,
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hasher = PartHasher::new("countersign.authorities.1");
+        for certificate in &self.certificates {
+            hasher.part(certificate);
+        }
+        write!(f, "{} ({})", self.file.display(), hasher.finish())
+    }
 }
 
 /// Its `Debug` and `Display` tell nothing that may have come out of a variable.
@@ -74,6 +98,47 @@ pub enum UpstreamTarget {
         headers: Vec<(String, Secret)>,
         transport: UrlTransport,
     },
+}
+
+impl UpstreamTarget {
+    /// `sha256:…` of what decides which program answers: the command with its arguments and folder, or the addresses
+    /// and how they are spoken to. Of `env` and `headers` only the names count, so that a credential can be renewed;
+    /// one that is part of an argument or of an address is part of this too.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = PartHasher::new("countersign.target.1");
+        match self {
+            Self::Command { command, args, env, cwd } => {
+                hasher.part(b"command").part(command.as_bytes()).number(args.len() as u64);
+                for arg in args {
+                    hasher.part(arg.as_bytes());
+                }
+                hasher.number(env.len() as u64);
+                for name in env.keys() {
+                    hasher.part(name.as_bytes());
+                }
+                match cwd {
+                    Some(cwd) => hasher.number(1).part(cwd.as_os_str().as_encoded_bytes()),
+                    None => hasher.number(0),
+                };
+            }
+            Self::Url { urls, headers, transport } => {
+                // In whatever order they stand: all of them are one server.
+                let mut urls: Vec<&str> = urls.iter().map(Url::as_str).collect();
+                let mut names: Vec<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
+                urls.sort_unstable();
+                names.sort_unstable();
+                hasher.part(b"url").part(transport.word().as_bytes());
+                for texts in [urls, names] {
+                    hasher.number(texts.len() as u64);
+                    for text in texts {
+                        hasher.part(text.as_bytes());
+                    }
+                }
+            }
+        }
+        hasher.finish()
+    }
 }
 
 /// For logs and for people: the program's file name, or the addresses' hosts.
@@ -110,6 +175,17 @@ pub enum UrlTransport {
     StreamableHttp,
     Sse,
     WebSocket,
+}
+
+impl UrlTransport {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::StreamableHttp => "streamable-http",
+            Self::Sse => "sse",
+            Self::WebSocket => "websocket",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +238,56 @@ impl UpstreamConfig {
             fallback: None,
             fallback_text: None,
             cache: false,
+            authorities: None,
+            instructions: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_program_or_address_has_another_fingerprint_and_another_credential_has_not() {
+        let command = |command: &str, args: &[&str], env: &[(&str, &str)], cwd: Option<&str>| {
+            UpstreamTarget::Command {
+                command: command.to_owned(),
+                args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+                env: env.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect(),
+                cwd: cwd.map(PathBuf::from),
+            }
+            .fingerprint()
+        };
+        let url = |urls: &[&str], headers: &[(&str, &str)], transport| {
+            UpstreamTarget::Url {
+                urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
+                headers: headers.iter().map(|(n, v)| ((*n).to_owned(), Secret((*v).to_owned()))).collect(),
+                transport,
+            }
+            .fingerprint()
+        };
+        let auto = UrlTransport::Auto;
+        let one = command("npx", &["-y", "files"], &[("TOKEN", "1")], None);
+        assert_eq!(one, command("npx", &["-y", "files"], &[("TOKEN", "2")], None));
+        let two = url(&["https://a/", "https://b/"], &[("x", "1"), ("y", "1")], auto);
+        assert_eq!(two, url(&["https://b/", "https://a/"], &[("y", "2"), ("x", "2")], auto));
+        let others = [
+            one,
+            command("npx", &["-y", "other"], &[("TOKEN", "1")], None),
+            command("npx", &["-yfiles"], &[("TOKEN", "1")], None),
+            command("bunx", &["-y", "files"], &[("TOKEN", "1")], None),
+            command("npx", &["-y", "files"], &[], None),
+            command("npx", &["-y", "files"], &[("PATH", "1")], None),
+            command("npx", &["-y", "files"], &[("TOKEN", "1")], Some("/w")),
+            two,
+            url(&["https://a/"], &[("x", "1"), ("y", "1")], auto),
+            url(&["https://a/", "https://b/?k"], &[("x", "1"), ("y", "1")], auto),
+            url(&["https://a/", "https://b/"], &[("x", "1")], auto),
+            url(&["https://a/", "https://b/"], &[("x", "1"), ("y", "1")], UrlTransport::Sse),
+        ];
+        for (index, other) in others.iter().enumerate() {
+            assert!(!others[..index].contains(other), "{index}");
         }
     }
 }

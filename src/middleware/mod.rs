@@ -77,9 +77,7 @@ pub async fn run_plain_call(
         Err(error) => Err(error),
     };
     let ended = match &outcome {
-        Ok(outcome) => {
-            Ended { failure: outcome.failure(), in_band: true, pending: matches!(outcome, ToolOutcome::Pending(_)) }
-        }
+        Ok(outcome) => Ended { failure: outcome.failure(), in_band: true, pending: outcome.is_pending() },
         Err(error) => Ended::error(error),
     };
     metrics.finish(ended);

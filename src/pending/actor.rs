@@ -4,14 +4,19 @@
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
 use crate::telemetry::metrics as telemetry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, StreamHandler};
+use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
     feed::{Feed, FeedEvent},
     ledger::{Counts, Deadlines, Ledger},
+    twins::Twins,
     watch::Watchers,
 };
 use crate::{
@@ -77,13 +82,21 @@ struct Step {
 #[derive(Clone, Debug)]
 pub(super) struct Approved {
     pub id: String,
+    /// At its approval.
+    pub version: u64,
     pub lock_key: String,
+    /// How long it waits before it may run.
+    pub grace: Option<Duration>,
 }
 
 impl Approved {
-    pub(super) fn of(change: &Change) -> Self {
+    pub(super) fn of(change: &Change, now: Timestamp) -> Self {
+        let left = change.run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+        // A clock that was set back makes nobody wait longer than the rule says.
+        let grace = left.map(|left| left.min(Duration::from_secs(change.terms.undo_for)));
         // Two providers may use the same key for different things.
-        Self { id: change.id.clone(), lock_key: format!("{}\0{}", change.provider, change.target.lock_key) }
+        let lock_key = format!("{}\0{}", change.provider, change.target.lock_key);
+        Self { id: change.id.clone(), version: change.version, lock_key, grace: grace.filter(|left| !left.is_zero()) }
     }
 }
 
@@ -94,6 +107,7 @@ pub(super) struct PendingChanges {
     pub ledger: Ledger,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
+    pub twins: Arc<Twins>,
     pub clock: super::Clock,
     /// Bounded by how many changes are not final.
     pub approved: mpsc::UnboundedSender<Approved>,
@@ -147,6 +161,7 @@ impl Handler<ProposeChange> for PendingChanges {
         let bytes = draft.body.len() as u64;
         if let Err(error) = self.ledger.reserve(&draft.change.proposer.principal, bytes) {
             self.metrics.refused.increment(1);
+            self.twins.remove(&draft.change.id);
             let _ = reply.send(Err(WriteFailure::Refused(error)));
             return;
         }
@@ -214,6 +229,7 @@ impl PendingChanges {
         }
         if change.state.is_final() {
             self.ledger.closed(&change.id);
+            self.twins.remove(&change.id);
         }
         if change.state.is_final() || matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
             self.deadlines.remove(&change.id);
@@ -226,7 +242,7 @@ impl PendingChanges {
         self.watchers.announce(&change);
         if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped: the next start runs it.
-            let _ = self.approved.send(Approved::of(&change));
+            let _ = self.approved.send(Approved::of(&change, (self.clock)()));
         }
         crash_point("after_announce");
         let _ = reply.send(Ok(change));
@@ -235,6 +251,7 @@ impl PendingChanges {
     fn failed(&mut self, error: WriteError, step: Step) {
         if step.kind == EventKind::Created {
             self.ledger.release(&step.change.proposer.principal, step.bytes);
+            self.twins.remove(&step.change.id);
         }
         let _ = step.reply.send(Err(WriteFailure::Write(error)));
     }

@@ -127,6 +127,7 @@ async fn one_round(
     let config = PendingConfig {
         max_pending: usize::MAX,
         max_pending_bytes: usize::MAX >> 1,
+        max_proposals_per_minute: 0,
         ..PendingConfig::from(&Config::default().changes)
     };
     let changes = Changes::start(store, Arc::new(Nobody), config).await?;

@@ -78,7 +78,11 @@ impl Inner {
         key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
         let transition = machine::apply(change, event, self.now()).map_err(StepError::Illegal)?;
+        let edited = transition.kind == EventKind::Edited;
         let draft = record::draft(transition, key_id).map_err(StepError::Refused)?;
+        if edited {
+            self.check_size(&draft).map_err(StepError::Refused)?;
+        }
         self.write_for_door(draft).await
     }
 

@@ -4,7 +4,7 @@
 //! Changes to one target run one after another, others side by side.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     panic::AssertUnwindSafe,
     sync::Arc,
     time::{Duration, Instant},
@@ -37,35 +37,54 @@ const RECHECKS: u32 = 4;
 pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
     // A key is present while one of its changes is running; the others wait in its queue.
-    let mut queues: HashMap<String, VecDeque<String>> = HashMap::new();
+    let mut queues: HashMap<String, VecDeque<Approved>> = HashMap::new();
+    // Those whose approval may still be undone, by when that ends.
+    let mut graces: BTreeMap<(Instant, u64), Approved> = BTreeMap::new();
+    let mut number = 0;
     let mut running: JoinSet<String> = JoinSet::new();
     loop {
-        tokio::select! {
+        let first = graces.first_key_value().map(|((end, _), _)| *end);
+        let due = tokio::select! {
             () = inner.stop.cancelled() => break,
             next = approved.recv() => match next {
-                Some(Approved { id, lock_key }) => match queues.get_mut(&lock_key) {
-                    Some(queue) => queue.push_back(id),
-                    None => {
-                        queues.insert(lock_key.clone(), VecDeque::new());
-                        start(&inner, &slots, &mut running, id, lock_key);
+                Some(next) => match next.grace.and_then(|grace| Instant::now().checked_add(grace)) {
+                    Some(end) => {
+                        number += 1;
+                        graces.insert((end, number), next);
+                        continue;
                     }
+                    None => next,
                 },
                 None => break,
             },
+            () = tokio::time::sleep_until(first.unwrap_or_else(Instant::now).into()), if first.is_some() => {
+                match graces.pop_first() {
+                    Some((_, due)) => due,
+                    None => continue,
+                }
+            }
             Some(ended) = running.join_next(), if !running.is_empty() => {
                 let Ok(key) = ended else { continue };
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
-                    Some(Some(id)) => start(&inner, &slots, &mut running, id, key),
+                    Some(Some(next)) => start(&inner, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
                     None => {}
                 }
+                continue;
+            }
+        };
+        match queues.get_mut(&due.lock_key) {
+            Some(queue) => queue.push_back(due),
+            None => {
+                queues.insert(due.lock_key.clone(), VecDeque::new());
+                start(&inner, &slots, &mut running, due);
             }
         }
     }
     while running.join_next().await.is_some() {}
 }
 
-fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<String>, id: String, lock_key: String) {
+fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<String>, approved: Approved) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         let slot = tokio::select! {
@@ -73,18 +92,18 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Strin
             slot = slots.acquire_owned() => slot.ok(),
         };
         // The key must come back whatever happens, or its target would be blocked until the next start.
-        if slot.is_some() && AssertUnwindSafe(one(&inner, &id)).catch_unwind().await.is_err() {
-            tracing::error!(change = %id, "the Executor panicked over a change");
+        if slot.is_some() && AssertUnwindSafe(one(&inner, &approved)).catch_unwind().await.is_err() {
+            tracing::error!(change = %approved.id, "the Executor panicked over a change");
         }
-        lock_key
+        approved.lock_key
     });
 }
 
 /// Takes one approved change as far as it can go.
-async fn one(inner: &Inner, id: &str) {
+async fn one(inner: &Inner, approved: &Approved) {
     let mut tries = 0;
     while !inner.stop.is_cancelled() {
-        match attempt(inner, id, &mut tries).await {
+        match attempt(inner, approved, &mut tries).await {
             Ok(()) => return,
             // Nothing has been sent: looking again is safe, from the beginning.
             Err(Retry) => pause(inner, inner.config.retry_pause).await,
@@ -95,8 +114,8 @@ async fn one(inner: &Inner, id: &str) {
 /// Not yet, and nothing was sent: again after a pause.
 struct Retry;
 
-async fn attempt(inner: &Inner, id: &str, tries: &mut u32) -> Result<(), Retry> {
-    let Some((change, provider)) = ready(inner, id, tries).await? else { return Ok(()) };
+async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32) -> Result<(), Retry> {
+    let Some((change, provider)) = ready(inner, approved, tries).await? else { return Ok(()) };
     crash_point("before_claim");
     let Some(claimed) = take(inner, &change, ChangeEvent::Claim).await? else { return Ok(()) };
     crash_point("after_claim");
@@ -108,9 +127,15 @@ async fn attempt(inner: &Inner, id: &str, tries: &mut u32) -> Result<(), Retry> 
 }
 
 /// The change and its provider, if it may run right now.
-async fn ready(inner: &Inner, id: &str, tries: &mut u32) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
+async fn ready(
+    inner: &Inner,
+    approved: &Approved,
+    tries: &mut u32,
+) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
+    let id = approved.id.as_str();
     let change = match inner.store.get(id).await {
-        Ok(Some(change)) if change.state == ChangeState::Approved => change,
+        // An approval that was undone, and perhaps given again, is another one with a time of its own.
+        Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
         Ok(_) | Err(StoreError::Closed) => return Ok(None),
         Err(error) => {
             tracing::error!(%error, change = id, "an approved change cannot be read; trying again");

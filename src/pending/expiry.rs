@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use super::{commit::StepError, start::Inner};
-use crate::changes::{Change, ChangeState, machine::ChangeEvent};
+use crate::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 
 /// Changes looked at in one round; the rest follows in the next.
 const ROUND: usize = 256;
@@ -14,6 +14,9 @@ const ROUND: usize = 256;
 pub(super) fn event(change: &Change) -> ChangeEvent {
     let reason = match change.state {
         ChangeState::Approved => format!("Approved, but not run by {}", change.expires_at),
+        _ if change.terms.on_expiry == OnExpiry::Reject => {
+            format!("Nobody approved it by {}, and the rule takes that for a no", change.expires_at)
+        }
         _ => format!("Nobody decided by {}", change.expires_at),
     };
     ChangeEvent::Expire { reason }

@@ -71,6 +71,13 @@ impl FeedEvent {
         Self::new(None, "hello".into(), json.as_bytes(), None)
     }
 
+    /// What a subscriber hears whose place lies before the oldest event that is kept: everything up to this number is
+    /// gone, so what it knows is to be read again.
+    fn reset(seq: u64) -> Self {
+        let json = format!(r#"{{"type":"reset","seq":{seq}}}"#);
+        Self::new(Some(seq), "reset".into(), json.as_bytes(), None)
+    }
+
     /// An event that was just committed.
     pub(super) fn committed(written: &Written, kind: &'static str, change: &Change) -> Self {
         let change = FeedChange {
@@ -257,8 +264,13 @@ impl FeedSubscription {
         }
         let events = self.store.events_after(self.last, REPLAY).await?;
         let all = events.len() < REPLAY;
+        let pruned =
+            events.first().filter(|first| first.seq > self.last + 1).map(|first| FeedEvent::reset(first.seq - 1));
         let replay = events.into_iter().map(|e| FeedEvent::stored(e).map(Arc::new)).collect::<Result<_, _>>()?;
         self.replay = replay;
+        if let Some(reset) = pruned {
+            self.replay.push_front(Arc::new(reset));
+        }
         self.behind = !all;
         Ok(())
     }

@@ -127,6 +127,14 @@ impl Counts {
         }
     }
 
+    /// One of this state was deleted.
+    pub(super) fn gone(&self, state: ChangeState) {
+        if let Some((n, gauge)) = self.of(state) {
+            n.fetch_sub(1, Ordering::Relaxed);
+            gauge.decrement(1.0);
+        }
+    }
+
     pub(super) fn read(&self) -> Vec<(ChangeState, u64)> {
         ChangeState::ALL.into_iter().zip(&self.states).map(|(s, (n, _))| (s, n.load(Ordering::Relaxed))).collect()
     }

@@ -5,21 +5,27 @@
 //! or tells of a transition that is not durable.
 
 mod actor;
+mod answer;
 pub mod bench;
 mod commit;
 mod decide;
+mod edit;
 mod executor;
 mod expiry;
 pub mod feed;
+mod flood;
 mod ledger;
 mod propose;
+mod prune;
 mod recheck;
 mod record;
+mod refresh;
 mod start;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod twins;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
@@ -33,10 +39,10 @@ use crate::{
         Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
-    config::ChangesConfig,
+    config::{ChangesConfig, RetentionConfig},
     policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
-    store::{ListQuery, StoreError},
+    store::{ListQuery, Narrow, StoreError},
 };
 
 pub use crate::store::crash::crash_point;
@@ -64,8 +70,9 @@ pub struct Proposal {
 #[derive(Clone, Debug, Default)]
 pub struct ChangeFilter {
     pub states: Vec<ChangeState>,
-    /// Only those of this principal.
-    pub principal: Option<String>,
+    /// Only those of these principals; empty means any.
+    pub principals: Vec<String>,
+    pub narrow: Narrow,
 }
 
 /// A page of a listing, newest first.
@@ -87,6 +94,20 @@ pub struct DecideChange {
     pub version: u64,
     /// The digest that was shown, if the door has it.
     pub digest: Option<String>,
+    /// One of many that are decided together: what was not wholly shown is not approved this way.
+    pub bulk: bool,
+}
+
+/// A correction of the arguments as it comes from a door.
+#[derive(Clone, Debug)]
+pub struct EditChange {
+    pub id: String,
+    pub reviewer: Arc<Principal>,
+    /// A JSON object: the whole of the new arguments.
+    pub arguments: Box<RawValue>,
+    /// The version that was shown.
+    pub version: u64,
+    pub comment: Option<String>,
 }
 
 /// A conflict carries the state as it is now.
@@ -111,6 +132,8 @@ pub struct PendingConfig {
     /// Changes of one principal that are not final, and bytes of them (arguments, diff and all).
     pub max_pending: usize,
     pub max_pending_bytes: usize,
+    /// Changes that one principal may propose within a minute; 0 is no limit.
+    pub max_proposals_per_minute: u32,
     /// Bytes of one change.
     pub max_change_bytes: usize,
     /// Bytes of a tool's result that are kept.
@@ -133,6 +156,8 @@ pub struct PendingConfig {
     pub max_waiters: usize,
     /// How often expiry is looked for.
     pub expiry_interval: Duration,
+    /// How long what is finished is kept.
+    pub retention: RetentionConfig,
     /// Events that the feed keeps in memory.
     pub feed_ring: usize,
     /// Who may decide on what.
@@ -145,6 +170,7 @@ impl From<&ChangesConfig> for PendingConfig {
         Self {
             max_pending: config.max_pending,
             max_pending_bytes: config.max_pending_bytes,
+            max_proposals_per_minute: config.max_proposals_per_minute,
             max_change_bytes: 20 << 20,
             max_result_bytes: 1 << 20,
             queue: 4096,
@@ -157,6 +183,7 @@ impl From<&ChangesConfig> for PendingConfig {
             retry_pause: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
+            retention: config.retention,
             feed_ring: 4096,
             people: Arc::new(Everybody),
             clock: Arc::new(Timestamp::now),
@@ -183,7 +210,7 @@ impl Changes {
     ///
     /// # Errors
     /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
-    /// many of this principal are open), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
+    /// many of this principal are open, or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         propose::propose(&self.inner, proposal).await
     }
@@ -209,7 +236,8 @@ impl Changes {
     ) -> Result<Page<Arc<Change>>, McpError> {
         let limit = limit.clamp(1, MAX_PAGE);
         let before = parse_cursor(cursor.as_deref())?;
-        let query = ListQuery { states: filter.states, principal: filter.principal, before, limit };
+        let ChangeFilter { states, principals, narrow } = filter;
+        let query = ListQuery { states, principals, narrow, before, limit };
         let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
         let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
         Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })
@@ -219,11 +247,43 @@ impl Changes {
     /// makes the change stale, and pending again with a fresh diff). Goes on if the future is dropped.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `TRUNCATED` (in bulk),
+    /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
     /// `CHANGE_EXPIRED`, what the provider said of the preview, and those of the store. All conflicts carry the
     /// change as it is now.
     pub async fn decide(&self, decision: DecideChange) -> Result<Arc<Change>, DecideError> {
         decide::decide(self, decision).await
+    }
+
+    /// Puts other arguments in the place of those of a pending or stale change: checked against the tool's schema,
+    /// previewed as the proposer, and to be decided on anew. Goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
+    /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, what the provider said of the preview, and
+    /// those of the store. All conflicts carry the change as it is now.
+    pub async fn edit(&self, edit: EditChange) -> Result<Arc<Change>, DecideError> {
+        edit::edit(self, edit).await
+    }
+
+    /// Takes an approval back, by who gave it, or all of them by an admin, until the change may run
+    /// ([`Change::run_after`]).
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; those of
+    /// the store.
+    pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> Result<Arc<Change>, DecideError> {
+        decide::undo(&self.inner, id, reviewer, version).await
+    }
+
+    /// Looks at the target again. Where nothing moved, the change comes back as it is; else it is pending with the new
+    /// diff, or stale with the reason why there is none. Goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, why the target
+    /// cannot be looked at now, and those of the store.
+    pub async fn refresh(&self, id: &str, reviewer: &Arc<Principal>, version: u64) -> Result<Arc<Change>, DecideError> {
+        refresh::refresh(self, id.to_owned(), Arc::clone(reviewer), version).await
     }
 
     /// By its proposer, while pending or stale.

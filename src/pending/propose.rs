@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use jiff::SignedDuration;
 
-use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, start::Inner, store_error};
+use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, start::Inner, store_error, twins};
 use crate::{
     changes::{Change, ChangeState, Proposer, arguments},
     protocol::{ErrorKind, McpError},
@@ -21,9 +21,14 @@ pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     if proposal.idempotency_key.is_some() {
         return Box::pin(propose_with_key(inner, proposal)).await;
     }
+    inner.flood.admit(&proposal.proposer.principal)?;
     // All that is large is done and gone before the wait: many proposals wait at a time.
     let draft = prepare(inner, proposal)?;
-    inner.write_for_door(draft).await.map_err(refused)
+    let id = draft.change.id.clone();
+    inner.write_for_door(draft).await.map_err(|error| {
+        inner.twins.remove(&id);
+        refused(error)
+    })
 }
 
 async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
@@ -35,7 +40,15 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
         return repeated(existing, &change);
     }
-    match inner.write_for_door(draft).await {
+    inner.flood.admit(&change.proposer.principal)?;
+    if let Some(call) = &draft.call_hash {
+        inner.twins.add(call, &change.id);
+    }
+    let written = inner.write_for_door(draft).await;
+    if written.is_err() {
+        inner.twins.remove(&change.id);
+    }
+    match written {
         // The same key at the same moment: the other one was stored.
         Err(StepError::Duplicate) => {
             let existing = existing().await.map_err(|e| store_error(&e))?;
@@ -48,13 +61,32 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
 fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     check(inner, &proposal)?;
     let key_id = proposal.proposer.key_id.clone();
-    let draft = record::draft(record::created(new_change(inner, proposal)), key_id.as_deref())?;
-    if draft.body.len() > inner.config.max_change_bytes {
-        return Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
-            .with("max", inner.config.max_change_bytes)
-            .with("size", draft.body.len()));
+    let mut change = new_change(inner, proposal);
+    let call = twins::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
+    let id = change.id.clone();
+    // With a key, the caller says which calls are one and which are not.
+    if change.idempotency_key.is_none() {
+        change.twin_of = inner.twins.add(&call, &id);
     }
-    Ok(draft)
+    let draft = record::draft(record::created(change), key_id.as_deref()).and_then(|draft| {
+        inner.check_size(&draft)?;
+        Ok(Draft { call_hash: Some(call), ..draft })
+    });
+    draft.inspect_err(|_| inner.twins.remove(&id))
+}
+
+impl Inner {
+    /// # Errors
+    /// `TOO_LARGE`
+    pub(super) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
+        let (size, max) = (draft.body.len(), self.config.max_change_bytes);
+        if size <= max {
+            return Ok(());
+        }
+        Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
+            .with("max", max)
+            .with("size", size))
+    }
 }
 
 fn refused(error: StepError) -> McpError {
@@ -133,6 +165,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
         result: None,
         fault: None,
+        redacted: None,
     };
     change.digest = change.shown_digest();
     change
@@ -157,7 +190,10 @@ fn presentable(mut proposer: Proposer) -> Proposer {
 fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpError> {
     let same = existing.provider == again.provider
         && existing.tool == again.tool
-        && arguments::same(&existing.arguments, &again.arguments);
+        && match &existing.redacted {
+            Some(redacted) => redacted.asked_for(&again.arguments),
+            None => arguments::same(existing.asked_for(), &again.arguments),
+        };
     if same {
         return Ok(existing);
     }

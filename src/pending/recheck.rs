@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::start::Inner;
@@ -69,50 +70,67 @@ pub(super) fn proposer(change: &Change) -> Arc<Principal> {
     })
 }
 
+/// Why a call cannot be previewed.
+pub(super) enum Obstacle {
+    /// It cannot be done, or the tool is another one.
+    Impossible(McpError),
+    /// Nobody can tell right now.
+    Unavailable(McpError),
+}
+
 impl Inner {
     /// Previews again, as the proposer, and compares.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
+        match self.look(change, &change.arguments).await {
+            Ok((provider, preview)) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),
+            Ok((_, preview)) => Recheck::Moved(Box::new(presentable(preview))),
+            Err(Obstacle::Impossible(error)) => Recheck::Impossible(fault(&error)),
+            Err(Obstacle::Unavailable(error)) => Recheck::Unavailable(error),
+        }
+    }
+
+    /// Previews the change's tool with these arguments, as the proposer.
+    pub(super) async fn look(
+        &self,
+        change: &Change,
+        arguments: &RawValue,
+    ) -> Result<(Arc<dyn Provider>, Preview), Obstacle> {
+        let unavailable = |message: &'static str| {
+            let error = McpError::new(ErrorKind::UpstreamUnavailable, message);
+            Obstacle::Unavailable(error.with("provider", change.provider.as_str()))
+        };
         let Some(provider) = self.directory.provider(&change.provider) else {
-            return Recheck::Unavailable(
-                McpError::new(ErrorKind::UpstreamUnavailable, "The provider of this change is not available")
-                    .with("provider", change.provider.as_str()),
-            );
+            return Err(unavailable("The provider of this change is not available"));
         };
         let hash = self.directory.tool_hash(&change.provider, &change.tool);
         if hash.is_none() && !self.directory.has_tools(&change.provider) {
             // Not reached since the start: that says nothing about the tool.
-            return Recheck::Unavailable(
-                McpError::new(ErrorKind::UpstreamUnavailable, "The provider of this change has not been reached yet")
-                    .with("provider", change.provider.as_str()),
-            );
+            return Err(unavailable("The provider of this change has not been reached yet"));
         }
         if hash.as_deref() != Some(change.tool_hash.as_str()) {
             // Its arguments were never checked against the new definition: to be proposed anew.
-            return Recheck::Impossible(ChangeFault {
-                code: ErrorKind::ChangeStale.code().into(),
-                message: "The tool's definition has changed since this was proposed; propose it again".into(),
-            });
+            return Err(Obstacle::Impossible(McpError::new(
+                ErrorKind::ChangeStale,
+                "The tool's definition has changed since this was proposed; propose it again",
+            )));
         }
-        if let Err(error) = provider.available() {
-            return Recheck::Unavailable(error);
-        }
+        provider.available().map_err(Obstacle::Unavailable)?;
         let cancel = CancellationToken::new();
         // Whatever ends the wait, the provider hears that nobody needs the answer.
         let _cancelled = cancel.clone().drop_guard();
         let context =
             CallContext { principal: proposer(change), cancel, progress: Arc::new(NoProgress), change_id: None };
-        let preview = crate::previews::preview(&*self.directory, &provider, &change.tool, &change.arguments, &context);
+        let preview = crate::previews::preview(&*self.directory, &provider, &change.tool, arguments, &context);
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
-            Ok(Ok(Ok(preview))) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),
-            Ok(Ok(Ok(preview))) => Recheck::Moved(Box::new(presentable(preview))),
-            Ok(Ok(Err(error))) if passes(error.kind) => Recheck::Unavailable(error),
-            Ok(Ok(Err(error))) => Recheck::Impossible(fault(&error)),
+            Ok(Ok(Ok(preview))) => Ok((provider, preview)),
+            Ok(Ok(Err(error))) if passes(error.kind) => Err(Obstacle::Unavailable(error)),
+            Ok(Ok(Err(error))) => Err(Obstacle::Impossible(error)),
             Ok(Err(_panic)) => {
                 tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a preview panicked");
-                Recheck::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed"))
+                Err(Obstacle::Unavailable(McpError::new(ErrorKind::Internal, "The preview failed")))
             }
-            Err(_) => Recheck::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long")),
+            Err(_) => Err(Obstacle::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long"))),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{
     changes::{
         Change, ChangeFault, ChangeState, Diff, FieldDiff, Operation, Proposer, Target,
-        digest::body_hash,
+        digest::{arguments_hash, body_hash},
         machine::{EventKind, Transition},
     },
     protocol::{ErrorKind, McpError},
@@ -49,6 +49,11 @@ struct Details<'a> {
     version: u64,
     /// What was shown when this happened.
     digest: &'a str,
+    /// Of the bytes that were proposed, approved, run: whatever this is the entry of.
+    arguments_hash: &'a str,
+    /// Of an edit: those before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_arguments_hash: Option<&'a str>,
     /// Of the whole change after this, so that `audit verify` sees whether the change itself was altered.
     change_hash: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,15 +90,19 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
         },
         1024 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
     )?;
+    let arguments_hash = arguments_hash(&after.arguments);
+    let edit = after.edits.last().filter(|_| kind == EventKind::Edited);
     let details = json(
         &Details {
             version: after.version,
             digest: &after.digest,
+            arguments_hash: &arguments_hash,
+            previous_arguments_hash: edit.map(|edit| edit.from.as_str()),
             change_hash: &body_hash(&body),
             comment: comment.as_deref(),
             key_id,
         },
-        256 + comment.as_ref().map_or(0, String::len),
+        512 + comment.as_ref().map_or(0, String::len),
     )?;
     // The opening brace is the writer's: the number comes before all this.
     let mut event_tail = tail;
@@ -108,6 +117,7 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
         actor,
         details,
         event_tail,
+        call_hash: None,
     })
 }
 
@@ -141,6 +151,7 @@ fn body_size(change: &Change) -> usize {
         diff.fields.iter().map(|f| 80 + text(&f.before) + text(&f.after) + lines(f)).sum()
     };
     1536 + change.arguments.get().len()
+        + change.proposed_arguments.as_ref().map_or(0, |a| a.get().len())
         + diff(&change.diff)
         + change.previous_diff.as_ref().map_or(0, diff)
         + change.result.as_ref().map_or(0, |r| r.get().len())

@@ -19,14 +19,20 @@ use super::{
     commit::StepError,
     executor, expiry,
     feed::Feed,
+    flood::Flood,
     ledger::{Counts, Deadlines, Ledger},
+    prune,
+    twins::Twins,
     watch::Watchers,
 };
 use crate::{
-    changes::{ChangeFault, ChangeState, machine::ChangeEvent},
+    changes::{
+        ChangeFault, ChangeState,
+        machine::{ChangeEvent, SYSTEM},
+    },
     protocol::ErrorKind,
     providers::ProviderDirectory,
-    store::{LiveChange, Store, StoreError},
+    store::{LiveChange, Record, Store, StoreError, WriteError},
 };
 
 /// What all handles share.
@@ -43,6 +49,8 @@ pub(super) struct Inner {
     pub watchers: Arc<Watchers>,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
+    pub twins: Arc<Twins>,
+    pub flood: Flood,
     pub places: Arc<Semaphore>,
     pub place_bytes: Arc<Semaphore>,
     pub started: Instant,
@@ -92,9 +100,13 @@ impl Changes {
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_ring);
         let watchers = Watchers::new(config.max_waiters);
         let deadlines = Arc::new(Deadlines::default());
+        let twins = Arc::new(Twins::default());
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(change);
+            if let Some(call) = &change.call_hash {
+                twins.add(call, &change.id);
+            }
             if !matches!(change.state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
                 deadlines.insert(&change.id, change.expires_at, (config.clock)());
             }
@@ -110,6 +122,7 @@ impl Changes {
             ledger,
             counts: Arc::clone(&counts),
             deadlines: Arc::clone(&deadlines),
+            twins: Arc::clone(&twins),
             clock: Arc::clone(&config.clock),
             approved: approved.clone(),
             outcomes: (outcomes.0, Some(outcomes.1)),
@@ -128,6 +141,8 @@ impl Changes {
             watchers,
             counts,
             deadlines,
+            twins,
+            flood: Flood::new(config.max_proposals_per_minute),
             places: Arc::new(Semaphore::new(config.queue)),
             place_bytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
             started: Instant::now(),
@@ -139,6 +154,7 @@ impl Changes {
             executor_gone: CancellationToken::new(),
             config,
         });
+        restore(&inner, &live).await?;
         recover(&inner, &live, &approved).await?;
         // The actor has the last sender: when it ends, the Executor does.
         drop(approved);
@@ -150,6 +166,7 @@ impl Changes {
             let _ = ended.send(());
         });
         executor.spawn(expiry::run(Arc::clone(&inner)));
+        executor.spawn(prune::run(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
@@ -200,6 +217,49 @@ impl Changes {
     }
 }
 
+/// On a backup, what was approved when it was taken may have run since, and what was pending may have been decided: a
+/// person looks again at the former, and the trail says when all of this happened.
+async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
+    let Some(taken) = inner.store.backup_of().await? else { return Ok(()) };
+    tracing::warn!(%taken, "this store was restored from a backup; what was approved then waits for a reviewer again");
+    for left in live.iter().filter(|left| left.state == ChangeState::Approved) {
+        let Some(change) = inner.store.get(&left.id).await? else { continue };
+        let fault = ChangeFault {
+            code: ErrorKind::ChangeStale.code().into(),
+            message: format!(
+                "Restored from a backup of {taken}: it may have run since; look at its target before you approve it again"
+            ),
+        };
+        match inner.step(&change, ChangeEvent::MarkStale { fault }, None).await {
+            Ok(_) => {}
+            Err(StepError::Store(error)) => return Err(error.into()),
+            Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", left.id)).into()),
+        }
+    }
+    // Only now: whoever crashes before begins anew.
+    let record = Record {
+        server: String::new(),
+        pins: Vec::new(),
+        rules: Vec::new(),
+        event: "restored",
+        at: inner.now(),
+        actor: SYSTEM.to_owned(),
+        details: serde_json::json!({ "backupOf": taken }).to_string(),
+    };
+    let (reply, answer) = oneshot::channel();
+    inner.store.submit_restored(
+        record,
+        Box::new(move |result, _| {
+            let _ = reply.send(result);
+        }),
+    );
+    match answer.await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(WriteError::Store(error))) => Err(error.into()),
+        Ok(Err(WriteError::Conflict | WriteError::Duplicate)) | Err(_) => Err(StoreError::Closed.into()),
+    }
+}
+
 /// What the last process left: what was executing has an unknown outcome, what was approved is to be run.
 async fn recover(
     inner: &Arc<Inner>,
@@ -223,8 +283,9 @@ async fn recover(
                 }
             }
             ChangeState::Approved => {
-                if let Some(change) = inner.store.get(&left.id).await? {
-                    let _ = approved.send(Approved::of(&change));
+                // A restored one is approved no more.
+                if let Some(change) = inner.store.get(&left.id).await?.filter(|c| c.state == ChangeState::Approved) {
+                    let _ = approved.send(Approved::of(&change, inner.now()));
                 }
             }
             _ => {}

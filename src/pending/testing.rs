@@ -57,6 +57,8 @@ pub struct Fake {
     /// Calls take one of these; tests that hold calls back close it down to 0.
     pub gate: Semaphore,
     pub previews: AtomicUsize,
+    /// What the policy says of edited arguments.
+    pub judgement: Mutex<Option<crate::policy::Decision>>,
     /// Calls are noted here too, durably enough to outlive a crash of the process.
     pub ledger: Mutex<Option<PathBuf>>,
 }
@@ -76,6 +78,7 @@ impl Fake {
             most_running: AtomicUsize::new(0),
             gate: Semaphore::new(1_000_000),
             previews: AtomicUsize::new(0),
+            judgement: Mutex::new(None),
             ledger: Mutex::new(None),
         })
     }
@@ -213,6 +216,15 @@ impl ProviderDirectory for Directory {
     fn verdict(&self, _: &str, _: &str, _: &Principal, _: &RawValue) -> crate::policy::Verdict {
         crate::policy::Verdict::Allow
     }
+    fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
+        if arguments.get().contains("\"bad\"") {
+            return Err(McpError::new(ErrorKind::ValidationFailed, "the fake does not like it"));
+        }
+        Ok(())
+    }
+    fn judge(&self, _: &Change, _: &RawValue) -> Option<crate::policy::Decision> {
+        self.0.judgement.lock().unwrap().clone()
+    }
     fn has_tools(&self, _: &str) -> bool {
         !self.0.unlisted.load(Ordering::SeqCst)
     }
@@ -235,6 +247,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
         expiry_interval: Duration::from_secs(3600),
         retry_pause: Duration::from_millis(5),
         provider_grace: Duration::ZERO,
+        max_proposals_per_minute: 0,
         ..PendingConfig::from(&Config::default().changes)
     }
 }
@@ -343,5 +356,6 @@ pub fn decision(change: &Change, reviewer_name: &str, verdict: Verdict) -> Decid
         comment: Some("looks right".into()),
         version: change.version,
         digest: Some(change.digest.clone()),
+        bulk: false,
     }
 }

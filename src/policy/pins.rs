@@ -1,4 +1,7 @@
 //! Pins: which definitions of upstream tools were first seen and which a reviewer accepted.
+//!
+//! An acceptance holds for one definition of what was behind the server's name then: another program that says the
+//! same of itself inherits nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,6 +29,16 @@ pub struct Acceptance {
     pub hash: String,
     pub by: String,
     pub at: Timestamp,
+    /// What was behind the server's name ([`crate::config::UpstreamTarget::fingerprint`]); `None` where that was not
+    /// noted yet, which stands for whatever is behind it.
+    pub target: Option<String>,
+}
+
+impl Acceptance {
+    /// Whether it was given to this definition, coming from there.
+    fn covers(&self, target: &str, hash: &str) -> bool {
+        self.hash == hash && self.target.as_ref().is_none_or(|accepted| accepted == target)
+    }
 }
 
 /// What is known of one tool.
@@ -40,11 +53,11 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// What a definition of this hash is to us.
+    /// What a definition of this hash is to us, where `target` is behind the server's name.
     #[must_use]
-    pub fn standing(&self, hash: &str) -> Standing {
+    pub fn standing(&self, target: &str, hash: &str) -> Standing {
         match (&self.accepted, &self.seen) {
-            (Some(accepted), _) if accepted.hash == hash => Standing::Accepted,
+            (Some(accepted), _) if accepted.covers(target, hash) => Standing::Accepted,
             (Some(_), _) => Standing::Changed,
             (None, Some(seen)) if seen == hash => Standing::Seen,
             (None, Some(_)) => Standing::Changed,
@@ -73,10 +86,10 @@ impl Pins {
 
     /// What this definition is to us. All of a server that was never recorded are as first seen.
     #[must_use]
-    pub fn standing(&self, server: &str, tool: &str, hash: &str) -> Standing {
+    pub fn standing(&self, (server, target): (&str, &str), tool: &str, hash: &str) -> Standing {
         match self.servers.get(server) {
             None => Standing::Seen,
-            Some(tools) => tools.get(tool).map_or(Standing::New, |pin| pin.standing(hash)),
+            Some(tools) => tools.get(tool).map_or(Standing::New, |pin| pin.standing(target, hash)),
         }
     }
 }

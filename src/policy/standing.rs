@@ -14,7 +14,7 @@ pub enum Standing {
     Seen,
     /// Came later, and nobody has accepted it.
     New,
-    /// Another than the one that was accepted or first seen.
+    /// Another than the one that was accepted or first seen, or the one that was accepted, from another server.
     Changed,
 }
 
@@ -62,7 +62,9 @@ impl Mark {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::New => "the tool is new and nobody has accepted it yet",
-            Self::Changed => "the tool's definition changed and nobody has accepted the new one yet",
+            Self::Changed => {
+                "the tool's definition, or what is behind its server's name, changed and nobody has accepted that yet"
+            }
         }
     }
 }

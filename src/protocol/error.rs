@@ -79,6 +79,18 @@ error_table! {
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
     /// An approved change needs an answer that nobody is there to give.
     InputRequired = -31028, "INPUT_REQUIRED", 409;
+    /// A person said no to a change.
+    ChangeRejected = -31045, "CHANGE_REJECTED", 403;
+    /// The rule for a change lets nobody edit its arguments.
+    EditForbidden = -31040, "EDIT_FORBIDDEN", 403;
+    /// The rule for a change asks for a preview of what it would do, and there is none.
+    PreviewRequired = -31041, "PREVIEW_REQUIRED", 409;
+    /// The rule for a change asks for a comment with each decision.
+    CommentRequired = -31042, "COMMENT_REQUIRED", 422;
+    /// What was not wholly shown cannot be approved in bulk.
+    Truncated = -31043, "TRUNCATED", 409;
+    /// One person has one vote, whatever keys they have.
+    AlreadyVoted = -31044, "ALREADY_VOTED", 409;
 }
 
 /// An error as a client sees it. What the log should know beyond it is logged where it happens.

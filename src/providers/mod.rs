@@ -13,7 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use crate::{auth::Principal, changes::Preview, policy::Verdict, protocol::McpError, upstream::Upstream};
+use crate::{
+    auth::Principal,
+    changes::{Change, Preview},
+    policy::{Decision, Verdict},
+    protocol::{ErrorKind, McpError},
+    upstream::Upstream,
+};
 
 /// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -295,6 +301,17 @@ pub trait Provider: Send + Sync + 'static {
         self.upstream().is_none()
     }
 
+    /// What is behind the name, as a hash ([`crate::config::UpstreamTarget::fingerprint`]); empty for a module.
+    fn target(&self) -> &str {
+        self.upstream().map_or("", |upstream| &upstream.target)
+    }
+
+    /// What it says of itself to models, where that is passed on.
+    fn instructions(&self) -> Option<String> {
+        let upstream = self.upstream().filter(|upstream| upstream.config.instructions)?;
+        upstream.negotiated()?.instructions.clone()
+    }
+
     /// Whether the operator vouches for what it says of its tools (`trust_annotations`).
     fn trust_annotations(&self) -> bool {
         self.upstream().is_some_and(|upstream| upstream.config.trust_annotations)
@@ -308,6 +325,18 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
     /// What the policy says of a call of this principal, standing rules included. `Deny` for a tool that is not there.
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict;
+    /// Checks a call's arguments against the tool's input schema as it is now.
+    ///
+    /// # Errors
+    /// `VALIDATION_FAILED` with `details`; `TOOL_NOT_FOUND`.
+    fn validate(&self, _provider: &str, tool: &str, _arguments: &RawValue) -> Result<(), McpError> {
+        Err(McpError::new(ErrorKind::ToolNotFound, format!("Nobody here can check arguments for {tool}")))
+    }
+    /// What the policy says of the change's call with these arguments instead of its own, made by its proposer in the
+    /// way it was proposed. `None` where there is no policy.
+    fn judge(&self, _change: &Change, _arguments: &RawValue) -> Option<Decision> {
+        None
+    }
     /// Whether the provider's tools are known: an upstream that was not reached since the start has none yet.
     fn has_tools(&self, provider: &str) -> bool;
 }

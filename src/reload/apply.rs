@@ -15,7 +15,7 @@ use crate::{
         actor::{PublishProviders, Reconfigure},
         table::Aliases,
     },
-    store::{Record, Store},
+    store::{Pinboard, Record, Store},
     telemetry::logs,
     upstream::Upstreams,
 };
@@ -41,14 +41,30 @@ pub struct Live {
     /// Providers that are compiled in: they come before the servers.
     pub built_in: Vec<Arc<dyn Provider>>,
     pub upstreams: Arc<Upstreams>,
+    pub pins: Arc<Pinboard>,
     pub store: Arc<dyn Store>,
     pub people: Arc<People>,
+}
+
+/// Says which acceptances do not hold for what is behind the names of these servers now.
+pub async fn behind(pins: &Pinboard, servers: &[UpstreamConfig]) {
+    for server in servers {
+        let tools = pins.behind(&server.name, &server.target.fingerprint()).await;
+        if tools > 0 {
+            tracing::warn!(
+                server = %server.name,
+                tools,
+                "tools were accepted of another command or address of this name, and wait to be accepted anew"
+            );
+        }
+    }
 }
 
 impl Live {
     const GONE: &'static str = "the router has ended";
 
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
+        behind(&self.pins, servers).await;
         let mut providers = self.built_in.clone();
         providers.extend(self.upstreams.apply(servers));
         let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;

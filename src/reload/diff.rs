@@ -64,7 +64,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     at_once.upstreams = new
         .upstreams
         .iter()
-        .map(|server| {
+        .filter_map(|server| {
             let before = find(&old.upstreams, &server.name);
             servers::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
         })

@@ -164,20 +164,27 @@ impl Reloads {
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         let by = Some(by.to_owned());
         if !accept {
-            self.lock().waiting = None;
-            self.ended(Outcome { by, ..outcome(Why::Consent, status::Result::Refused) }, Some(digest));
+            let outcome = Outcome { by, ..outcome(Why::Consent, status::Result::Refused) };
+            {
+                let mut state = self.lock();
+                state.waiting = None;
+                state.last = Some(outcome.clone());
+            }
+            self.ended(&outcome, Some(digest));
             return Ok(());
         }
         let before = self.config();
         self.put_in_force(&before, &config).await.map_err(DecideError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
+        let outcome = Outcome { by, changes, ..outcome(Why::Consent, status::Result::Applied) };
         {
             let mut state = self.lock();
             state.in_force = config;
             state.generation += 1;
             state.waiting = None;
+            state.last = Some(outcome.clone());
         }
-        self.ended(Outcome { by, changes, ..outcome(Why::Consent, status::Result::Applied) }, Some(digest));
+        self.ended(&outcome, Some(digest));
         Ok(())
     }
 
@@ -216,35 +223,43 @@ impl Reloads {
             let digest = digest::digest(&config, &self.salt);
             (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened }, Arc::new(config))
         });
-        let needs_restart = diff::needs_restart(&self.started, &loaded.settings);
+        let changed = !changes.is_empty();
+        let changes = Diff { needs_restart: diff::needs_restart(&self.started, &loaded.settings), ..changes };
+        let outcome = Outcome { changes, ..outcome(why, status::Result::Applied) };
+        let needs_restart = &outcome.changes.needs_restart;
+        // Whoever asks sees all of what a reload has changed, or nothing of it.
         let (news, waiting) = {
             let mut state = self.lock();
             let same = |waits: &Option<(Waiting, Arc<Config>)>| waits.as_ref().map(|(waits, _)| waits.digest.clone());
             let waits_anew = same(&waits) != same(&state.waiting);
-            let restart_anew = needs_restart != state.needs_restart;
+            let restart_anew = *needs_restart != state.needs_restart;
             if waits_anew {
                 state.waiting = waits;
             }
-            state.needs_restart.clone_from(&needs_restart);
-            if !changes.is_empty() {
+            state.needs_restart.clone_from(needs_restart);
+            if changed {
                 state.in_force = Arc::new(at_once);
                 state.generation += 1;
             }
             let waiting = state.waiting.as_ref().filter(|_| waits_anew).map(|(waits, _)| waits.clone());
-            (waits_anew || restart_anew || !changes.is_empty(), waiting)
+            let news = waits_anew || restart_anew || changed;
+            if news {
+                state.last = Some(outcome.clone());
+            }
+            (news, waiting)
         };
         if !news {
             // A file that was only touched, or looked at for the first time, is nobody's news.
             if why == Why::Signal {
                 tracing::info!("the configuration is unchanged");
-                self.lock().last = Some(outcome(why, status::Result::Unchanged));
+                self.lock().last = Some(Outcome { result: status::Result::Unchanged, ..outcome });
             }
             return;
         }
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        say(why, &changes, &needs_restart);
+        say(why, &outcome.changes);
         if let Some(waiting) = waiting {
             for Loosening { key, from, to } in &waiting.loosens {
                 tracing::warn!(key, from, to, "this loosens policy and waits for a reviewer's consent");
@@ -254,8 +269,7 @@ impl Reloads {
                 "loosens": waiting.loosens,
             }));
         }
-        let changes = Diff { needs_restart, ..changes };
-        self.ended(Outcome { changes, ..outcome(why, status::Result::Applied) }, None);
+        self.ended(&outcome, None);
     }
 
     fn refused(&self, why: Why, problems: Vec<Problem>) {
@@ -270,7 +284,9 @@ impl Reloads {
                 key.as_ref().map_or(String::new(), |key| format!("{key}: "))
             );
         }
-        self.ended(Outcome { problems, ..outcome(why, status::Result::Refused) }, None);
+        let outcome = Outcome { problems, ..outcome(why, status::Result::Refused) };
+        self.lock().last = Some(outcome.clone());
+        self.ended(&outcome, None);
     }
 
     /// All of it or nothing, as far as it differs.
@@ -302,14 +318,14 @@ impl Reloads {
         }
     }
 
-    fn ended(&self, outcome: Outcome, digest: Option<&str>) {
+    /// Tells of what the status says already.
+    fn ended(&self, outcome: &Outcome, digest: Option<&str>) {
         let kind = if outcome.result == status::Result::Refused { "config.refused" } else { "config.applied" };
         let mut event = json!({ "type": kind });
-        if let (Value::Object(event), Ok(Value::Object(said))) = (&mut event, serde_json::to_value(&outcome)) {
+        if let (Value::Object(event), Ok(Value::Object(said))) = (&mut event, serde_json::to_value(outcome)) {
             event.extend(said);
             event.extend(digest.map(|digest| ("digest".to_owned(), digest.into())));
         }
-        self.lock().last = Some(outcome);
         (self.tell)(&event);
     }
 
@@ -322,8 +338,8 @@ fn outcome(why: Why, result: status::Result) -> Outcome {
     Outcome { at: Timestamp::now(), why, result, problems: Vec::new(), changes: Diff::default(), by: None }
 }
 
-fn say(why: Why, changes: &Diff, needs_restart: &[String]) {
-    let Diff { upstreams_added, upstreams_removed, upstreams_changed, .. } = changes;
+fn say(why: Why, changes: &Diff) {
+    let Diff { upstreams_added, upstreams_removed, upstreams_changed, needs_restart, .. } = changes;
     tracing::info!(
         ?why,
         ?upstreams_added,

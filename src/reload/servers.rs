@@ -7,7 +7,8 @@ use crate::config::UpstreamConfig;
 
 const KEY: &str = "mcpServers";
 
-/// The new server as far as it may be in force at once. What waits goes to `loosened`, what became stricter to
+/// The new server as far as it may be in force at once; `None` for one that may not be started. A new server by itself
+/// loosens nothing: its tools are under review like all others. What waits goes to `loosened`, what became stricter to
 /// `tightened`. `judged` tells that rules review or deny by the names of tools.
 pub(super) fn hold(
     old: Option<&UpstreamConfig>,
@@ -15,7 +16,7 @@ pub(super) fn hold(
     judged: bool,
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
-) -> UpstreamConfig {
+) -> Option<UpstreamConfig> {
     let mut held = new.clone();
     let mut loosen = |key: &str, from: String, to: String| {
         loosened.push(Loosening { key: format!("{KEY}.{}.{key}", new.name), from, to });
@@ -33,7 +34,13 @@ pub(super) fn hold(
         }
         _ => {}
     }
-    let Some(old) = old else { return held };
+    if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
+        loosen("allow_own_files", "false".to_owned(), "true".to_owned());
+        // What it is started with may need this: what runs goes on, and what is new is not started.
+        held.target.clone_from(&old?.target);
+        held.allow_own_files = false;
+    }
+    let Some(old) = old else { return Some(held) };
     if trusted && !new.trust_annotations {
         tightened.push(format!("{KEY}.{}.trust_annotations is false", new.name));
     }
@@ -64,7 +71,7 @@ pub(super) fn hold(
             }
         }
     }
-    held
+    Some(held)
 }
 
 /// Whether `new` may let a tool through that `old` does not. Empty lets all through.
@@ -127,7 +134,7 @@ mod tests {
     /// The keys that loosen, how many things tightened, and what is in force at once.
     fn held(old: Option<&UpstreamConfig>, new: &UpstreamConfig, judged: bool) -> (Vec<String>, usize, UpstreamConfig) {
         let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-        let held = hold(old, new, judged, &mut loosened, &mut tightened);
+        let held = hold(old, new, judged, &mut loosened, &mut tightened).unwrap();
         (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), held)
     }
 
@@ -150,6 +157,28 @@ mod tests {
         let moved = server(|s| (s.trust_annotations, s.target) = (true, target.clone()));
         let expected = server(|s| s.target = target.clone());
         assert_eq!(held(Some(&trusted), &moved, false), (vec!["mcpServers.a.trust_annotations".into()], 0, expected));
+    }
+
+    #[test]
+    fn whoever_may_get_at_the_gateways_own_files_waits() {
+        let command = |name: &str| UpstreamTarget::Command {
+            command: name.to_owned(),
+            args: Vec::new(),
+            env: Default::default(),
+            cwd: None,
+        };
+        let (plain, moved) = (server(|_| {}), server(|s| s.target = command("y")));
+        let own = server(|s| (s.allow_own_files, s.target, s.max_queue) = (true, command("y"), 7));
+        // What needs it does not run before, and the rest does.
+        let expected = (vec!["mcpServers.a.allow_own_files".into()], 0, server(|s| s.max_queue = 7));
+        assert_eq!(held(Some(&plain), &own, false), expected);
+        assert_eq!(held(Some(&own), &own, false), (vec![], 0, own.clone()));
+        assert_eq!(held(Some(&own), &moved, false), (vec![], 0, moved));
+        // A new server with it is as one that got it; without, it comes at once.
+        let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
+        assert_eq!(hold(None, &own, false, &mut loosened, &mut tightened), None);
+        assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
+        assert_eq!(held(None, &plain, true), (vec![], 0, plain));
     }
 
     #[test]

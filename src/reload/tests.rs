@@ -54,7 +54,9 @@ struct Case {
     dir: tempfile::TempDir,
     notes: Arc<Notes>,
     events: Arc<Mutex<Vec<Value>>>,
-    reloads: Reloads,
+    /// What who is told of an event can read then.
+    asked: Arc<Mutex<Vec<Status>>>,
+    reloads: Arc<Reloads>,
 }
 
 impl Case {
@@ -66,10 +68,17 @@ impl Case {
         let source = Source { flags, env: Environment::of(dir.path(), &[("TOKEN", "s3cret")]) };
         let loaded = load(&source.flags, &source.env).unwrap();
         let (notes, events) = (Arc::new(Notes::default()), Arc::new(Mutex::new(Vec::new())));
-        let told = Arc::clone(&events);
-        let tell = Box::new(move |event: &Value| told.lock().unwrap().push(event.clone()));
-        let reloads = Reloads::new(source, loaded, Box::new(Noting(Arc::clone(&notes))), tell);
-        Self { dir, notes, events, reloads }
+        let (told, asked) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
+        let statuses = Arc::clone(&asked);
+        let reloads = Arc::new_cyclic(|me: &std::sync::Weak<Reloads>| {
+            let me = me.clone();
+            let tell = Box::new(move |event: &Value| {
+                statuses.lock().unwrap().push(me.upgrade().unwrap().status());
+                told.lock().unwrap().push(event.clone());
+            });
+            Reloads::new(source, loaded, Box::new(Noting(Arc::clone(&notes))), tell)
+        });
+        Self { dir, notes, events, asked, reloads }
     }
 
     fn file(&self) -> &Path {
@@ -197,6 +206,16 @@ async fn what_loosens_waits_and_the_rest_does_not() {
     assert_eq!((status.waiting.is_none(), status.last.unwrap().by.as_deref()), (true, Some("alice")));
     assert_eq!(case.default(), PolicyDefault::Allow);
     assert_eq!(case.reloads.decide(&waiting.digest, true, "alice").await, Err(DecideError::Nothing));
+}
+
+#[tokio::test]
+async fn whoever_is_told_of_a_reload_can_ask_for_all_of_it() {
+    let case = Case::new(SERVERS);
+    // Told of what waits while the rest was put into force.
+    case.reload("policy: { default: allow }\n").await;
+    let told: Vec<_> = std::mem::take(&mut *case.asked.lock().unwrap());
+    let of = |status: &Status| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
+    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [(1, Some(2)), (1, Some(2))]);
 }
 
 #[tokio::test]

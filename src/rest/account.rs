@@ -111,8 +111,11 @@ pub async fn me(caller: Caller) -> HttpResponse {
     struct Me<'a> {
         #[serde(flatten)]
         who: Who<'a>,
+        /// Whose key it is: who decides once, and never on what they proposed.
+        owner: &'a str,
         may_decide: bool,
     }
     let Principal { name, role, .. } = &*caller.principal;
-    json_ok(&Me { who: Who { name, role: *role }, may_decide: role.may_decide() })
+    let owner = caller.principal.owner();
+    json_ok(&Me { who: Who { name, role: *role }, owner, may_decide: role.may_decide() })
 }

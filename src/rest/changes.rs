@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 use super::{Caller, Problem, Query, RestState, body, json_ok};
 use crate::{
     changes::{Change, ChangeState, Verdict, audit::AuditEntry, digest::hex},
-    pending::{ChangeFilter, DecideChange},
+    pending::{ChangeFilter, DecideChange, EditChange},
     protocol::ErrorKind,
+    store::Narrow,
 };
 
 fn id(request: &HttpRequest) -> Result<&str, Problem> {
@@ -25,7 +26,7 @@ fn no_such_change() -> Problem {
     Problem::new(ErrorKind::ChangeNotFound, "there is no change with this id")
 }
 
-/// `GET /api/changes?status=&principal=&limit=&cursor=`, newest first.
+/// `GET /api/changes?status=&principal=&tool=&server=&q=&since=&until=&limit=&cursor=`, newest first.
 pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -34,8 +35,19 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
         next_cursor: Option<String>,
         counts: BTreeMap<ChangeState, u64>,
     }
-    let query = Query::read(&request, &["status", "principal", "limit", "cursor"])?;
-    let filter = ChangeFilter { states: query.names("status")?, principal: query.get("principal").map(str::to_owned) };
+    let known = ["status", "principal", "tool", "server", "q", "since", "until", "limit", "cursor"];
+    let query = Query::read(&request, &known)?;
+    let filter = ChangeFilter {
+        states: query.names("status")?,
+        principals: query.texts("principal"),
+        narrow: Narrow {
+            providers: query.texts("server"),
+            tools: query.texts("tool"),
+            text: query.get("q").map(str::to_owned),
+            since: query.time("since")?,
+            until: query.time("until")?,
+        },
+    };
     let page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
     let counts = state.changes.counts().into_iter().collect();
     Ok(json_ok(&Answer { changes: page.items, next_cursor: page.next_cursor, counts }))
@@ -73,8 +85,71 @@ pub async fn decide(
         comment: body::comment(body.comment)?,
         version: body.version,
         digest: body.digest,
+        bulk: false,
     };
     Ok(json_ok(&state.changes.decide(decision).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EditBody {
+    arguments: Box<RawValue>,
+    version: u64,
+    comment: Option<String>,
+}
+
+/// `POST /api/changes/{id}/edit`
+pub async fn edit(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let reviewer = Arc::clone(caller.decides()?);
+    let id = id(&request)?.to_owned();
+    // As large as what an agent may send.
+    let http = &state.config.transports.http;
+    let body: EditBody = body::json_up_to(http.max_body, &request, payload, http.request_timeout).await?;
+    let edit = EditChange {
+        id,
+        reviewer,
+        arguments: body.arguments,
+        version: body.version,
+        comment: body::comment(body.comment)?,
+    };
+    Ok(json_ok(&state.changes.edit(edit).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VersionBody {
+    version: u64,
+}
+
+/// `POST /api/changes/{id}/undo`
+pub async fn undo(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let reviewer = Arc::clone(caller.decides()?);
+    let id = id(&request)?.to_owned();
+    let body: VersionBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    Ok(json_ok(&state.changes.undo(&id, &reviewer, body.version).await?))
+}
+
+/// `POST /api/changes/{id}/refresh`
+pub async fn refresh(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let reviewer = Arc::clone(caller.decides()?);
+    let id = id(&request)?.to_owned();
+    let body: VersionBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    Ok(json_ok(&state.changes.refresh(&id, &reviewer, body.version).await?))
 }
 
 #[derive(Deserialize)]

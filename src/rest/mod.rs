@@ -7,6 +7,7 @@ pub mod account;
 pub mod body;
 pub mod caller;
 pub mod changes;
+pub mod decisions;
 pub mod events;
 pub mod events_ws;
 pub mod problem;
@@ -85,7 +86,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 22] = [
+pub const ROUTES: [Route; 26] = [
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -93,6 +94,10 @@ pub const ROUTES: [Route; 22] = [
     Route { path: "/api/changes", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::list)) },
     Route { path: "/api/changes/{id}", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::one)) },
     Route { path: "/api/changes/{id}/decision", allow: POST, build: |r| r.route(web::post().to(changes::decide)) },
+    Route { path: "/api/changes/{id}/edit", allow: POST, build: |r| r.route(web::post().to(changes::edit)) },
+    Route { path: "/api/changes/{id}/undo", allow: POST, build: |r| r.route(web::post().to(changes::undo)) },
+    Route { path: "/api/changes/{id}/refresh", allow: POST, build: |r| r.route(web::post().to(changes::refresh)) },
+    Route { path: "/api/decisions", allow: POST, build: |r| r.route(web::post().to(decisions::decide)) },
     Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
     Route { path: "/api/changes/{id}/rule", allow: POST, build: |r| r.route(web::post().to(rules::create)) },
     Route { path: "/api/rules", allow: READ, build: |r| r.route(web::route().guard(read()).to(rules::list)) },

@@ -68,6 +68,24 @@ impl Query {
         parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
     }
 
+    /// A list of texts, separated by commas; at most 64.
+    #[must_use]
+    pub fn texts(&self, name: &str) -> Vec<String> {
+        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.take(64).map(str::to_owned).collect()
+    }
+
+    /// A time (RFC 3339).
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn time(&self, name: &str) -> Result<Option<jiff::Timestamp>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        // A plus that was not escaped arrives as a space.
+        let time = text.replace(' ', "+").parse();
+        time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
+    }
+
     /// A list of names of an enumeration, separated by commas.
     ///
     /// # Errors

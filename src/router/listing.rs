@@ -27,6 +27,10 @@ pub fn tool(def: &ToolDef, name: &str, pending: Option<&Value>, revision: Revisi
         annotations["title"] = def.title.clone().into();
         out.insert("annotations".into(), annotations);
     }
+    // Whatever may wait for a person may be a task (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation").
+    if pending.is_some() && revision == Revision::V2025_11_25 {
+        out.insert("execution".into(), json!({ "taskSupport": "optional" }));
+    }
     Value::Object(out).to_string()
 }
 

@@ -3,6 +3,7 @@
 
 pub mod actor;
 pub mod aliases;
+pub mod briefing;
 pub mod claims;
 pub mod effort;
 pub mod listing;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::protocol::{
     Revision,
+    edit::{Op, edit, member, string},
     raw::{Edits, Fate, Scan, edit_members},
 };
 
@@ -55,10 +56,26 @@ fn edited(object: &str, known: &[Known], revision: Revision) -> Option<String> {
 /// may be put under review.
 #[must_use]
 pub fn tool(raw: &str, pending: Option<&Value>, revision: Revision) -> Option<String> {
-    edit_members(raw, |key, value| match fate(TOOL, key, value, revision) {
+    let edited = edit_members(raw, |key, value| match fate(TOOL, key, value, revision) {
         Fate::Keep if key == "outputSchema" => output_schema(value, pending, revision),
         fate => fate,
-    })
+    });
+    if pending.is_none() || revision != Revision::V2025_11_25 {
+        return edited;
+    }
+    as_task(edited.as_deref().unwrap_or(raw)).or(edited)
+}
+
+/// A tool that may wait for a person may be called as a task, whatever its server can do
+/// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation"); one that must be stays so.
+fn as_task(tool: &str) -> Option<String> {
+    let execution = member(tool, "execution").filter(|execution| execution.starts_with('{')).unwrap_or("{}");
+    let support = member(execution, "taskSupport").and_then(string);
+    if support.is_some_and(|support| support == "optional" || support == "required") {
+        return None;
+    }
+    let execution = edit(execution, &[("taskSupport", Op::Set(r#""optional""#))]);
+    Some(edit(tool, &[("execution", Op::Set(&execution))]))
 }
 
 /// One prompt of `prompts/list`; `None` if the text stays as it is.

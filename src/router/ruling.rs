@@ -55,8 +55,11 @@ pub(super) fn observe(policy: &Policy, provider: &Arc<dyn Provider>, tools: &[To
 
 /// What can be said of calls of this tool before there is one.
 pub(super) fn ruling(policy: &Policy, provider: &Arc<dyn Provider>, def: &ToolDef, hash: &str) -> (Standing, Ruling) {
-    let standing =
-        if is_module(provider) { Standing::Module } else { policy.pins().standing(provider.name(), &def.name, hash) };
+    let standing = if is_module(provider) {
+        Standing::Module
+    } else {
+        policy.pins().standing((provider.name(), provider.target()), &def.name, hash)
+    };
     let facts = ToolFacts {
         name: def.name.clone(),
         server: provider.name().to_owned(),

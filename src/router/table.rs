@@ -11,6 +11,7 @@ use serde_json::{Value, value::RawValue};
 
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
+    briefing::Briefings,
     claims::{Claims, Rules, Settled, Warnings},
     effort, listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
@@ -18,8 +19,10 @@ use super::{
     ruling,
 };
 use crate::{
-    auth::Principal,
-    policy::{CallFacts, Policy, Ruling, Standing, Verdict},
+    auth::{Principal, Role},
+    changes::Change,
+    middleware::validate,
+    policy::{CallFacts, Decision, Policy, Ruling, Standing, Verdict},
     protocol::{
         Era, ErrorKind, McpError, Revision,
         param_headers::{ParamHeader, x_mcp_headers},
@@ -147,6 +150,7 @@ pub struct RouteTable {
     /// `None` in an empty table.
     policy: Option<Policy>,
     warnings: Warnings,
+    briefings: Briefings,
     /// Of each list, to tell whether it has changed.
     prints: [u64; 3],
     varies: bool,
@@ -180,6 +184,7 @@ impl RouteTable {
             aliases: Aliases::default(),
             policy: None,
             warnings: Warnings::default(),
+            briefings: Briefings::default(),
             prints: [0; 3],
             varies: false,
             detours: RwLock::default(),
@@ -246,6 +251,7 @@ impl RouteTable {
         };
         table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
         table.prints = table.fingerprints();
+        table.briefings = Briefings::of(&table);
         table.varies = table.tools().iter().any(|route| route.ruling.fixed().is_none());
         let old = previous.map_or([0; 3], |table| table.prints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
@@ -412,6 +418,12 @@ impl RouteTable {
         self.resources.find(uri).cloned()
     }
 
+    /// What servers say of themselves to models, as far as this principal sees them.
+    #[must_use]
+    pub fn briefings(&self, principal: &Principal) -> Arc<str> {
+        self.briefings.for_principal(principal)
+    }
+
     /// What is wrong with what a provider offers: definitions that are left out, names that clients refuse.
     #[must_use]
     pub fn warnings(&self, provider: &str) -> Vec<String> {
@@ -523,6 +535,31 @@ impl ProviderDirectory for Directory {
         // Of no session: what a rule asks of one is not so.
         let call = CallFacts { principal, transport: "", revision: "", client: None, arguments };
         route.ruling.decide(&call).verdict
+    }
+
+    fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
+        let route = self.0.load().served_by(tool, provider);
+        let route = route
+            .ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")))?;
+        validate::check(&route, arguments)
+    }
+
+    fn judge(&self, change: &Change, arguments: &RawValue) -> Option<Decision> {
+        let by = &change.proposer;
+        let principal = Principal {
+            name: by.principal.clone(),
+            role: Role::Agent,
+            key_id: by.key_id.clone(),
+            owner: by.owner.clone(),
+        };
+        let call = CallFacts {
+            principal: &principal,
+            transport: &by.transport,
+            revision: by.revision.as_deref().unwrap_or_default(),
+            client: by.client_name.as_deref(),
+            arguments,
+        };
+        Some(self.0.load().served_by(&change.tool, &change.provider)?.ruling.decide(&call))
     }
 
     fn has_tools(&self, provider: &str) -> bool {

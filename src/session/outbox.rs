@@ -175,6 +175,11 @@ impl Outbox {
         state.woken = false;
     }
 
+    /// There is no connection to send to.
+    pub fn is_away(&self) -> bool {
+        self.state.lock().away
+    }
+
     /// Sets the stream back to just after frame number `received` (counted from 1), for the connection that comes
     /// next. From here on the one before gets nothing more, so that nothing falls between the two. Gives the turn of
     /// the new one; the first connection of all has turn 0.

@@ -1,9 +1,30 @@
 //! Named points at which a test can make the process end at once, as a crash or a power cut would.
 //!
 //! Inert in release builds unless compiled with `--cfg crash_points`, and inert everywhere unless
-//! `COUNTERSIGN_CRASH_AT` names the point. The points: `before_commit`, `after_commit`,
-//! `between_commit_and_announce`, `after_announce`, `after_approve`, `before_claim`, `after_claim`, `after_call`,
-//! `before_result`, `after_result`. With `COUNTERSIGN_CRASH_AFTER=n` the n-th passage crashes (the first is 1).
+//! `COUNTERSIGN_CRASH_AT` names the point. With `COUNTERSIGN_CRASH_AFTER=n` the n-th passage crashes (the first is 1).
+
+/// All of them. The crash proof (`tests/crash_proof`) ends a gateway at each.
+pub const POINTS: &[&str] = &[
+    // Of every transition: in the store's transaction with the change written and its audit entry not, before and
+    // after the commit, and around telling of it.
+    "within_transaction",
+    "before_commit",
+    "after_commit",
+    "between_commit_and_announce",
+    "after_announce",
+    // Of a decision: after the target was looked at, and once it is durable.
+    "before_approve",
+    "after_approve",
+    // Of a run.
+    "before_claim",
+    "after_claim",
+    "after_call",
+    "before_result",
+    "after_result",
+    // Of the pruning of what is old.
+    "before_prune_commit",
+    "after_prune_commit",
+];
 
 #[cfg(any(debug_assertions, crash_points))]
 mod armed {

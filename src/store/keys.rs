@@ -24,6 +24,8 @@ pub struct ApiKey {
     /// The principal's name.
     pub name: String,
     pub role: Role,
+    /// Whose it is, where that is somebody else than the name says.
+    pub owner: Option<String>,
     pub created_at: Timestamp,
     /// To the minute (see [`Keys::touch`]).
     pub last_used_at: Option<Timestamp>,
@@ -45,7 +47,7 @@ pub struct Keys {
     conn: Mutex<Connection>,
 }
 
-const COLUMNS: &str = "id, name, role, created_at, last_used_at, revoked_at";
+const COLUMNS: &str = "id, name, role, created_at, last_used_at, revoked_at, owner";
 
 impl Keys {
     /// Opens the database of the data directory; creates it where there is none.
@@ -63,8 +65,8 @@ impl Keys {
     pub fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         self.with(|conn| {
             conn.prepare_cached(
-                "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
             .execute(params![
                 key.id,
@@ -74,6 +76,7 @@ impl Keys {
                 key.created_at.to_string(),
                 key.last_used_at.map(|t| t.to_string()),
                 key.revoked_at.map(|t| t.to_string()),
+                key.owner,
             ])?;
             Ok(())
         })
@@ -113,7 +116,7 @@ impl Keys {
         self.with(|conn| {
             conn.prepare_cached(&format!("SELECT {COLUMNS}, hash FROM api_keys WHERE hash = ?1"))?
                 .query_row(params![hash], |row| {
-                    let stored: SecretHash = row.get(6)?;
+                    let stored: SecretHash = row.get(7)?;
                     Ok(read_key(row).map(|key| (key, stored)))
                 })
                 .optional()?
@@ -221,6 +224,7 @@ fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {
         created_at: timestamp(&row.get::<_, String>(3)?)?,
         last_used_at: optional(4)?,
         revoked_at: optional(5)?,
+        owner: row.get(6)?,
     })
 }
 
@@ -250,7 +254,15 @@ mod tests {
     }
 
     fn key(id: &str, role: Role) -> ApiKey {
-        ApiKey { id: id.into(), name: "alice".into(), role, created_at: at(0), last_used_at: None, revoked_at: None }
+        ApiKey {
+            id: id.into(),
+            name: "alice".into(),
+            role,
+            owner: (role == Role::Agent).then(|| "Alice Ä.".into()),
+            created_at: at(0),
+            last_used_at: None,
+            revoked_at: None,
+        }
     }
 
     #[test]
@@ -263,6 +275,7 @@ mod tests {
         }
         assert!(tool.insert(&key("key_9", Role::Agent), &[1; 32]).is_err(), "a secret belongs to one key");
         assert_eq!(gateway.find(&[1; 32]).unwrap(), Some(key("key_1", Role::Reviewer)));
+        assert_eq!(gateway.find(&[0; 32]).unwrap().unwrap().owner.as_deref(), Some("Alice Ä."));
         assert_eq!(gateway.find(&[9; 32]).unwrap(), None);
         assert_eq!(gateway.find_with_hash(&[1; 32]).unwrap(), Some((key("key_1", Role::Reviewer), [1; 32])));
         assert_eq!(gateway.list().unwrap().len(), 4);

@@ -4,6 +4,7 @@
 //! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
 //! about changes: what may happen is decided before, by [`crate::changes::machine`].
 
+pub mod backup;
 pub mod crash;
 pub mod error;
 #[cfg(test)]
@@ -13,7 +14,9 @@ pub mod lock;
 pub mod open;
 pub mod pins;
 mod reader;
+mod retention;
 mod rows;
+mod search;
 mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
@@ -35,8 +38,11 @@ use crate::changes::{
 
 pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
+pub use search::Narrow;
 
 use crate::policy::{Pins, StandingRule};
+
+pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
@@ -59,6 +65,8 @@ pub struct Draft {
     pub details: String,
     /// The feed event's members after `type` and `seq`, with the closing brace.
     pub event_tail: String,
+    /// Of a new change: what it asks for (who, tool, arguments), to know it again when it is asked for once more.
+    pub call_hash: Option<String>,
 }
 
 /// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions, and
@@ -111,6 +119,8 @@ pub struct LiveChange {
     pub principal: String,
     pub bytes: u64,
     pub expires_at: Timestamp,
+    /// See [`Draft::call_hash`]; none of a change from before it was kept.
+    pub call_hash: Option<String>,
 }
 
 /// A stored feed event.
@@ -127,7 +137,9 @@ pub struct StoredEvent {
 pub struct ListQuery {
     /// Empty means any.
     pub states: Vec<ChangeState>,
-    pub principal: Option<String>,
+    /// Empty means any.
+    pub principals: Vec<String>,
+    pub narrow: Narrow,
     /// Only those created before the one with this number.
     pub before: Option<u64>,
     pub limit: usize,
@@ -163,6 +175,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Queues a record with its pins and rules, all or nothing; otherwise as [`Store::submit`].
     fn submit_record(&self, record: Record, done: Done);
+
+    /// As [`Store::submit_record`], and from then on the store is no backup any more ([`Store::backup_of`]).
+    fn submit_restored(&self, record: Record, done: Done);
+
+    /// Queues a transaction of pruning, all or nothing; what is not as it was looked at is left alone.
+    fn submit_pruning(&self, pruning: Pruning, done: Done);
+
+    /// A transaction's worth of what is older than that, the oldest first.
+    fn old(&self, before: OldBefore) -> Answer<Old>;
+    /// When the backup was taken that this store is, if no gateway has started on it since.
+    fn backup_of(&self) -> Answer<Option<Timestamp>>;
 
     /// All pins of tool definitions.
     fn pins(&self) -> Answer<Pins>;

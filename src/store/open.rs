@@ -24,7 +24,10 @@ const APPLICATION_ID: i64 = 0x4353_474e;
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_initial.sql"),
     include_str!("migrations/0002_tool_pins.sql"),
-    include_str!("migrations/0005_standing_rules.sql"),
+    include_str!("migrations/0003_pinned_targets.sql"),
+    include_str!("migrations/0004_people.sql"),
+    include_str!("migrations/0005_retention.sql"),
+    include_str!("migrations/0006_standing_rules.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).

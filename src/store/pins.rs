@@ -41,11 +41,16 @@ impl Pinboard {
         self.pins.load_full()
     }
 
-    /// A reviewer accepts these definitions as they are.
+    /// A reviewer accepts these definitions as they are, of what is behind the server's name (`target`).
     ///
     /// # Errors
     /// Those of the store; then nothing was accepted.
-    pub async fn accept(&self, server: &str, tools: &[Definition], by: &str) -> Result<(), WriteError> {
+    pub async fn accept(
+        &self,
+        (server, target): (&str, &str),
+        tools: &[Definition],
+        by: &str,
+    ) -> Result<(), WriteError> {
         let _one_at_a_time = self.changing.lock().await;
         let at = Timestamp::now();
         let now = self.pins.load_full();
@@ -53,7 +58,12 @@ impl Pinboard {
             tool: tool.name.clone(),
             pin: Pin {
                 seen: now.pin(server, &tool.name).and_then(|pin| pin.seen.clone()),
-                accepted: Some(Acceptance { hash: tool.hash.clone(), by: by.to_owned(), at }),
+                accepted: Some(Acceptance {
+                    hash: tool.hash.clone(),
+                    by: by.to_owned(),
+                    at,
+                    target: Some(target.to_owned()),
+                }),
                 text: Some(Arc::clone(&tool.text)),
             },
         });
@@ -75,6 +85,33 @@ impl Pinboard {
             Some(PinWrite { tool: tool.name.clone(), pin: Pin { seen: pin.seen.clone(), accepted: None, text } })
         });
         self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
+    }
+
+    /// Notes what is behind the server's name with acceptances that are older than such notes, and says of how many
+    /// tools the acceptance was given to something else. Called before the server offers anything.
+    pub async fn behind(&self, server: &str, target: &str) -> usize {
+        let _one_at_a_time = self.changing.lock().await;
+        let now = self.pins.load_full();
+        let Some(tools) = now.servers.get(server) else { return 0 };
+        let accepted = |pin: &Pin| pin.accepted.as_ref().map(|accepted| accepted.target.clone());
+        let of_another = tools.values().filter_map(accepted).flatten().filter(|other| other != target).count();
+        let writes: Vec<PinWrite> = tools
+            .iter()
+            .filter(|(_, pin)| accepted(pin) == Some(None))
+            .map(|(tool, pin)| {
+                let mut pin = pin.clone();
+                if let Some(accepted) = &mut pin.accepted {
+                    accepted.target = Some(target.to_owned());
+                }
+                PinWrite { tool: tool.clone(), pin }
+            })
+            .collect();
+        // In force even where it could not be stored: it loosens nothing.
+        self.apply(server, &writes);
+        if let Err(error) = self.write(server, writes, "definitions_bound", "gateway", Timestamp::now()).await {
+            tracing::warn!(server, %error, "what acceptances were given to could not be stored");
+        }
+        of_another
     }
 
     async fn write(
@@ -163,8 +200,8 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
 pub(super) fn store(conn: &Connection, server: &str, writes: &[PinWrite]) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT OR IGNORE INTO pinned_servers (server) VALUES (?1)")?.execute([server])?;
     let mut statement = conn.prepare_cached(
-        "INSERT OR REPLACE INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT OR REPLACE INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?;
     for PinWrite { tool, pin } in writes {
         let accepted = pin.accepted.as_ref();
@@ -176,6 +213,7 @@ pub(super) fn store(conn: &Connection, server: &str, writes: &[PinWrite]) -> rus
             accepted.map(|accepted| &accepted.by),
             accepted.map(|accepted| accepted.at.to_string()),
             pin.text.as_deref(),
+            accepted.and_then(|accepted| accepted.target.as_ref()),
         ])?;
     }
     Ok(())
@@ -188,8 +226,9 @@ pub(super) fn load(conn: &Connection) -> Result<Pins, StoreError> {
     while let Some(row) = rows.next()? {
         pins.servers.insert(row.get(0)?, Default::default());
     }
-    let mut statement =
-        conn.prepare("SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition FROM tool_pins")?;
+    let mut statement = conn.prepare(
+        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins",
+    )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let accepted = match (row.get::<_, Option<String>>(3)?, row.get::<_, Option<String>>(5)?) {
@@ -197,6 +236,7 @@ pub(super) fn load(conn: &Connection) -> Result<Pins, StoreError> {
                 hash,
                 by: row.get::<_, Option<String>>(4)?.unwrap_or_default(),
                 at: parse_time(&at)?,
+                target: row.get(7)?,
             }),
             _ => None,
         };
@@ -227,15 +267,15 @@ mod tests {
     async fn what_was_seen_and_accepted_outlives_the_process_and_stands_in_the_trail() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
-        assert_eq!(pins.pins().standing("fs", "read", "h1"), Standing::Seen, "never recorded");
+        assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen, "never recorded");
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         // Only the first time counts.
         pins.observe("fs", &[tool("read", "h9"), tool("new", "h3")]);
-        let is = |pins: &Pinboard, tool, hash| pins.pins().standing("fs", tool, hash);
+        let is = |pins: &Pinboard, tool, hash| pins.pins().standing(("fs", "t"), tool, hash);
         assert_eq!(is(&pins, "read", "h1"), Standing::Seen);
         assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
         assert_eq!(is(&pins, "new", "h3"), Standing::New);
-        pins.accept("fs", &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
+        pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
         assert_eq!(is(&pins, "read", "h1"), Standing::Accepted);
         assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
         assert_eq!(is(&pins, "new", "h3"), Standing::Accepted);
@@ -269,12 +309,59 @@ mod tests {
     }
 
     #[actix_web::test]
+    async fn another_program_of_the_same_name_inherits_no_acceptance() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = board(dir.path()).await;
+        pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
+        pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
+        let of = |pins: &Pinboard, target, tool, hash| pins.pins().standing(("fs", target), tool, hash);
+        assert_eq!(
+            (pins.behind("fs", "a").await, pins.behind("fs", "b").await, pins.behind("git", "b").await),
+            (0, 1, 0)
+        );
+        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Accepted);
+        assert_eq!(of(&pins, "b", "read", "h1"), Standing::Changed);
+        assert_eq!(of(&pins, "b", "write", "h2"), Standing::Seen, "nobody had accepted anything of it");
+        pins.accept(("fs", "b"), &[tool("read", "h1")], "alice").await.unwrap();
+        assert_eq!(of(&pins, "b", "read", "h1"), Standing::Accepted);
+        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Changed);
+        pins.revoke("fs", &[tool("read", "h1")], "alice").await.unwrap();
+        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Seen);
+    }
+
+    #[actix_web::test]
+    async fn acceptances_of_an_older_store_hold_for_what_is_there_at_the_upgrade() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = board(dir.path()).await;
+        pins.observe("fs", &[tool("read", "h1")]);
+        pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
+        pins.store.close();
+        drop(pins);
+        // As the version before left it.
+        let conn = Connection::open(crate::store::open::database_path(dir.path())).unwrap();
+        conn.execute_batch("ALTER TABLE tool_pins DROP COLUMN accepted_target; PRAGMA user_version = 2").unwrap();
+        drop(conn);
+        let pins = board(dir.path()).await;
+        assert_eq!(pins.behind("fs", "now").await, 0);
+        let of = |pins: &Pinboard, target| pins.pins().standing(("fs", target), "read", "h1");
+        assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
+        pins.store.close();
+        drop(pins);
+        let pins = board(dir.path()).await;
+        assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
+        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
+        assert_eq!(trail[0].event, "definitions_bound");
+        pins.store.close();
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 3);
+    }
+
+    #[actix_web::test]
     async fn what_could_not_be_stored_was_not_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1")]);
         pins.store.close();
-        assert!(pins.accept("fs", &[tool("read", "h1")], "alice").await.is_err());
-        assert_eq!(pins.pins().standing("fs", "read", "h1"), Standing::Seen);
+        assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
+        assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen);
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
-use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, StoreError, StoredEvent};
+use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, StoreError, StoredEvent, search};
 use crate::changes::{
     Change, ChangeState,
     audit::{AuditEntry, AuditHead, GENESIS, Hash},
@@ -79,7 +79,10 @@ fn list_numbers(conn: &Connection, query: &ListQuery) -> Result<Vec<i64>, StoreE
     let before = query.before.map_or(i64::MAX, signed);
     let limit = signed(query.limit as u64).saturating_add(1);
     let row = |row: &Row<'_>| row.get::<_, i64>(0);
-    if query.states.is_empty() && query.principal.is_none() {
+    if !query.narrow.is_empty() {
+        return narrow_numbers(conn, query, before);
+    }
+    if query.states.is_empty() && query.principals.is_empty() {
         let mut statement = conn.prepare_cached("SELECT no FROM changes WHERE no < ?1 ORDER BY no DESC LIMIT ?2")?;
         return Ok(statement.query_map(params![before, limit], row)?.collect::<Result<_, _>>()?);
     }
@@ -88,14 +91,15 @@ fn list_numbers(conn: &Connection, query: &ListQuery) -> Result<Vec<i64>, StoreE
     let mut numbers: Vec<i64> = Vec::new();
     for state in states {
         let state = state.as_str();
-        if let Some(principal) = &query.principal {
+        for principal in &query.principals {
             let mut statement = conn.prepare_cached(
                 "SELECT no FROM changes WHERE principal = ?1 AND state = ?2 AND no < ?3 ORDER BY no DESC LIMIT ?4",
             )?;
             for no in statement.query_map(params![principal, state, before, limit], row)? {
                 numbers.push(no?);
             }
-        } else {
+        }
+        if query.principals.is_empty() {
             let mut statement =
                 conn.prepare_cached("SELECT no FROM changes WHERE state = ?1 AND no < ?2 ORDER BY no DESC LIMIT ?3")?;
             for no in statement.query_map(params![state, before, limit], row)? {
@@ -109,11 +113,34 @@ fn list_numbers(conn: &Connection, query: &ListQuery) -> Result<Vec<i64>, StoreE
     Ok(numbers)
 }
 
+/// As [`list_numbers`], of a listing that is narrowed: within an index where a state or a principal is named, else from
+/// the newest on until there are enough.
+fn narrow_numbers(conn: &Connection, query: &ListQuery, before: i64) -> Result<Vec<i64>, StoreError> {
+    let mut ways: Vec<Vec<(&str, &str)>> = vec![Vec::new()];
+    if !query.principals.is_empty() {
+        ways = query.principals.iter().map(|principal| vec![("principal", principal.as_str())]).collect();
+    }
+    if !query.states.is_empty() || !query.principals.is_empty() {
+        let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
+        let with = |way: &Vec<_>| -> Vec<Vec<_>> {
+            states.iter().map(|state| way.iter().copied().chain([("state", state.as_str())]).collect()).collect()
+        };
+        ways = ways.iter().flat_map(with).collect();
+    }
+    let mut numbers = Vec::new();
+    for way in ways {
+        numbers.extend(search::numbers(conn, &way, &query.narrow, before, query.limit.saturating_add(1))?);
+    }
+    numbers.sort_unstable_by_key(|no| std::cmp::Reverse(*no));
+    numbers.dedup();
+    Ok(numbers)
+}
+
 pub(super) fn live(conn: &Connection) -> Result<Vec<LiveChange>, StoreError> {
     let mut out = Vec::new();
     for state in ChangeState::ALL.into_iter().filter(|s| !s.is_final()) {
         let mut statement =
-            conn.prepare_cached("SELECT id, principal, bytes, expires_at FROM changes WHERE state = ?1 ORDER BY no")?;
+            conn.prepare_cached("SELECT c.id, c.principal, c.bytes, c.expires_at, s.call_hash FROM changes c LEFT JOIN change_search s ON s.no = c.no WHERE c.state = ?1 ORDER BY c.no")?;
         let mut rows = statement.query([state.as_str()])?;
         while let Some(row) = rows.next()? {
             out.push(LiveChange {
@@ -122,6 +149,7 @@ pub(super) fn live(conn: &Connection) -> Result<Vec<LiveChange>, StoreError> {
                 principal: row.get(1)?,
                 bytes: unsigned(row.get(2)?)?,
                 expires_at: parse_time(&row.get::<_, String>(3)?)?,
+                call_hash: row.get(4)?,
             });
         }
     }

@@ -10,8 +10,11 @@ use std::{
     thread::JoinHandle,
 };
 
+use jiff::Timestamp;
+
 use super::{
-    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Record, Store, StoreError, StoredEvent,
+    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning, Record, Store, StoreError,
+    StoredEvent,
     open::open_writer,
     reader::Readers,
     rows,
@@ -107,6 +110,22 @@ impl Store for SqliteStore {
 
     fn submit_record(&self, record: Record, done: Done) {
         self.send(Command { work: Work::Record(record), done });
+    }
+
+    fn submit_restored(&self, record: Record, done: Done) {
+        self.send(Command { work: Work::Restored(record), done });
+    }
+
+    fn submit_pruning(&self, pruning: Pruning, done: Done) {
+        self.send(Command { work: Work::Prune(pruning), done });
+    }
+
+    fn old(&self, before: OldBefore) -> Answer<Old> {
+        self.readers.read(move |conn| super::retention::old(conn, before))
+    }
+
+    fn backup_of(&self) -> Answer<Option<Timestamp>> {
+        self.readers.read(super::retention::backup_of)
     }
 
     fn pins(&self) -> Answer<Pins> {

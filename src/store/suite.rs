@@ -60,6 +60,7 @@ pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState
         expires_at: now,
         result: None,
         fault: None,
+        redacted: None,
         review: None,
     }
 }
@@ -77,6 +78,7 @@ pub(super) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
         event_tail: format!(r#""change":{{"id":"{}"}}}}"#, change.id),
         body,
         change: Arc::new(change),
+        call_hash: None,
     }
 }
 
@@ -259,11 +261,13 @@ async fn listings_are_filtered_paged_and_bounded(open: Open) {
         write(&*store, draft(change(&format!("c{n}"), principal, 1, states[n % 3]), None)).await.unwrap();
     }
     let all = |states: Vec<ChangeState>, principal: Option<&str>, limit: usize| {
-        let (store, principal) = (Arc::clone(&store), principal.map(ToOwned::to_owned));
+        let store = Arc::clone(&store);
+        let principals: Vec<String> = principal.into_iter().map(ToOwned::to_owned).collect();
         async move {
             let (mut before, mut found) = (None, Vec::new());
             loop {
-                let query = ListQuery { states: states.clone(), principal: principal.clone(), before, limit };
+                let (states, principals) = (states.clone(), principals.clone());
+                let query = ListQuery { states, principals, before, limit, ..ListQuery::default() };
                 let page = store.list(query).await.unwrap();
                 assert!(page.items.len() <= limit);
                 before = page.items.last().map(|(no, _)| *no);
@@ -292,7 +296,7 @@ async fn listings_are_filtered_paged_and_bounded(open: Open) {
         large.summary = "x".repeat(3 << 20);
         write(&*store, draft(large, None)).await.unwrap();
     }
-    let query = ListQuery { principal: Some("large".into()), limit: 100, ..ListQuery::default() };
+    let query = ListQuery { principals: vec!["large".into()], limit: 100, ..ListQuery::default() };
     let page = store.list(query).await.unwrap();
     assert!(page.items.len() == 2 && page.more, "two of them fill a page");
     assert_eq!(all(vec![], Some("large"), 100).await.len(), 5);

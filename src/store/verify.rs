@@ -45,8 +45,15 @@ impl From<rusqlite::Error> for VerifyError {
 /// # Errors
 /// [`VerifyError::Broken`] at the first thing that does not hold.
 pub fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
-    let mut conn = open_reader(dir)?;
-    let snapshot = conn.transaction()?;
+    verify_connection(&open_reader(dir)?, expected)
+}
+
+/// As [`verify_audit`], of a database that is open.
+pub(super) fn verify_connection(
+    conn: &rusqlite::Connection,
+    expected: Option<AuditHead>,
+) -> Result<Verified, VerifyError> {
+    let snapshot = conn.unchecked_transaction()?;
     let mut verifier = Verifier::new(expected);
     let mut entries = 0;
     {
@@ -80,7 +87,8 @@ pub fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Verified,
     Ok(Verified { head, entries, changes })
 }
 
-/// Every change has its last entry's hash, and every entry's change exists.
+/// Every change has its last entry's hash, and every entry's change exists, or an entry says that it was deleted. What
+/// was redacted has an entry too, with the hash of what is left.
 fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
     let mut last =
         conn.prepare("SELECT seq, to_state, details FROM audit WHERE change_id = ?1 ORDER BY seq DESC LIMIT 1")?;
@@ -105,7 +113,9 @@ fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
     }
     let mut gone = conn.prepare(
         "SELECT change_id, seq FROM audit WHERE event = 'created'
-         AND NOT EXISTS (SELECT 1 FROM changes WHERE changes.id = audit.change_id) LIMIT 1",
+         AND NOT EXISTS (SELECT 1 FROM changes WHERE changes.id = audit.change_id)
+         AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.change_id = audit.change_id AND later.event = 'deleted')
+         LIMIT 1",
     )?;
     let mut rows = gone.query(params![])?;
     if let Some(row) = rows.next()? {

@@ -22,12 +22,16 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
 use super::{
-    Done, Draft, Heads, Record, StoreError, WriteError, Written,
+    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
     crash::crash_point,
     open::open_writer,
+    retention,
     rows::{self, signed},
 };
-use crate::changes::audit::{AuditHead, EntryContent};
+use crate::changes::{
+    audit::{AuditHead, EntryContent},
+    machine::SYSTEM,
+};
 
 /// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
 const MAX_BATCH: usize = 1024;
@@ -44,6 +48,9 @@ pub(super) struct Command {
 pub(super) enum Work {
     Transition(Draft),
     Record(Record),
+    /// A record that ends being a backup.
+    Restored(Record),
+    Prune(Pruning),
 }
 
 impl Work {
@@ -51,7 +58,8 @@ impl Work {
     fn len(&self) -> usize {
         match self {
             Self::Transition(draft) => draft.body.len(),
-            Self::Record(record) => {
+            Self::Prune(pruning) => pruning.redactions.iter().map(|redaction| redaction.body.len()).sum(),
+            Self::Record(record) | Self::Restored(record) => {
                 let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
                 record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
             }
@@ -139,9 +147,16 @@ impl Writer {
             return answer(batch, outcomes);
         }
         crash_point("before_commit");
+        let pruned = batch.iter().any(|command| matches!(command.work, Work::Prune(_)));
+        if pruned {
+            crash_point("before_prune_commit");
+        }
         match self.end(before) {
             Ended::Committed => {
                 crash_point("after_commit");
+                if pruned {
+                    crash_point("after_prune_commit");
+                }
                 answer(batch, outcomes);
             }
             Ended::Aborted(error) => {
@@ -159,6 +174,8 @@ impl Writer {
             let written = match &command.work {
                 Work::Transition(draft) => self.write(draft),
                 Work::Record(record) => self.write_record(record),
+                Work::Restored(record) => self.write_restored(record),
+                Work::Prune(pruning) => self.write_pruning(pruning),
             };
             outcomes.push(match written {
                 Ok((written, heads)) => {
@@ -206,7 +223,7 @@ impl Writer {
             Some(expected) => {
                 let updated = conn
                     .prepare_cached(
-                        "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6
+                        "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
                          WHERE id = ?1 AND version = ?2",
                     )
                     .map_err(sqlite)?
@@ -217,6 +234,7 @@ impl Writer {
                         change.state.as_str(),
                         change.expires_at.to_string(),
                         draft.body,
+                        change.state.is_final().then(|| change.updated_at.as_second()),
                     ])
                     .map_err(sqlite)?;
                 if updated != 1 {
@@ -224,6 +242,8 @@ impl Writer {
                 }
             }
         }
+        crash_point("within_transaction");
+        super::search::follow(conn, draft).map_err(sqlite)?;
         let audit = self.append_audit(draft).map_err(sqlite)?;
         let seq = self.heads.event + 1;
         let event = format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail);
@@ -255,6 +275,59 @@ impl Writer {
             })
             .map_err(sqlite)?;
         Ok((Written { seq: 0, event: Bytes::new() }, Heads { event: self.heads.event, audit }))
+    }
+
+    fn write_restored(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
+        let forget = "DELETE FROM facts WHERE name = 'backup_of'";
+        self.conn.execute(forget, []).map_err(|e| WriteError::Store(e.into()))?;
+        self.write_record(record)
+    }
+
+    /// Each redaction and deletion with its audit entry, and the events with one of theirs.
+    fn write_pruning(&mut self, pruning: &Pruning) -> Result<(Written, Heads), WriteError> {
+        let before = self.heads;
+        let pruned = self.prune(pruning);
+        let after = std::mem::replace(&mut self.heads, before);
+        match pruned {
+            Ok(()) if after == before => Err(WriteError::Conflict),
+            Ok(()) => Ok((Written { seq: 0, event: Bytes::new() }, after)),
+            Err(error) => Err(WriteError::Store(error.into())),
+        }
+    }
+
+    fn prune(&mut self, pruning: &Pruning) -> rusqlite::Result<()> {
+        let at = pruning.at.to_string();
+        let entry = |change_id, event, state, details| EntryContent {
+            seq: 0,
+            at: &at,
+            change_id,
+            event,
+            from: (state != "").then_some(state),
+            to: state,
+            actor: SYSTEM,
+            details,
+        };
+        // What is taken out shall not lie about in free pages.
+        self.conn.pragma_update(None, "secure_delete", true)?;
+        for redaction in &pruning.redactions {
+            if retention::redact(&self.conn, redaction)? {
+                self.append_next(entry(&redaction.id, "redacted", redaction.state.as_str(), &redaction.details))?;
+            }
+        }
+        for deletion in &pruning.deletions {
+            if retention::delete(&self.conn, deletion)? {
+                self.append_next(entry(&deletion.id, "deleted", deletion.state.as_str(), &deletion.details))?;
+            }
+        }
+        if pruning.events_to > 0 && retention::forget_events(&self.conn, pruning.events_to)? > 0 {
+            self.append_next(entry("", "events_pruned", "", &pruning.events_details))?;
+        }
+        self.conn.pragma_update(None, "secure_delete", false)
+    }
+
+    fn append_next(&mut self, content: EntryContent<'_>) -> rusqlite::Result<()> {
+        self.heads.audit = self.append(EntryContent { seq: self.heads.audit.seq + 1, ..content })?;
+        Ok(())
     }
 
     fn append_audit(&self, draft: &Draft) -> rusqlite::Result<AuditHead> {

@@ -281,6 +281,10 @@ impl Link for SharedLink {
     fn close(&self) {
         self.0.closed.cancel();
     }
+
+    fn give_up(&self, why: LinkError) {
+        self.0.broken(&why);
+    }
 }
 
 impl Drop for SharedLink {

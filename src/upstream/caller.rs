@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::pinned::Pinned;
 use crate::{
     auth::Principal,
     protocol::{Revision, params::LoggingLevel},
@@ -126,4 +127,6 @@ pub struct Caller {
     pub stateless: bool,
     /// The least severe log messages that it wants; `None` for none at all.
     pub log_level: Option<LoggingLevel>,
+    /// Where its requests go among the links that it may use.
+    pub pinned: Pinned,
 }

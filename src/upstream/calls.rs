@@ -204,7 +204,7 @@ impl Upstream {
     ) -> Result<Response, Failed> {
         let lease = tokio::select! {
             biased;
-            lease = self.lease(at, endpoint, caller) => lease?,
+            lease = self.lease_for(at, endpoint, caller, &outgoing.method) => lease?,
             () = clock.run_out() => return Err(Failed::NoLink("no connection came free in time")),
         };
         let held = Arc::clone(&lease.held);
@@ -229,8 +229,11 @@ impl Upstream {
                 () = clock.run_out() => Err(Failed::TimedOut),
             }
         };
-        if matches!(result, Err(Failed::Link(LinkError::SessionGone))) {
-            held.retire();
+        match &result {
+            Ok(_) => held.silence.broken(),
+            Err(Failed::TimedOut) => self.ran_out(&held),
+            Err(Failed::Link(LinkError::SessionGone)) => held.retire(),
+            Err(_) => {}
         }
         lease.give_back(matches!(result, Err(Failed::TimedOut)));
         result

@@ -78,7 +78,7 @@ impl Listener for Clock {
         if notification.method == "notifications/progress" {
             let mut hands = self.hands.lock();
             hands.deadline = (Instant::now() + self.timeout).min(hands.last).max(hands.deadline);
-        } else if self.upstream.upgrade().is_some_and(|upstream| upstream.heard(&notification)) {
+        } else if self.upstream.upgrade().is_some_and(|upstream| upstream.heard(&notification, false)) {
             return;
         }
         self.inner.notification(notification);

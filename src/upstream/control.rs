@@ -176,7 +176,12 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
         }
     };
     let held = Arc::new(Held::new(link, traffic, &negotiated));
-    upstream.negotiated.store(Some(Arc::new(negotiated)));
+    let instructions = negotiated.instructions.clone();
+    let before = upstream.negotiated.swap(Some(Arc::new(negotiated)));
+    if before.and_then(|before| before.instructions.clone()) != instructions {
+        // They stand in the route table, which is built anew; no list has changed by this alone.
+        upstream.emit(ProviderEvent::ToolListChanged);
+    }
     upstream.forget_answers();
     if let Some(old) = endpoint.plain.swap(Some(Arc::clone(&held))) {
         old.close();

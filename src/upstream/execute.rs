@@ -76,6 +76,7 @@ async fn call(
         capabilities: ClientCapabilities::default(),
         stateless: true,
         log_level: None,
+        pinned: super::Pinned::default(),
     };
     let ear = Arc::new(Ear { progress, asked: AtomicBool::new(false) });
     upstream.prove(&caller).await;

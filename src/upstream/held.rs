@@ -8,7 +8,10 @@ use std::sync::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Link, Listener, Negotiated, UpstreamNotification, UpstreamRequest, catalog::Offers, server::Upstream};
+use super::{
+    Link, LinkError, Listener, Negotiated, UpstreamNotification, UpstreamRequest, catalog::Offers, server::Upstream,
+    silence::Silence,
+};
 use crate::protocol::{Era, params::LoggingLevel};
 
 /// See the module's page.
@@ -21,6 +24,7 @@ pub struct Held {
     /// Its session has ended at the upstream: nobody gets it any more.
     gone: CancellationToken,
     levels: Levels,
+    pub(super) silence: Silence,
 }
 
 impl Held {
@@ -32,6 +36,7 @@ impl Held {
             offers: Offers::of(negotiated),
             era: negotiated.revision.era(),
             levels: Levels::default(),
+            silence: Silence::default(),
             link,
             traffic,
         }
@@ -51,6 +56,13 @@ impl Held {
         self.gone.cancel();
         self.traffic.forget();
         self.link.close();
+    }
+
+    /// As [`Held::close`]; what waits for an answer on it fails with `why`.
+    pub fn give_up(&self, why: LinkError) {
+        self.gone.cancel();
+        self.traffic.forget();
+        self.link.give_up(why);
     }
 
     /// Resolves when it cannot be used any more.
@@ -114,6 +126,8 @@ pub struct Traffic {
     upstream: Weak<Upstream>,
     /// The link is one client session's own: what comes after its last call is its too.
     of_session: AtomicBool,
+    /// The gateway itself is subscribed to resources on it.
+    subscribes: AtomicBool,
     calls: Mutex<Calls>,
 }
 
@@ -132,13 +146,22 @@ struct UnderWay {
 impl Traffic {
     #[must_use]
     pub fn new(upstream: Weak<Upstream>, of_session: bool) -> Arc<Self> {
-        Arc::new(Self { upstream, of_session: AtomicBool::new(of_session), calls: Mutex::default() })
+        Arc::new(Self {
+            upstream,
+            of_session: AtomicBool::new(of_session),
+            subscribes: AtomicBool::new(false),
+            calls: Mutex::default(),
+        })
     }
 
     /// A call is under way until the guard is dropped.
     pub fn enter(&self, id: u64, listener: Arc<dyn Listener>, session: Option<Arc<str>>) -> Entered<'_> {
         self.calls.lock().under_way.push(UnderWay { id, listener, session });
         Entered { traffic: self, id }
+    }
+
+    pub(super) fn subscribes(&self) {
+        self.subscribes.store(true, Ordering::Relaxed);
     }
 
     fn forget(&self) {
@@ -162,7 +185,7 @@ impl Traffic {
 impl Listener for Traffic {
     fn notification(&self, notification: UpstreamNotification) {
         let Some(upstream) = self.upstream.upgrade() else { return };
-        if upstream.heard(&notification) {
+        if upstream.heard(&notification, self.subscribes.load(Ordering::Relaxed)) {
             return;
         }
         // Progress names its call: where that is over, it is nobody else's.

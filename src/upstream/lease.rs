@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Caller, LinkError, LinkKind,
     endpoint::Endpoint,
-    pool::{Key, Lease, Take},
+    pool::{Again, Key, Lease, Take},
     server::{Phase, Upstream},
 };
 use crate::protocol::Era;
@@ -25,6 +25,38 @@ impl Upstream {
         let era = self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
         let kind = self.endpoints.first().map_or(LinkKind::Shared, |endpoint| endpoint.kind());
         !matches!(Key::of(caller, kind, era, self.config.isolation), Key::Plain | Key::Common(_))
+    }
+
+    /// A link for this caller and this request; where it is pinned to one, that one.
+    pub(super) async fn lease_for<'a>(
+        &'a self,
+        at: usize,
+        endpoint: &'a Endpoint,
+        caller: &Caller,
+        method: &str,
+    ) -> Result<Lease<'a>, Failed> {
+        let Some(held) = caller.pinned.to() else {
+            let lease = self.lease(at, endpoint, caller).await?;
+            if endpoint.kind() == LinkKind::Shared && lease.is_one_of_many() {
+                caller.pinned.note(&lease.held);
+            }
+            return Ok(lease);
+        };
+        // What may be asked back must not be taken for another call's question.
+        let late = method == "tasks/result";
+        let gone = || Failed::Link(LinkError::SessionGone);
+        let held = held.upgrade().ok_or_else(gone)?;
+        loop {
+            let mut waits = None;
+            for endpoint in &self.endpoints {
+                match endpoint.pool.again(&held, late) {
+                    Again::Took(lease) => return Ok(lease),
+                    Again::Wait(changed) => waits = Some(changed),
+                    Again::Gone => {}
+                }
+            }
+            waits.ok_or_else(gone)?.await;
+        }
     }
 
     /// A link for this caller.

@@ -198,6 +198,12 @@ pub trait Link: Send + Sync + 'static {
 
     /// Ends it in order: DELETE of a session, closing of stdin, a close frame. Returns at once.
     fn close(&self);
+
+    /// Ends it as [`Link::close`] does; whatever waits for an answer on it fails with `why` now.
+    fn give_up(&self, why: LinkError) {
+        drop(why);
+        self.close();
+    }
 }
 
 /// Makes links to one upstream over one transport.

@@ -31,6 +31,7 @@ mod lease;
 pub mod link;
 pub mod names;
 mod offered;
+mod pinned;
 mod places;
 mod pool;
 mod preview;
@@ -38,6 +39,7 @@ pub(crate) mod provider;
 pub mod received;
 mod registry;
 pub mod server;
+mod silence;
 pub mod sse;
 pub mod status;
 mod subscriptions;
@@ -57,6 +59,7 @@ pub use link::{
     UpstreamNotification, UpstreamRequest,
 };
 pub use names::Names;
+pub use pinned::Pinned;
 pub use registry::Upstreams;
 pub use server::{Catalog, Upstream};
 pub use status::UpstreamStatus;

@@ -105,6 +105,8 @@ struct Entry {
     claimed_until: Option<Instant>,
     /// The client session that used it last.
     session: Option<Arc<str>>,
+    /// Whoever uses it has it alone.
+    alone: bool,
     /// A call of that session was given up on it: what the server still asks for it would look like another's.
     tainted: bool,
 }
@@ -130,6 +132,14 @@ pub enum Take<'a> {
     Full(Notified<'a>),
 }
 
+/// As [`Take`], of one link and no other.
+pub enum Again<'a> {
+    Took(Lease<'a>),
+    Wait(Notified<'a>),
+    /// It has ended.
+    Gone,
+}
+
 impl Pool {
     #[must_use]
     pub fn new(kind: LinkKind) -> Self {
@@ -147,6 +157,7 @@ impl Pool {
             if let Some(entry) = choose(entries, caller, alone, mine) {
                 entry.users += 1;
                 entry.claimed_until = None;
+                entry.alone = alone;
                 entry.session.clone_from(&caller.session);
                 if let Some(held) = entry.held.clone() {
                     return Take::Took(Lease { of: Some((self, key.clone(), entry.id)), alone, held });
@@ -174,9 +185,28 @@ impl Pool {
             idle_since: Instant::now(),
             claimed_until: None,
             session: caller.session.clone(),
+            alone: false,
             tainted: false,
         });
         Take::Open { id, opened, opening }
+    }
+
+    /// The very link that something was begun on, also while it is in use. `late`: once nobody has it alone.
+    pub fn again(&self, held: &Arc<Held>, late: bool) -> Again<'_> {
+        let changed = self.changed.notified();
+        let mut inner = self.inner.lock();
+        let is = |entry: &&mut Entry| entry.held.as_ref().is_some_and(|of| Arc::ptr_eq(of, held));
+        let found = inner.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(is)?)));
+        let Some((key, entry)) = found.filter(|_| held.usable()) else { return Again::Gone };
+        if late && entry.alone && entry.users > 0 {
+            return Again::Wait(changed);
+        }
+        if entry.users == 0 {
+            entry.alone = false;
+        }
+        entry.users += 1;
+        entry.claimed_until = None;
+        Again::Took(Lease { of: Some((self, key.clone(), entry.id)), alone: false, held: Arc::clone(held) })
     }
 
     /// The opening that was begun by [`Take::Open`] has ended.
@@ -343,6 +373,12 @@ impl<'a> Lease<'a> {
     #[must_use]
     pub fn plain(held: Arc<Held>) -> Self {
         Self { of: None, alone: false, held }
+    }
+
+    /// Whether others of the same kind exist, or may.
+    #[must_use]
+    pub fn is_one_of_many(&self) -> bool {
+        self.of.is_some()
     }
 
     /// Gives it back. `abandoned`: the call on it was given up before its answer.

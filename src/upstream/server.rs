@@ -1,8 +1,11 @@
 //! One upstream server, as the rest of the gateway sees it.
 
-use std::sync::{
-    Arc, OnceLock, Weak,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use actix::Addr;
@@ -24,7 +27,7 @@ use super::{
     places::Places,
     status::Meters,
     timeouts::Timeouts,
-    watched::Watched,
+    watched::{Elsewhere, TOGETHER, Watched},
 };
 use crate::{
     config::UpstreamConfig,
@@ -50,6 +53,8 @@ pub enum Phase {
 /// See the module's page. Cheap to read from any thread; what takes time happens in its actor.
 pub struct Upstream {
     pub config: Arc<UpstreamConfig>,
+    /// The fingerprint of its command or addresses.
+    pub target: String,
     pub names: Names,
     pub(super) me: Weak<Self>,
     pub(super) last: AtomicU64,
@@ -88,6 +93,7 @@ impl Upstream {
     pub fn new(config: Arc<UpstreamConfig>, connectors: Vec<Arc<dyn Connector>>) -> Arc<Self> {
         let breaker = config.breaker;
         Arc::new_cyclic(|me| Self {
+            target: config.target.fingerprint(),
             names: Names::new(&config),
             me: Weak::clone(me),
             last: AtomicU64::new(0),
@@ -203,8 +209,9 @@ impl Upstream {
         let _ = self.events.send(event);
     }
 
-    /// Takes a notification that is for the gateway itself, wherever it arrived; `false` for all others.
-    pub(super) fn heard(&self, notification: &UpstreamNotification) -> bool {
+    /// Takes a notification that is for the gateway itself, wherever it arrived; `false` for all others. `subscribed`: it
+    /// came by the gateway's own subscription.
+    pub(super) fn heard(&self, notification: &UpstreamNotification, subscribed: bool) -> bool {
         if let Some(what) = What::of_notification(&notification.method) {
             self.forget_answers();
             self.stain(what);
@@ -223,11 +230,37 @@ impl Upstream {
                 if let Some(cache) = &self.cache {
                     cache.forget(&uri);
                 }
-                self.emit(ProviderEvent::ResourcesUpdated(vec![self.names.expose_uri(&uri).into_owned()]));
+                self.resource_moved(uri, subscribed);
             }
             None => tracing::debug!(upstream = %self.config.name, "an update of a resource without its URI"),
         }
         true
+    }
+
+    fn resource_moved(&self, uri: String, subscribed: bool) {
+        if subscribed {
+            self.watched.told(&uri);
+            return self.emit_moved(&uri);
+        }
+        match self.watched.told_elsewhere(&uri) {
+            Elsewhere::News => self.emit_moved(&uri),
+            Elsewhere::Known => {}
+            Elsewhere::Wait => {
+                let me = Weak::clone(&self.me);
+                tokio::spawn(async move {
+                    tokio::time::sleep(TOGETHER).await;
+                    if let Some(upstream) = me.upgrade()
+                        && upstream.watched.still_news(&uri)
+                    {
+                        upstream.emit_moved(&uri);
+                    }
+                });
+            }
+        }
+    }
+
+    fn emit_moved(&self, uri: &str) {
+        self.emit(ProviderEvent::ResourcesUpdated(vec![self.names.expose_uri(uri).into_owned()]));
     }
 
     /// Something arrived that belongs to no call, or to nobody knows which.
@@ -239,13 +272,28 @@ impl Upstream {
 
     /// A request of the gateway's own: neither the breaker nor the bounds of calls are for it.
     pub(super) async fn ask(&self, held: &Held, method: &str, params: &str) -> Result<Box<RawValue>, AskError> {
+        let answer = self.ask_within(held, method, params, self.config.timeout).await;
+        if matches!(answer, Ok(_) | Err(AskError::Rpc(_))) {
+            held.silence.broken();
+        }
+        answer
+    }
+
+    /// As [`Self::ask`], within another time.
+    pub(super) async fn ask_within(
+        &self,
+        held: &Held,
+        method: &str,
+        params: &str,
+        limit: Duration,
+    ) -> Result<Box<RawValue>, AskError> {
         let params = match held.era {
             Era::Modern => stamped(params),
             Era::Legacy => params.to_owned(),
         };
         let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.mint(), method, Some(&params)) };
         let listener: Arc<dyn Listener> = Arc::clone(&held.traffic) as _;
-        match tokio::time::timeout(self.config.timeout, held.link.request(outgoing, listener)).await {
+        match tokio::time::timeout(limit, held.link.request(outgoing, listener)).await {
             Err(_) => Err(AskError::Timeout),
             Ok(Err(error)) => Err(error.into()),
             Ok(Ok(Response::Error(error))) => Err(AskError::Rpc(error)),

@@ -61,6 +61,7 @@ impl Upstream {
 
 /// Runs for one connection, until `over`.
 pub(super) async fn run(upstream: Arc<Upstream>, held: Arc<Held>, over: CancellationToken) {
+    held.traffic.subscribes();
     let work = async {
         match held.era {
             Era::Legacy => subscribe(&upstream, &held).await,
@@ -230,7 +231,7 @@ impl Listener for Stream {
         if notification.method == "notifications/subscriptions/acknowledged" {
             self.acknowledged.notify_one();
         } else if let Some(upstream) = self.upstream.upgrade()
-            && !upstream.heard(&notification)
+            && !upstream.heard(&notification, true)
         {
             upstream.unattributed(&notification.method);
         }

@@ -36,7 +36,7 @@ export async function startScript(file, args = []) {
 }
 
 export const startFixture = kind => startScript(path.join(folder, 'server.mjs'), KINDS[kind]);
-export const startTasksFixture = () => startScript(path.join(folder, 'tasks.mjs'));
+export const startTasksFixture = (...args) => startScript(path.join(folder, 'tasks.mjs'), args);
 
 /** The configuration of a gateway in front of one server, whose names pass through unchanged. */
 export const inFrontOf = (server, more = {}) => ({

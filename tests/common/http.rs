@@ -86,10 +86,15 @@ impl Response {
 
 impl Conn {
     pub fn open(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream, address, buffer: Vec::new() }
+        Self::try_open(address).unwrap()
+    }
+
+    /// As [`Conn::open`], for a gateway that may be gone.
+    pub fn try_open(address: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { stream, address, buffer: Vec::new() })
     }
 
     /// Sends exactly these bytes. A peer that has closed already is no error here: the answer tells.

@@ -49,7 +49,7 @@ def answer(method, params):
     global listed
     if method == "initialize":
         version = json.dumps(params["protocolVersion"])
-        return '{"protocolVersion":%s,"capabilities":%s,"serverInfo":{"name":"lists","version":"1"}}' % (
+        return '{"protocolVersion":%s,"capabilities":%s,"serverInfo":{"name":"lists","version":"1"},"instructions":"Lists\\u202e only."}' % (
             version,
             CAPABILITIES,
         )

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::{StreamExt, stream};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, value::RawValue};
 
 use super::{
     ask::About,
@@ -17,7 +17,6 @@ use crate::{
         ErrorKind, McpError,
         edit::{Op, edit, member, members, string},
         envelope::Request,
-        params,
     },
     session::{
         Exchange,
@@ -229,14 +228,14 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
     }
 }
 
-/// `tasks/list`: what this principal has, oldest first. A task whose server does not know it any more is left out.
+/// What this principal has at upstreams, oldest first, and the cursor of what comes after that. A task whose server does
+/// not know it any more is left out.
 ///
 /// # Errors
 /// `-32602` for a cursor that is none.
-pub async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params: params::ListParams<'_> = params::parse(request.params)?;
+pub async fn list(exchange: &Exchange, cursor: Option<&str>) -> Result<(Vec<String>, Option<String>), McpError> {
     let all = exchange.gateway.tasks.all_of(&exchange.identity.principal.name);
-    let from = match params.cursor.as_deref() {
+    let from = match cursor {
         None => 0,
         // A task that ended since must not end the listing.
         Some(cursor) => cursor
@@ -245,16 +244,11 @@ pub async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
             .ok_or_else(|| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor"))?,
     };
     let page: Vec<_> = all.iter().skip(from).take(PAGE).cloned().collect();
-    let more = all.len() > from + page.len();
+    let more = all.len() > from.saturating_add(page.len());
     let described: Vec<_> =
         stream::iter(page.into_iter().map(|task| describe(exchange, task))).buffered(AT_ONCE).collect().await;
-    let tasks: Vec<String> = described.into_iter().filter_map(Result::ok).map(|task| plain(&task)).collect();
-    let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
-    if more {
-        let next = json!(format!("after-{}", from + PAGE)).to_string();
-        out = edit(&out, &[("nextCursor", Op::Set(&next))]);
-    }
-    Ok(Reply::new(out))
+    let tasks = described.into_iter().filter_map(Result::ok).map(|task| plain(&task)).collect();
+    Ok((tasks, more.then(|| format!("after-{}", from.saturating_add(PAGE)))))
 }
 
 /// A task alone, out of the result that it came in.

@@ -28,12 +28,12 @@ use crate::{
         envelope::Request,
         method::Method,
     },
-    router::RouteTable,
     session::{Exchange, handlers::Reply},
-    upstream::{Negotiated, Response},
+    upstream::{Negotiated, Response, Upstream},
 };
 use ask::{About, EXTENSION};
 use augmented::Augmented;
+pub use legacy::list;
 use shape::{Status, Times};
 pub use table::Tasks;
 use table::{Mode, Task};
@@ -56,11 +56,13 @@ fn has_tasks(negotiated: &Negotiated) -> bool {
     }
 }
 
-/// Whether some upstream has tasks, which the gateway then has too.
+/// Whether a call of that tool may be passed on as the task that its client wants: its server has tasks, and says so of
+/// this tool.
 #[must_use]
-pub fn offered(table: &RouteTable) -> bool {
-    let mut upstreams = table.providers().iter().filter_map(|provider| provider.upstream());
-    upstreams.any(|upstream| upstream.negotiated().is_some_and(|negotiated| has_tasks(&negotiated)))
+pub fn runs_there(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
+    let support = definition.and_then(|definition| task_support(definition.get()));
+    support.is_some_and(|support| support != "forbidden")
+        && upstream.negotiated().is_some_and(|negotiated| has_tasks(&negotiated))
 }
 
 /// The client of 2025-11-25 wants this call to be a task.
@@ -71,10 +73,14 @@ pub fn wanted(call: &Call<'_>, params: &str) -> bool {
         && member(params, "task").is_some_and(|task| task.starts_with('{'))
 }
 
+/// The tool's `execution.taskSupport`.
+fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
+    member(definition, "execution").and_then(|execution| member(execution, "taskSupport")).and_then(string)
+}
+
 /// The tool's `execution.taskSupport` insists on a task.
 fn wants_task(definition: &str) -> bool {
-    let support = member(definition, "execution").and_then(|execution| member(execution, "taskSupport"));
-    support.and_then(string).is_some_and(|support| support == "required")
+    task_support(definition).is_some_and(|support| support == "required")
 }
 
 /// What a call gets beside the client's own parameters so that it becomes a task.
@@ -217,26 +223,41 @@ async fn follow(ready: &Ready<'_>, created: &str) -> Result<Reply, McpError> {
     Ok(Reply::passed_on(result).failing(failed.then_some(ErrorKind::ToolExecution)))
 }
 
-/// `tasks/*` of any client.
+/// Whether the client may speak of tasks.
 ///
 /// # Errors
-/// `-32021` for a stateless client that does not declare the extension, `-32602` for a task that is not its own.
-pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
+/// `-32021` for a stateless client that does not declare the extension.
+pub fn declared(exchange: &Exchange) -> Result<(), McpError> {
     if exchange.is_modern() && !declares(&exchange.facts.capabilities) {
         return Err(undeclared());
     }
-    if method == Method::TasksList {
-        return legacy::list(exchange, request).await;
-    }
-    let params = request.params.map_or("{}", RawValue::get);
-    crate::protocol::alike::check(params, member(params, "_meta"))?;
-    let alias = shape::id(params).ok_or_else(|| {
+    Ok(())
+}
+
+/// The task that a request is about.
+///
+/// # Errors
+/// `-32602` where it names none.
+pub fn id(params: &str) -> Result<String, McpError> {
+    shape::id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
-    })?;
-    let task = exchange.gateway.tasks.of(&exchange.identity.principal.name, &alias)?;
+    })
+}
+
+/// Requests about one task of an upstream.
+///
+/// # Errors
+/// `-32602` for a task that is not the client's own.
+pub async fn handle(
+    exchange: &Exchange,
+    method: Method,
+    request: &Request<'_>,
+    alias: &str,
+) -> Result<Reply, McpError> {
+    let task = exchange.gateway.tasks.of(&exchange.identity.principal.name, alias)?;
     // Ids of one kind of task mean nothing among the other.
     if task.caller.stateless != exchange.is_modern() {
-        return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias));
+        return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias.to_owned()));
     }
     match (method, exchange.is_modern()) {
         (Method::TasksGet, true) => modern::get(exchange, task, request).await,

@@ -57,7 +57,7 @@ impl Task {
             alias: nanoid::nanoid!(32),
             own,
             upstream: Arc::downgrade(upstream),
-            caller,
+            caller: Caller { pinned: caller.pinned.settled(), ..caller },
             mode,
             made,
             ends: made + kept,

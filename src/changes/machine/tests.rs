@@ -71,14 +71,34 @@ fn change(state: ChangeState) -> Change {
         expires_at: at(3600),
         result: None,
         fault: None,
+        redacted: None,
         review: None,
     };
     change.digest = change.shown_digest();
     change
 }
 
+fn vote(reviewer: &str, owner: Option<&str>, verdict: Verdict, version: u64) -> Decision {
+    Decision { reviewer: reviewer.into(), owner: owner.map(Into::into), verdict, comment: None, at: at(1), version }
+}
+
 fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
-    ChangeEvent::Decide(Decision { reviewer: reviewer.into(), owner: None, verdict, comment: None, at: at(1), version })
+    ChangeEvent::Decide(vote(reviewer, None, verdict, version))
+}
+
+fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
+    ChangeEvent::Edit {
+        by: by.into(),
+        owner: owner.map(Into::into),
+        comment: Some("corrected".into()),
+        arguments: raw(arguments),
+        preview: preview("edited"),
+        terms: Terms::default(),
+    }
+}
+
+fn unapprove(by: &str) -> ChangeEvent {
+    ChangeEvent::Unapprove { by: by.into(), owner: None, all: false }
 }
 
 fn fault() -> ChangeFault {
@@ -90,8 +110,8 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 14] {
     [
         ("approve", decision("alice", Verdict::Approve, change.version)),
         ("reject", decision("alice", Verdict::Reject, change.version)),
-        ("edit", ChangeEvent::Edit { by: by.clone(), arguments: raw(r#"{"a":1}"#), preview: preview("edited") }),
-        ("unapprove", ChangeEvent::Unapprove { by: by.clone() }),
+        ("edit", edited("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
+        ("unapprove", unapprove("alice")),
         ("withdraw", ChangeEvent::Withdraw { by: "agent".into() }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
@@ -112,7 +132,7 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
     Some(match (state, event) {
         (S::Pending, "approve") => (S::Approved, E::Approved),
         (S::Pending | S::Stale, "reject") => (S::Rejected, E::Rejected),
-        (S::Pending, "edit") => (S::Pending, E::Edited),
+        (S::Pending | S::Stale, "edit") => (S::Pending, E::Edited),
         (S::Approved, "unapprove") => (S::Pending, E::Unapproved),
         (S::Pending | S::Stale, "withdraw") => (S::Withdrawn, E::Withdrawn),
         (S::Pending | S::Stale | S::Approved, "expire") => (S::Expired, E::Expired),
@@ -130,13 +150,19 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
 
 #[track_caller]
 fn check(state: ChangeState, name: &str, event: ChangeEvent) {
-    let before = change(state);
+    let mut before = change(state);
+    if state == ChangeState::Approved {
+        // Not run yet: it may be undone.
+        before.run_after = Some(at(60));
+        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+    }
     match (apply(&before, event, at(5)), expected(state, name)) {
         (Ok(step), Some((to, kind))) => {
             assert_eq!((step.after.state, step.kind, step.from), (to, kind, Some(state)), "{state:?} {name}");
             assert_eq!(step.after.version, before.version + 1);
             assert_eq!(step.after.updated_at, at(5));
             assert_eq!(step.after.digest, step.after.shown_digest(), "the digest is of what is shown");
+            assert_eq!(step.after.run_after, None, "no rule asks for a grace period");
         }
         (Err(IllegalTransition::State { from, .. }), None) => assert_eq!(from, state),
         (got, want) => panic!("{state:?} {name}: got {got:?}, want {want:?}"),
@@ -173,7 +199,7 @@ fn a_vote_short_of_the_quorum_leaves_it_pending() {
     assert_eq!(again.unwrap_err(), IllegalTransition::VotedAlready);
     let approved = apply(&voted.after, decision("bob", Verdict::Approve, 8), at(2)).unwrap();
     assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
-    let edit = ChangeEvent::Edit { by: "alice".into(), arguments: raw("{}"), preview: preview("x") };
+    let edit = edited("alice", None, r#"{"a":2}"#);
     assert_eq!(apply(&voted.after, edit, at(2)).unwrap().after.approvals(), 0, "an edit voids votes");
     let rejected = apply(&voted.after, decision("bob", Verdict::Reject, 8), at(2)).unwrap();
     assert_eq!(rejected.after.state, ChangeState::Rejected, "one rejection is enough");
@@ -181,9 +207,90 @@ fn a_vote_short_of_the_quorum_leaves_it_pending() {
 
 #[test]
 fn an_approval_taken_back_no_longer_counts() {
-    let approved = apply(&change(ChangeState::Pending), decision("alice", Verdict::Approve, 7), at(1)).unwrap().after;
-    let undone = apply(&approved, ChangeEvent::Unapprove { by: "alice".into() }, at(2)).unwrap().after;
-    assert_eq!((undone.state, undone.approvals()), (ChangeState::Pending, 0));
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.undo_for = 10;
+    pending.terms.quorum = 2;
+    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), at(1)).unwrap().after;
+    assert_eq!(voted.run_after, None, "one vote runs nothing");
+    let approved = apply(&voted, decision("bob", Verdict::Approve, 8), at(2)).unwrap().after;
+    assert_eq!(approved.run_after, Some(at(12)));
+    let undo = |event| apply(&approved, event, at(11));
+    let undone = undo(unapprove("alice")).unwrap();
+    assert_eq!((undone.kind, undone.after.state), (EventKind::Unapproved, ChangeState::Pending));
+    assert_eq!((undone.after.run_after, undone.after.approvals()), (None, 1), "bob's vote stays");
+    let other_key = ChangeEvent::Unapprove { by: "desk".into(), owner: Some("bob".into()), all: false };
+    assert_eq!(undo(other_key).unwrap().after.decisions[0].reviewer, "alice");
+    assert_eq!(undo(unapprove("carol")).unwrap_err(), IllegalTransition::NotAnApprover);
+    let admin = ChangeEvent::Unapprove { by: "carol".into(), owner: None, all: true };
+    assert_eq!(undo(admin).unwrap().after.approvals(), 0);
+    assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
+    let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
+    assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
+    assert_eq!(apply(&again, ChangeEvent::Claim, at(30)).unwrap().after.run_after, None);
+}
+
+#[test]
+fn a_grace_period_ends_before_the_change_expires() {
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.undo_for = u64::MAX;
+    let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), at(now)).unwrap().after.run_after;
+    assert_eq!(approve(1), Some(at(3595)));
+    assert_eq!(approve(3597), None, "there is no time left to wait");
+}
+
+#[test]
+fn one_person_is_one_vote_and_no_vote_on_their_own() {
+    let mut pending = change(ChangeState::Pending);
+    pending.proposer.owner = Some("carol".into());
+    pending.terms.quorum = 3;
+    let approve = |change: &Change, who, owner| {
+        apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(1))
+    };
+    for (who, owner) in [("carol", None), ("desk", Some("carol")), ("agent", None), ("agent", Some("dave"))] {
+        assert_eq!(approve(&pending, who, owner).unwrap_err(), IllegalTransition::SelfApproval, "{who} {owner:?}");
+    }
+    let voted = approve(&pending, "desk", Some("alice")).unwrap().after;
+    for (who, owner) in [("alice", None), ("laptop", Some("alice")), ("desk", None)] {
+        assert_eq!(approve(&voted, who, owner).unwrap_err(), IllegalTransition::VotedAlready, "{who} {owner:?}");
+    }
+    assert_eq!(approve(&voted, "bob", None).unwrap().after.approvals(), 2);
+}
+
+#[test]
+fn an_edit_keeps_what_was_proposed_and_shows_what_will_run() {
+    let pending = change(ChangeState::Pending);
+    let once = apply(&pending, edited("alice", None, r#"{"a":1}"#), at(1)).unwrap();
+    assert_eq!((once.actor.as_str(), once.comment.as_deref()), ("alice", Some("corrected")));
+    let twice = apply(&once.after, edited("bob", None, r#"{"a":2}"#), at(2)).unwrap().after;
+    assert_eq!((twice.asked_for().get(), twice.arguments.get()), ("{}", r#"{"a":2}"#));
+    assert_eq!(twice.proposed_arguments.as_ref().unwrap().get(), "{}");
+    assert_eq!((twice.edits[0].by.as_str(), twice.edits[1].by.as_str()), ("alice", "bob"));
+    assert_eq!(twice.edits[0].to, twice.edits[1].from);
+    assert_eq!(twice.edits[1].to, arguments_hash(&twice.arguments));
+    assert_eq!(twice.previous_diff, None, "the target has not moved");
+    assert_ne!(twice.digest, once.after.digest);
+    let err = |change: &Change, event| apply(change, event, at(3)).unwrap_err();
+    assert_eq!(err(&twice, edited("bob", None, r#"{"a":2}"#)), IllegalTransition::SameArguments);
+    assert_eq!(err(&twice, edited("agent", None, "{}")), IllegalTransition::SelfApproval);
+    assert_eq!(err(&twice, edited("desk", Some("agent"), "{}")), IllegalTransition::SelfApproval);
+    let mut fixed = pending;
+    fixed.terms.edit = false;
+    assert_eq!(err(&fixed, edited("alice", None, r#"{"a":1}"#)), IllegalTransition::EditForbidden);
+}
+
+#[test]
+fn a_rule_may_take_silence_for_a_no() {
+    let expire = |state| {
+        let mut change = change(state);
+        change.terms.on_expiry = OnExpiry::Reject;
+        apply(&change, ChangeEvent::Expire { reason: "nobody approved it".into() }, at(9)).unwrap()
+    };
+    for state in [ChangeState::Pending, ChangeState::Stale] {
+        let step = expire(state);
+        assert_eq!((step.kind, step.after.state), (EventKind::Rejected, ChangeState::Rejected));
+        assert_eq!((step.actor.as_str(), step.after.fault.unwrap().code.as_str()), (SYSTEM, "CHANGE_EXPIRED"));
+    }
+    assert_eq!(expire(ChangeState::Approved).after.state, ChangeState::Expired, "somebody said yes");
 }
 
 #[test]
@@ -224,18 +331,35 @@ proptest! {
     #[test]
     fn every_sequence_keeps_the_rules(
         quorum in 1_u32..4,
-        steps in proptest::collection::vec((0_usize..14, 0_usize..4, any::<bool>(), -50_i64..50), 0..60),
+        undo_for in 0_u64..40,
+        rejects in any::<bool>(),
+        steps in proptest::collection::vec((0_usize..14, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
     ) {
         let mut now = change(ChangeState::Pending);
         now.terms.quorum = quorum;
+        now.terms.undo_for = undo_for;
+        now.terms.on_expiry = if rejects { OnExpiry::Reject } else { OnExpiry::Expire };
+        now.proposer.owner = Some("dave".into());
+        let terms = now.terms.clone();
         let (mut claims, mut approved_at) = (0, None);
         for (which, who, right_version, time) in steps {
-            let who = ["alice", "bob", "carol", "agent"][who];
+            let (who, owner) = [
+                ("alice", None), ("bob", None), ("carol", None), ("agent", None),
+                ("phone", Some("alice")), ("desk", Some("bob")), ("door", Some("dave")),
+            ][who];
             let version = if right_version { now.version } else { now.version + 1 };
             let event = match which {
-                0 => decision(who, Verdict::Approve, version),
-                1 => decision(who, Verdict::Reject, version),
-                3 => ChangeEvent::Unapprove { by: who.into() },
+                0 => ChangeEvent::Decide(vote(who, owner, Verdict::Approve, version)),
+                1 => ChangeEvent::Decide(vote(who, owner, Verdict::Reject, version)),
+                2 => ChangeEvent::Edit {
+                    by: who.into(),
+                    owner: owner.map(Into::into),
+                    comment: None,
+                    arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
+                    preview: preview("edited"),
+                    terms: terms.clone(),
+                },
+                3 => ChangeEvent::Unapprove { by: who.into(), owner: owner.map(Into::into), all: !right_version },
                 4 => ChangeEvent::Withdraw { by: who.into() },
                 _ => events(&now)[which].1.clone(),
             };
@@ -246,10 +370,22 @@ proptest! {
             prop_assert!(after.updated_at >= now.updated_at);
             prop_assert_eq!(step.from, Some(now.state));
             if step.kind == EventKind::Approved {
-                let approvers: std::collections::HashSet<_> =
-                    after.decisions.iter().filter(|d| d.verdict == Verdict::Approve).map(|d| &d.reviewer).collect();
-                prop_assert!(approvers.len() >= quorum as usize && !approvers.contains(&now.proposer.principal));
+                let approvers: std::collections::HashSet<_> = after
+                    .decisions
+                    .iter()
+                    .filter(|d| d.verdict == Verdict::Approve)
+                    .map(|d| d.owner.as_ref().unwrap_or(&d.reviewer).as_str())
+                    .collect();
+                prop_assert!(approvers.len() >= quorum as usize, "{:?}", approvers);
+                prop_assert!(!approvers.contains("agent") && !approvers.contains("dave"));
                 approved_at = Some(after.digest.clone());
+            }
+            prop_assert!(after.run_after.is_none() || after.state == ChangeState::Approved);
+            prop_assert!(after.run_after.is_none_or(|end| end > after.updated_at && end < after.expires_at));
+            prop_assert_eq!(after.asked_for().get(), "{}", "what was proposed stays known");
+            prop_assert_eq!(after.edits.last().map(|e| e.to.clone()), after.edits.last().map(|_| arguments_hash(&after.arguments)));
+            if step.kind == EventKind::Edited {
+                prop_assert!(who != "agent" && owner != Some("dave") && after.decisions.is_empty());
             }
             if step.kind == EventKind::Executing {
                 claims += 1;

@@ -3,6 +3,7 @@
 //! Nothing here says a secret: messages quote what the file says, never what a variable holds, and of `env` and
 //! `headers` only the names.
 
+mod authorities;
 mod fields;
 mod shown;
 mod target;
@@ -24,7 +25,7 @@ use crate::changes::visible::is_hidden;
 pub(super) const KEY: &str = "mcpServers";
 
 /// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
-pub(super) const KEYS: [&str; 31] = [
+pub(super) const KEYS: [&str; 33] = [
     "command",
     "args",
     "env",
@@ -52,6 +53,8 @@ pub(super) const KEYS: [&str; 31] = [
     "fallback",
     "fallback_text",
     "cache",
+    "tls",
+    "instructions",
     // As other clients write what is above.
     "serverUrl",
     "httpUrl",
@@ -141,7 +144,9 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     let before = f.problems();
     let target = target::read(f);
     // With a target that will not be used: every other key is looked at all the same.
+    let authorities = target.as_ref().and_then(|target| authorities::read(f, target));
     let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::filler));
+    server.authorities = authorities;
     match f.text("prefix") {
         Some(prefix) if prefix.is_empty() || super::check::prefix(&prefix).is_ok() => server.prefix = prefix,
         Some(prefix) => f.wrong(
@@ -167,6 +172,7 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.flag("allow_own_files", &mut server.allow_own_files);
     f.flag("cache", &mut server.cache);
     let allowed = [("allow", true), ("deny", false)];
+    server.instructions = f.choice("instructions", &[("pass", true), ("drop", false)]).unwrap_or(server.instructions);
     server.sampling = f.choice("sampling", &allowed).unwrap_or(server.sampling);
     server.elicitation = f.choice("elicitation", &allowed).unwrap_or(server.elicitation);
     tools(f, &mut server);

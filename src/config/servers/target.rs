@@ -40,7 +40,7 @@ const OWN_PREFIXES: [&str; 3] = ["sec-websocket-", "mcp-name", "mcp-param-"];
 /// The keys of addresses: ours, and how two clients write it.
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const COMMAND_ONLY: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
-const URL_ONLY: [&str; 3] = ["headers", "replicas", "forward_headers"];
+const URL_ONLY: [&str; 4] = ["headers", "replicas", "forward_headers", "tls"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
@@ -170,7 +170,7 @@ fn folder(f: &Fields<'_>, text: &Expanded) -> Result<PathBuf, Wrong> {
     path(f.env(), &text.written, &text.value, &f.placed().base)
 }
 
-fn path(env: &Environment, written: &str, value: &str, base: &std::path::Path) -> Result<PathBuf, Wrong> {
+pub(super) fn path(env: &Environment, written: &str, value: &str, base: &std::path::Path) -> Result<PathBuf, Wrong> {
     if value.is_empty() {
         return Err(("an empty path".to_owned(), "Name a folder, or take the line out.".to_owned()));
     }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{BREAKER_KEYS, KEYS, TOOLS_KEYS};
+use super::{BREAKER_KEYS, KEYS, TOOLS_KEYS, authorities};
 use crate::config::{
     BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
     error::ConfigError,
@@ -123,7 +123,7 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
             "{key}"
         );
     }
-    for key in BREAKER_KEYS.iter().chain(&TOOLS_KEYS) {
+    for key in BREAKER_KEYS.iter().chain(&TOOLS_KEYS).chain(&authorities::TLS_KEYS) {
         assert!(yaml.contains(&format!("{key}: ")), "{key} is missing");
     }
     let all = Case::new(&yaml).config().upstreams;
@@ -289,6 +289,14 @@ fn wrong_servers_name_place_key_and_remedy() {
         ("command: x, tools: { deny: [''] }", &["an empty pattern"]),
         ("command: x, fallback: a", &["stand in for itself"]),
         ("command: x, fallback: b", &["mcpServers.a.fallback: `b` is not a server here"]),
+        ("command: x, tls: { ca: a.pem }", &["mcpServers.a.tls", "has none"]),
+        ("url: 'https://a/', tls: { cert: a.pem }", &["mcpServers.a.tls.cert", "Keys here: ca"]),
+        ("url: 'https://a/', tls: { ca: 1 }", &["mcpServers.a.tls.ca", "expected a text"]),
+        ("url: 'https://a/', tls: { ca: none.pem }", &["1:50", "mcpServers.a.tls.ca", "`none.pem`", "No such file"]),
+        ("url: 'wss://a/', tls: { ca: . }", &["mcpServers.a.tls.ca", "it is no file"]),
+        ("url: 'https://a/', tls: { ca: c.yaml }", &["mcpServers.a.tls.ca", "`c.yaml`", "no certificate in it"]),
+        ("url: 'http://a/', tls: { ca: c.yaml }", &["mcpServers.a.tls.ca", "none of its addresses"]),
+        ("command: x, instructions: true", &["true is not one of pass, drop"]),
         ("command: x, disabled: 1", &["expected true or false"]),
     ];
     for (fields, parts) in cases {
@@ -385,4 +393,26 @@ fn a_server_that_could_write_the_gateways_own_files_is_refused() {
     }
     assert!(Case::new(&server("command: npx, args: [../home]")).load().is_err(), "from its folder below data");
     assert!(Case::new(&server("command: npx, cwd: ../home, args: [x]")).load().is_ok());
+}
+
+#[test]
+fn authorities_are_read_with_the_configuration_and_other_ones_are_another_configuration() {
+    let case = Case::new(&server("url: 'https://a/', tls: { ca: '${NAME}.pem' }")).var("NAME", "ca");
+    let make = || {
+        let made = std::process::Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+            .args(["-subj", "/CN=Us", "-keyout", "/dev/null", "-out"])
+            .arg(case.path("etc/ca.pem"))
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        case.one()
+    };
+    let (first, second) = (make(), make());
+    let authorities = first.authorities.as_ref().unwrap();
+    assert_eq!((authorities.file.clone(), authorities.certificates.len()), (case.path("etc/ca.pem"), 1));
+    assert_eq!(second, case.one());
+    assert_ne!(first, second);
+    // Consent is given to the contents too.
+    assert_ne!(format!("{first:?}"), format!("{second:?}"));
 }

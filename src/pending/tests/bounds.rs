@@ -138,7 +138,11 @@ async fn many_proposals_share_commits_and_lists_show_them() {
     assert!(ids.iter().all(|id| id.len() == 28 && id.starts_with("chg_")));
     let (mut cursor, mut listed) = (None, 0);
     loop {
-        let filter = ChangeFilter { states: vec![ChangeState::Pending], principal: Some("agent".into()) };
+        let filter = ChangeFilter {
+            states: vec![ChangeState::Pending],
+            principals: vec!["agent".into()],
+            ..ChangeFilter::default()
+        };
         let page = bench.changes.list(filter, 123, cursor).await.unwrap();
         listed += page.items.len();
         let Some(next) = page.next_cursor else { break };

@@ -67,6 +67,18 @@ impl Store for Flaky {
     fn submit_record(&self, record: crate::store::Record, done: Done) {
         self.store.submit_record(record, done);
     }
+    fn submit_restored(&self, record: crate::store::Record, done: Done) {
+        self.store.submit_restored(record, done);
+    }
+    fn submit_pruning(&self, pruning: crate::store::Pruning, done: Done) {
+        self.store.submit_pruning(pruning, done);
+    }
+    fn old(&self, before: crate::store::OldBefore) -> Answer<crate::store::Old> {
+        self.store.old(before)
+    }
+    fn backup_of(&self) -> Answer<Option<jiff::Timestamp>> {
+        self.store.backup_of()
+    }
     fn pins(&self) -> Answer<crate::policy::Pins> {
         self.store.pins()
     }

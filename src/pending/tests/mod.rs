@@ -7,4 +7,6 @@ mod execution;
 mod failing_store;
 mod feeding;
 mod life;
+mod restoring;
+mod retention;
 mod soak;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     GatewayTools,
     tools::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, wait_bounds},
-    view::{ChangeLine, STATES, next_step, pending_result, wait_result},
+    view::{ChangeLine, STATES, next_step, pending_result, state_message, wait_result},
 };
 use crate::{
     auth::Principal,
@@ -103,7 +103,7 @@ impl GatewayTools {
         if args.cursor.as_deref().is_some_and(|c| c.len() > CURSOR_MAX) {
             return Err(invalid("/cursor", "maxLength", "cursor is not one that this listing gave out."));
         }
-        let filter = ChangeFilter { states, principal: Some(ctx.principal.name.clone()) };
+        let filter = ChangeFilter { states, principals: vec![ctx.principal.name.clone()], ..ChangeFilter::default() };
         let page = self.changes.list(filter, limit, args.cursor).await?;
         let mut text = String::with_capacity(64 + page.items.len() * 200);
         if page.items.is_empty() {
@@ -160,7 +160,7 @@ impl GatewayTools {
             let wanted = ctx.progress.wanted();
             if wanted && elapsed.as_secs_f64() > told {
                 told = elapsed.as_secs_f64();
-                ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&message(&change)));
+                ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&state_message(&change)));
             }
             let pause = if wanted { left.min(PROGRESS) } else { left };
             let began = Instant::now();
@@ -212,17 +212,6 @@ impl Wait {
         let decided = matches!(state, ChangeState::Approved | ChangeState::Executing);
         state.is_final() || state == ChangeState::OutcomeUnknown || (decided && self.until == Until::Decided)
     }
-}
-
-fn message(change: &Change) -> String {
-    let what = match change.state {
-        ChangeState::Pending => "waits for a person's decision",
-        ChangeState::Stale => "is stale: what it would alter has moved, and a person must look again",
-        ChangeState::Approved => "is approved and about to run",
-        ChangeState::Executing => "is running",
-        _ => "is done",
-    };
-    format!("{} {what}", change.id)
 }
 
 /// Its own changes, or all for who may view everyone's.

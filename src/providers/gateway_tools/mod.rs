@@ -16,7 +16,7 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use view::{pending_output_schema, pending_result};
+pub use view::{edits_note, pending_output_schema, pending_result, pending_text, state_message, status_text};
 
 use super::{
     CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,

@@ -89,7 +89,8 @@ impl GatewayTools {
     async fn open_changes(&self, ctx: &CallContext, all: bool) -> Result<Vec<std::sync::Arc<Change>>, McpError> {
         let filter = ChangeFilter {
             states: if all { Vec::new() } else { OPEN.to_vec() },
-            principal: Some(ctx.principal.name.clone()),
+            principals: vec![ctx.principal.name.clone()],
+            ..ChangeFilter::default()
         };
         Ok(self.changes.list(filter, LISTED, None).await?.items)
     }

@@ -124,6 +124,7 @@ impl Fixture {
             comment: Some(comment.into()),
             version: change.version,
             digest: None,
+            bulk: false,
         };
         self.changes.decide(decision).await.unwrap()
     }
@@ -394,6 +395,7 @@ async fn the_trackers_changes_go_stale_and_run_as_approved() {
         comment: None,
         version: second.version,
         digest: None,
+        bulk: false,
     };
     let refused = f.changes.decide(decision).await.unwrap_err();
     assert_eq!(refused.error.kind, ErrorKind::ChangeStale);
@@ -415,6 +417,7 @@ async fn the_trackers_changes_go_stale_and_run_as_approved() {
         comment: None,
         version: fourth.version,
         digest: None,
+        bulk: false,
     };
     let refused = f.changes.decide(decision).await.unwrap_err();
     assert_eq!(refused.current.unwrap().state, ChangeState::Stale);

@@ -22,6 +22,9 @@ const TEXT_FIELDS: usize = 16;
 /// Characters of the tool's own answer that the text repeats.
 const RESULT_CHARS: usize = 8_000;
 
+/// Characters of arguments that a reviewer changed.
+const ARGUMENTS_CHARS: usize = 4_000;
+
 /// All states, by their names on the wire.
 pub(super) const STATES: [(&str, ChangeState); 10] = [
     ("pending", ChangeState::Pending),
@@ -248,6 +251,84 @@ pub fn pending_result(change: &Change) -> ToolResult {
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
+/// The same in words alone.
+#[must_use]
+pub fn pending_text(change: &Change) -> String {
+    describe(change)
+}
+
+/// That a reviewer changed what the agent asked for, and what stands there now; `None` if nobody did.
+#[must_use]
+pub fn edits_note(change: &Change) -> Option<String> {
+    if change.edits.is_empty() {
+        return None;
+    }
+    let mut out = String::new();
+    for edit in &change.edits {
+        let _ = write!(out, "The reviewer {} changed the arguments at {}", one_line(&edit.by, 128), edit.at);
+        match edit.comment.as_deref().filter(|comment| !comment.trim().is_empty()) {
+            Some(comment) => {
+                let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
+            }
+            None => out.push_str(".\n"),
+        }
+    }
+    let what = match change.state {
+        ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Executing => "What ran",
+        _ => "The arguments now",
+    };
+    let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), ARGUMENTS_CHARS));
+    Some(out)
+}
+
+/// Where the change stands, in one clause, for somebody who waits.
+#[must_use]
+pub fn state_message(change: &Change) -> String {
+    let what = match change.state {
+        ChangeState::Pending => "waits for a person's decision",
+        ChangeState::Stale => "is stale: what it would alter has moved, and a person must look again",
+        ChangeState::Approved => "is approved and about to run",
+        ChangeState::Executing => "is running",
+        ChangeState::OutcomeUnknown => "ran, but nobody knows how it ended; a person must look",
+        _ => "is done",
+    };
+    format!("{} {what}", change.id)
+}
+
+/// Where it stands and why, in one line: the status message of a task.
+#[must_use]
+pub fn status_text(change: &Change) -> String {
+    let summary = one_line(&change.summary, 400);
+    let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
+    let why = match (change.state, decision, &change.fault) {
+        (ChangeState::Rejected, Some(decision), _) => {
+            let comment = decision.comment.as_deref().filter(|comment| !comment.trim().is_empty());
+            let comment = comment.map_or_else(String::new, |comment| format!(": “{}”", one_line(comment, 1_000)));
+            format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
+        }
+        (state, _, Some(fault)) => {
+            format!("{}: {}", name_in_words(state), one_line(&fault.message, 1_000))
+        }
+        (state, ..) => name_in_words(state).to_owned(),
+    };
+    format!("{summary}: {why}")
+}
+
+const fn name_in_words(state: ChangeState) -> &'static str {
+    match state {
+        ChangeState::Pending => "waits for a person's approval",
+        ChangeState::Approved => "approved, about to run",
+        ChangeState::Executing => "approved, running",
+        ChangeState::Applied => "applied",
+        ChangeState::Failed => "approved, but it failed",
+        ChangeState::OutcomeUnknown => "it ran, but its outcome is unknown",
+        ChangeState::Rejected => "rejected",
+        ChangeState::Expired => "nobody decided in time",
+        ChangeState::Withdrawn => "withdrawn",
+        ChangeState::Stale => "what it would alter has moved, a person must look again",
+    }
+}
+
 /// The answer to a wait: the change, and whether the wait ended before what it waited for.
 pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
     let mut text = describe(change);
@@ -281,6 +362,9 @@ pub(super) fn describe(change: &Change) -> String {
     // Once it is applied, the tool's answer says more than what was proposed.
     if change.state != ChangeState::Applied {
         fields(&mut out, &change.diff);
+    }
+    if let Some(note) = edits_note(change) {
+        let _ = writeln!(out, "{note}");
     }
     for decision in &change.decisions {
         let verb = match decision.verdict {

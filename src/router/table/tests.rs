@@ -4,7 +4,9 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
-    config::{PolicyDefault, RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget},
+    auth::Role,
+    config::{PolicyConfig, PolicyDefault, RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget},
+    policy::{AnnotationsMatch, Globs, Rule, Verdict},
     providers::tracker::Tracker,
     upstream::{Catalog, Negotiated, Upstream, provider::UpstreamProvider, testing},
 };
@@ -411,4 +413,50 @@ fn versions_move_with_their_own_list_only() {
     );
     let fourth = next(&third);
     assert_eq!(fourth.versions, Versions { tools: fourth.generation, ..third.versions });
+}
+
+#[test]
+fn what_servers_say_reaches_whoever_sees_something_of_them() {
+    let saying = |name: &str, says: &str, catalog: Catalog, instructions: bool| {
+        let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
+        let config = UpstreamConfig { instructions, ..UpstreamConfig::new(name, target) };
+        let negotiated =
+            Negotiated { instructions: Some(says.to_owned()), ..testing::negotiated(Revision::V2025_11_25) };
+        Stocked(testing::stocked(config, negotiated, catalog)).provider()
+    };
+    let deny = |server: &str, roles: Vec<Role>| Rule {
+        label: server.into(),
+        servers: Globs::new(vec![server.to_owned()]).unwrap(),
+        roles,
+        tools: Globs::default(),
+        principals: Globs::default(),
+        annotations: AnnotationsMatch::default(),
+        when: None,
+        then: Verdict::Deny,
+        reason: None,
+        terms: std::sync::Arc::default(),
+    };
+    let rules = vec![deny("secret", vec![Role::Agent]), deny("off", Vec::new())];
+    let policy = Policy::new(&PolicyConfig { rules, ..PolicyDefault::ReviewWrites.into() });
+    let build = |providers: &[Arc<dyn Provider>]| {
+        RouteTable::build(1, providers, &policy, &Aliases::default(), &serde_json::json!({})).unwrap()
+    };
+    let some = || tools(&[&tool("a")]);
+    let table = build(&[
+        saying("one", "Ask first.\nThen act.", some(), true),
+        saying("dropped", "never", some(), false),
+        saying("secret", "hush", some(), true),
+        saying("off", "denied", some(), true),
+        saying("empty", "nothing to offer", Catalog::default(), true),
+    ]);
+    let principal = |role| Principal { role, ..Principal::local_agent() };
+    let one = "\n\nThe server `one` says of itself:\n  Ask first.\n  Then act.";
+    let secret = "\n\nThe server `secret` says of itself:\n  hush";
+    assert_eq!(&*table.briefings(&principal(Role::Agent)), one);
+    assert_eq!(&*table.briefings(&principal(Role::Reviewer)), format!("{one}{secret}"));
+
+    let many: Vec<_> = (0..20).map(|n| saying(&format!("s{n}"), &"x".repeat(9000), some(), true)).collect();
+    let text = build(&many).briefings(&principal(Role::Agent)).to_string();
+    assert!(text.len() <= crate::router::briefing::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
+    assert!(!text.contains("`s7`"), "{}", text.len());
 }

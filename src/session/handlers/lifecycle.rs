@@ -45,7 +45,7 @@ pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
     let own = capabilities(revision).to_string();
     let mut members = Vec::new();
-    let with_tasks = revision >= Revision::V2025_11_25 && tasks::offered(table);
+    let with_tasks = revision >= Revision::V2025_11_25;
     if with_tasks && revision == Revision::V2025_11_25 {
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
@@ -98,12 +98,12 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
         client_info: request.params.and_then(|params| edit::member(params.get(), "clientInfo")).map(Into::into),
         capabilities: params.capabilities.get().into(),
     }));
+    let table = exchange.gateway.routes.load();
     let result = json!({
         "protocolVersion": revision.as_str(),
         "serverInfo": server_info(revision),
-        "instructions": INSTRUCTIONS,
+        "instructions": instructions(exchange, &table),
     });
-    let table = exchange.gateway.routes.load();
     let capabilities = capabilities_with(&table, revision, params.capabilities.get());
     let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     Ok(Reply { revision: Some(revision), ..Reply::new(result) })
@@ -111,14 +111,21 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
 
 /// 2026-07-28/server/discover.
 pub fn discover(exchange: &Exchange) -> Reply {
+    let table = exchange.gateway.routes.load();
     let result = json!({
         "supportedVersions": negotiate::supported(Some(Era::Modern)),
-        "instructions": INSTRUCTIONS,
+        "instructions": instructions(exchange, &table),
     });
-    let table = exchange.gateway.routes.load();
     let capabilities = capabilities_with(&table, Revision::MODERN, &exchange.facts.capabilities);
     let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
-    Reply::new(result).cached(CacheHint::of_list(&table))
+    // What servers say is left out for whoever sees nothing of them, as their tools are.
+    Reply::new(result).cached(CacheHint::of_tools(&table))
+}
+
+/// What a model is told of the gateway, and of the servers that it sees behind it.
+fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
+    let servers = table.briefings(&exchange.identity.principal);
+    [INSTRUCTIONS, &*servers].concat()
 }
 
 /// 2025-11-25/server/utilities/logging.

@@ -6,9 +6,9 @@ use std::{collections::HashSet, sync::Arc};
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::Reply;
+use super::{Reply, tasks::listen as tasks};
 use crate::{
-    bridge::{self, tasks::listen as tasks},
+    bridge,
     gateway::Gateway,
     protocol::{
         ErrorKind, McpError, encode,
@@ -42,13 +42,13 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
     drop(table);
-    let tasks = tasks::honoured(exchange, &asked.task_ids)?;
+    let tasks = tasks::honoured(exchange, &asked.task_ids).await?;
     let filter = ListenFilter {
         tools_list_changed: asked.tools_list_changed,
         prompts_list_changed: asked.prompts_list_changed,
         resources_list_changed: asked.resources_list_changed,
         uris: uris.clone(),
-        tasks: tasks.iter().map(|task| task.alias.clone()).collect(),
+        tasks: tasks.ids().collect(),
     };
     let related = exchange.related.clone();
     // A listener that does not read loses its stream: it learns of the loss when it opens another.

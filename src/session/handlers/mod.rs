@@ -6,6 +6,8 @@ pub mod listen;
 pub mod page;
 pub mod prompts;
 pub mod resources;
+pub mod reviewed;
+pub mod tasks;
 pub mod tools;
 
 use std::{borrow::Cow, time::Duration};
@@ -154,7 +156,7 @@ pub async fn handle(
         Method::Complete => prompts::complete(exchange, request, cancel).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
         Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
-            crate::bridge::tasks::handle(exchange, method, request).await
+            tasks::handle(exchange, method, request).await
         }
         Method::Listen => listen::listen(exchange, request, cancel).await,
         // Notifications with an id: not requests of any revision.

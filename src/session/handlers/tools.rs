@@ -1,6 +1,6 @@
 //! `tools/list` and `tools/call`, and what becomes of a call: it runs, or it becomes a pending change.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use serde_json::{
     json,
@@ -8,21 +8,24 @@ use serde_json::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CacheHint, Reply, page::page};
+use super::{
+    CacheHint, Reply,
+    page::page,
+    reviewed::{self, ending::Settled},
+    tasks,
+};
 use crate::{
-    bridge::{self, request::Subject},
+    bridge::{self, request::Subject, tasks as foreign},
     changes::Change,
     middleware::{policy::Gate, validate},
-    pending::Proposal,
-    policy::Decision,
-    previews,
     protocol::{
-        ErrorKind, McpError, Revision, arguments,
+        ErrorKind, McpError, Revision,
+        edit::{member, string},
         envelope::Request,
-        params::{self, LoggingLevel},
+        params,
     },
     providers::{ToolResult, gateway_tools::pending_result},
-    router::{Directory, ToolRoute},
+    router::ToolRoute,
     session::exchange::Exchange,
 };
 
@@ -46,6 +49,10 @@ pub struct Call<'a> {
     pub idempotency_key: Option<&'a str>,
     /// Raw JSON.
     pub progress_token: Option<&'a str>,
+    /// Its client takes a task for an answer.
+    pub task: bool,
+    /// `requestState` of a call that is made again.
+    pub state: Option<&'a str>,
 }
 
 /// What became of a call.
@@ -54,17 +61,38 @@ pub enum ToolOutcome {
     Done(ToolResult, Option<ErrorKind>),
     /// It waits for a person.
     Pending(Arc<Change>),
+    /// Its change is over: it ran, or a person said no.
+    Settled(Box<Settled>, Arc<Change>),
+    /// Its change ran, and the call ended with an error of the protocol.
+    Failed(McpError),
+    /// It waits for a person, and the client is asked something meanwhile: a result of the stateless era.
+    Asks(String, Arc<Change>),
 }
 
 impl ToolOutcome {
     /// What went wrong, if the call itself failed.
     #[must_use]
-    pub const fn failure(&self) -> Option<ErrorKind> {
+    pub fn failure(&self) -> Option<ErrorKind> {
         match self {
             Self::Done(_, failure) => *failure,
-            Self::Pending(_) => None,
+            Self::Settled(settled, _) => settled.failure,
+            Self::Failed(error) => Some(error.kind),
+            Self::Pending(_) | Self::Asks(..) => None,
         }
     }
+}
+
+impl ToolOutcome {
+    /// A person has to approve it.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        matches!(self, Self::Pending(_) | Self::Asks(..))
+    }
+}
+
+/// The client of 2025-11-25 wants this call to be a task.
+fn wants_task(exchange: &Exchange, params: &str) -> bool {
+    exchange.revision() == Revision::V2025_11_25 && member(params, "task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// `tools/call`.
@@ -75,6 +103,7 @@ pub async fn call_request(
 ) -> Result<Reply, McpError> {
     let params: params::CallTool<'_> = params::parse(request.params)?;
     let route = find(exchange, &params.name)?;
+    let text = request.params.map_or("{}", RawValue::get);
     if route.provider.upstream().is_some() {
         let empty;
         let arguments = match params.arguments {
@@ -92,6 +121,13 @@ pub async fn call_request(
                 let Some(upstream) = route.provider.upstream() else {
                     return finish(exchange, request, &route.name, params.arguments, cancel).await;
                 };
+                if params.task.is_some()
+                    && wants_task(exchange, text)
+                    && route.ruling.may_review()
+                    && !foreign::runs_there(upstream, route.def.raw.as_deref())
+                {
+                    return tasks::local::start(exchange, request);
+                }
                 let call = bridge::Call {
                     exchange,
                     upstream,
@@ -113,6 +149,15 @@ pub async fn call_request(
             Err(error) => return Ok(bridge::failed(&error)),
         }
     }
+    if params.task.is_some() && route.provider.upstream().is_none() && wants_task(exchange, text) {
+        if !route.ruling.may_review() {
+            return Err(tasks::local::refused());
+        }
+        let arguments = params.arguments.map_or_else(no_arguments, |raw| Ok(raw.to_owned()))?;
+        if matches!(crate::middleware::policy::check(exchange, &route, &arguments).await, Ok(Gate::Open)) {
+            return tasks::local::start(exchange, request);
+        }
+    }
     finish(exchange, request, &params.name, params.arguments, cancel).await
 }
 
@@ -125,21 +170,33 @@ async fn finish(
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
     let meta = params::meta(request.params)?;
+    let params = request.params.map_or("{}", RawValue::get);
+    let modern = exchange.is_modern();
+    let state = if modern { member(params, "requestState").and_then(string) } else { None };
     let call = Call {
         name,
         arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
         progress_token: meta.progress_token.map(RawValue::get),
+        task: if modern { foreign::declares(&exchange.facts.capabilities) } else { wants_task(exchange, params) },
+        state: state.as_deref(),
     };
     let outcome = call_or_explain(exchange, &call, cancel).await?;
     let failure = outcome.failure();
-    let pending = matches!(outcome, ToolOutcome::Pending(_));
+    let pending = outcome.is_pending();
+    let revision = exchange.revision();
     let json = match outcome {
+        ToolOutcome::Pending(change) if call.task => {
+            return Ok(Reply { pending, ..tasks::created(exchange, &change) });
+        }
+        ToolOutcome::Asks(question, _) => return Ok(Reply { pending, ..Reply::passed_on(question) }),
+        ToolOutcome::Failed(error) => return Err(error),
+        ToolOutcome::Settled(settled, _) => encode(&settled.result, revision, settled.structured),
         ToolOutcome::Done(result, failure) => {
             // An error's shape would break the tool's own output schema; its text says it all.
-            encode(&result, exchange.revision(), failure.is_none())
+            encode(&result, revision, failure.is_none())
         }
-        ToolOutcome::Pending(change) => encode(&pending_result(&change), exchange.revision(), true),
+        ToolOutcome::Pending(change) => encode(&pending_result(&change), revision, true),
     };
     Ok(Reply { failure, pending, ..Reply::new(json) })
 }
@@ -220,7 +277,7 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
             },
             None => run(exchange, &route, raw, call, cancel).await,
         },
-        Gate::Review(decision) => propose(exchange, &route, raw, call, decision, cancel).await,
+        Gate::Review(decision) => reviewed::review(exchange, &route, raw, call, decision, cancel).await,
     };
     match outcome {
         Err(error) if is_the_tools_own(error.kind) => {
@@ -231,7 +288,8 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
 }
 
 /// Failures that the model can act on; the others are the gateway's.
-fn is_the_tools_own(kind: ErrorKind) -> bool {
+#[must_use]
+pub fn is_the_tools_own(kind: ErrorKind) -> bool {
     !matches!(
         kind,
         ErrorKind::Internal
@@ -278,50 +336,9 @@ async fn run(
     Ok(ToolOutcome::Done(result, failure))
 }
 
-async fn propose(
-    exchange: &Exchange,
-    route: &ToolRoute,
-    raw: &RawValue,
-    call: &Call<'_>,
-    decision: Decision,
-    cancel: &CancellationToken,
-) -> Result<ToolOutcome, McpError> {
-    let gateway = &exchange.gateway;
-    // What a person approves must mean one thing only: no key may stand there twice.
-    arguments::check(raw, gateway.config.limits.max_depth)?;
-    let context = exchange.call_context(cancel.clone(), None);
-    let preview = gateway
-        .in_time(previews::preview(
-            &Directory(Arc::clone(&gateway.routes)),
-            &route.provider,
-            &route.def.name,
-            raw,
-            &context,
-        ))
-        .await?;
-    let proposal = Proposal {
-        proposer: exchange.proposer(),
-        provider: route.provider.name().to_owned(),
-        tool: route.def.name.clone(),
-        tool_title: route.def.title.clone(),
-        tool_hash: route.hash.clone(),
-        arguments: raw.to_owned().into(),
-        preview,
-        expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
-        terms: (*decision.terms).clone(),
-        review: Some(decision.into()),
-        idempotency_key: call.idempotency_key.map(str::to_owned),
-    };
-    let change = gateway.changes.propose(proposal).await?;
-    exchange.log(
-        LoggingLevel::Notice,
-        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.summary }),
-    );
-    Ok(ToolOutcome::Pending(change))
-}
-
 /// A tool result in the client's revision.
-fn encode(result: &ToolResult, revision: Revision, structured: bool) -> String {
+#[must_use]
+pub fn encode(result: &ToolResult, revision: Revision, structured: bool) -> String {
     let mut out = String::with_capacity(result.content.get().len() + 64);
     out.push_str(r#"{"content":"#);
     out.push_str(result.content.get());

@@ -19,7 +19,7 @@ use crate::{
     gateway::Gateway,
     middleware,
     protocol::{ErrorKind, McpError, RequestId, Revision},
-    providers::gateway_tools::pending_result,
+    providers::{gateway_tools::pending_result, text::content_text},
     rest::Problem,
     session::{
         ClientFacts, Exchange, Related, SessionShared, Transport, channel_less,
@@ -125,7 +125,7 @@ async fn try_call(
     }
     let exchange = exchange(gateway, identity);
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let call = Call { name, arguments, idempotency_key: key, progress_token: None };
+    let call = Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None };
     let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
     let outcome = tokio::select! {
         biased;
@@ -139,7 +139,15 @@ async fn try_call(
             let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
             return Ok(failed(status, kind, &result));
         }
-        ToolOutcome::Pending(change) => {
+        ToolOutcome::Settled(settled, change) => match settled.failure {
+            None => json(StatusCode::OK, &settled.result),
+            Some(kind) => {
+                let problem = Problem::new(kind, content_text(&settled.result.content));
+                problem.with("changeId", change.id.as_str()).error_response()
+            }
+        },
+        ToolOutcome::Failed(error) => return Err(error),
+        ToolOutcome::Asks(_, change) | ToolOutcome::Pending(change) => {
             let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));
             if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{}", change.id)) {
                 response.headers_mut().insert(header::LOCATION, location);

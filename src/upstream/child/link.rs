@@ -78,6 +78,11 @@ impl Link for ChildLink {
     fn close(&self) {
         self.stop.cancel();
     }
+
+    fn give_up(&self, why: LinkError) {
+        self.mux.end(why);
+        self.close();
+    }
 }
 
 /// Nobody waits for ever, even where the tasks end by no end of the child's: a panic, or the thread that stops.

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     pin::Pin,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -23,7 +23,11 @@ use awc::{
 use bytes::Bytes;
 use futures_util::Stream;
 
-use super::{io::Io, plain};
+use super::{
+    io::Io,
+    plain,
+    trust::{self, Trust},
+};
 use crate::upstream::LinkError;
 
 /// Resolving the name and connecting, and then the TLS handshake.
@@ -41,21 +45,26 @@ pub(super) const LIFETIME: Duration = Duration::from_secs(600);
 /// Prepared requests that one thread keeps. More links than this are rebuilt now and then, no more.
 const KEPT: usize = 4096;
 
+/// Clients for servers with authorities of their own that one thread keeps: more than that are configured anew now and
+/// then, no more.
+const KEPT_CLIENTS: usize = 64;
+
 /// What requests of one link have in common: one URI and the headers that every one of them has.
 pub struct Head {
     /// Unique, for the threads' own copies.
     key: u64,
     uri: Uri,
     headers: HeaderMap,
+    trust: Option<Arc<Trust>>,
     /// Of a server without TLS.
     plain: Option<plain::Place>,
 }
 
 impl Head {
-    pub fn new(uri: Uri, headers: HeaderMap) -> Arc<Self> {
+    pub fn new(uri: Uri, headers: HeaderMap, trust: Option<Arc<Trust>>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let plain = plain::Place::new(&uri, &headers);
-        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), uri, headers, plain })
+        Arc::new(Self { key: NEXT.fetch_add(1, Ordering::Relaxed), uri, headers, trust, plain })
     }
 }
 
@@ -68,11 +77,21 @@ thread_local! {
 struct Clients {
     plain: Client,
     tls: Client,
+    /// By [`Trust::key`].
+    own: HashMap<u64, Client>,
 }
 
 impl Clients {
     fn new() -> Self {
-        Self { plain: client(IDLE, tls(true)), tls: client(IDLE_TLS, tls(true)) }
+        let tls = || trust::config(None, true);
+        Self { plain: client(IDLE, tls()), tls: client(IDLE_TLS, tls()), own: HashMap::new() }
+    }
+
+    fn trusting(&mut self, trust: &Trust) -> Client {
+        if self.own.len() >= KEPT_CLIENTS && !self.own.contains_key(&trust.key) {
+            self.own.clear();
+        }
+        self.own.entry(trust.key).or_insert_with(|| client(IDLE_TLS, trust::config(Some(trust), true))).clone()
     }
 }
 
@@ -94,42 +113,25 @@ fn client(idle: Duration, tls: Arc<rustls::ClientConfig>) -> Client {
     Client::builder().connector(connector).disable_timeout().disable_redirects().finish()
 }
 
-/// One configuration for all threads: they share the cache of TLS sessions.
-fn tls(http2: bool) -> Arc<rustls::ClientConfig> {
-    static SHARED: OnceLock<[Arc<rustls::ClientConfig>; 2]> = OnceLock::new();
-    let [first, second] = SHARED.get_or_init(|| {
-        let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        [trusting(roots.clone(), false), trusting(roots, true)].map(Arc::new)
-    });
-    Arc::clone(if http2 { second } else { first })
-}
-
-fn trusting(roots: rustls::RootCertStore, http2: bool) -> rustls::ClientConfig {
-    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    if http2 {
-        config.alpn_protocols.insert(0, b"h2".to_vec());
-    }
-    config
-}
-
 /// For tests: what this thread trusts from now on.
 #[cfg(test)]
 pub fn trust(roots: rustls::RootCertStore, http2: bool) {
-    CLIENTS.with_borrow_mut(|clients| clients.tls = client(IDLE_TLS, Arc::new(trusting(roots, http2))));
+    CLIENTS.with_borrow_mut(|clients| clients.tls = client(IDLE_TLS, Arc::new(trust::configured(roots, http2))));
     FROZEN.with_borrow_mut(HashMap::clear);
 }
 
 /// A client whose requests may be upgraded: WebSocket has no HTTP/2 here.
-pub fn upgrading() -> Client {
-    client(Duration::ZERO, tls(false))
+pub fn upgrading(trust: Option<&Arc<Trust>>) -> Client {
+    client(Duration::ZERO, trust::config(trust.map(|trust| &**trust), false))
 }
 
-/// This thread's client for that URI.
-pub fn of_thread(uri: &Uri) -> Client {
-    CLIENTS.with_borrow(
-        |clients| if uri.scheme_str() == Some("https") { clients.tls.clone() } else { clients.plain.clone() },
-    )
+/// This thread's client for that URI, of a server that is trusted so.
+pub fn of_thread(uri: &Uri, trust: Option<&Arc<Trust>>) -> Client {
+    CLIENTS.with_borrow_mut(|clients| match trust {
+        _ if uri.scheme_str() != Some("https") => clients.plain.clone(),
+        Some(trust) => clients.trusting(trust),
+        None => clients.tls.clone(),
+    })
 }
 
 /// An answer, whichever client has it.
@@ -193,7 +195,7 @@ fn frozen(head: &Head) -> Result<FrozenClientRequest, LinkError> {
     if let Some(frozen) = FROZEN.with_borrow(|kept| kept.get(&head.key).cloned()) {
         return Ok(frozen);
     }
-    let mut request = of_thread(&head.uri).post(&head.uri);
+    let mut request = of_thread(&head.uri, head.trust.as_ref()).post(&head.uri);
     *request.headers_mut() = head.headers.clone();
     let request = match literal(&head.uri) {
         Some(address) => request.address(address),

@@ -16,9 +16,11 @@ use tokio::sync::mpsc::Sender;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Place,
     chores::{self, Chore},
     client::{self, Answer, Head},
     kind,
+    trust::Trust,
 };
 use crate::{
     protocol::{Era, Revision, headers::encoded},
@@ -45,6 +47,7 @@ pub(super) struct HttpLink {
 /// What outlives a call: the chores and the GET stream have it too.
 pub(super) struct Shared {
     pub uri: Uri,
+    pub trust: Option<Arc<Trust>>,
     /// What every request has, of whatever kind.
     base: HeaderMap,
     mode: ArcSwap<Mode>,
@@ -79,7 +82,7 @@ impl Shared {
         let mut headers = plain.clone();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        let post = Head::new(self.uri.clone(), headers);
+        let post = Head::new(self.uri.clone(), headers, self.trust.clone());
         self.mode.store(Arc::new(Mode { modern, session, plain, post }));
     }
 
@@ -92,16 +95,18 @@ impl Shared {
 }
 
 impl HttpLink {
-    pub fn new(uri: Uri, base: &HeaderMap, unsolicited: Arc<dyn Listener>, stateless: &Arc<AtomicBool>) -> Self {
+    pub fn new(place: &Place, unsolicited: Arc<dyn Listener>, stateless: &Arc<AtomicBool>) -> Result<Self, LinkError> {
+        let (uri, trust) = (place.uri()?, place.trust.clone());
         let nothing = Mode {
             modern: true,
             session: None,
             plain: HeaderMap::new(),
-            post: Head::new(uri.clone(), HeaderMap::new()),
+            post: Head::new(uri.clone(), HeaderMap::new(), None),
         };
         let shared = Shared {
             uri,
-            base: base.clone(),
+            trust,
+            base: place.headers.clone(),
             mode: ArcSwap::from_pointee(nothing),
             unsolicited,
             asked: Asked::default(),
@@ -109,7 +114,7 @@ impl HttpLink {
         };
         // Until a handshake says otherwise: discovery is of the stateless era.
         shared.set(true, Some(Revision::MODERN), None);
-        Self { shared: Arc::new(shared), stateless: Arc::clone(stateless), chores: OnceLock::new() }
+        Ok(Self { shared: Arc::new(shared), stateless: Arc::clone(stateless), chores: OnceLock::new() })
     }
 
     /// Does it later and never waits; without a session there is nothing to do.
@@ -284,8 +289,9 @@ mod tests {
     #[actix_web::test]
     async fn a_server_that_takes_no_answers_gets_few_connections_and_is_given_up() {
         let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let uri = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
-        let link = HttpLink::new(uri, &HeaderMap::new(), Arc::new(Heard::default()), &Arc::default());
+        let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
+        let place = Place::new(&url, &[]);
+        let link = HttpLink::new(&place, Arc::new(Heard::default()), &Arc::default()).unwrap();
         link.chores.get_or_init(|| chores::start(Arc::clone(&link.shared)));
         let queue = link.queue();
         for _ in 0..chores::WAITING {

@@ -32,7 +32,7 @@ const MAX_RETRY: Duration = Duration::from_secs(86400);
 /// Opens a stream by GET. `None` if the server has none.
 async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<Answer>, LinkError> {
     let mode = shared.mode();
-    let mut request = client::of_thread(&shared.uri).get(&shared.uri);
+    let mut request = client::of_thread(&shared.uri, shared.trust.as_ref()).get(&shared.uri);
     *request.headers_mut() = mode.plain.clone();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if let Some(value) = last.and_then(|last| HeaderValue::from_str(last).ok()) {

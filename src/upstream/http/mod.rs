@@ -29,6 +29,7 @@ mod io;
 mod link;
 mod listen;
 pub(super) mod plain;
+pub(super) mod trust;
 
 /// The connector for one URL of a server: by the configured transport, else by the URL's scheme.
 #[must_use]
@@ -37,7 +38,8 @@ pub fn connector(url: &Url, config: &Arc<UpstreamConfig>) -> Arc<dyn Connector> 
         UpstreamTarget::Url { headers, transport, .. } => (&headers[..], *transport),
         UpstreamTarget::Command { .. } => (&[][..], UrlTransport::Auto),
     };
-    let place = Place::new(url, headers);
+    let trust = config.authorities.as_ref().map(trust::Trust::new);
+    let place = Place { trust, ..Place::new(url, headers) };
     match transport {
         UrlTransport::WebSocket => Arc::new(WsConnector { place }),
         UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { place }),
@@ -53,6 +55,7 @@ pub(super) struct Place {
     pub uri: Result<Uri, String>,
     pub headers: HeaderMap,
     pub shown: String,
+    pub trust: Option<Arc<trust::Trust>>,
 }
 
 impl Place {
@@ -92,7 +95,7 @@ impl Place {
                 }
             };
         }
-        Self { uri, headers, shown: shown.to_string() }
+        Self { uri, headers, shown: shown.to_string(), trust: None }
     }
 
     pub fn uri(&self) -> Result<Uri, LinkError> {
@@ -123,7 +126,7 @@ impl HttpConnector {
 impl Connector for HttpConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
-            let link = link::HttpLink::new(self.place.uri()?, &self.place.headers, unsolicited, &self.stateless);
+            let link = link::HttpLink::new(&self.place, unsolicited, &self.stateless)?;
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::{
+    config::Authorities,
     protocol::Revision,
     upstream::{
         Outgoing, Response,
@@ -135,4 +136,60 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         assert!(link.request(Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
         handle.stop(false).await;
     }
+}
+
+#[actix_web::test]
+async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transport() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = certificate(dir.path());
+    let tls = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![cert.clone()], key).unwrap();
+    let server = HttpServer::new(|| {
+        App::new()
+            .app_data(web::Data::new(unbounded_channel::<()>().0))
+            .route("/mcp", web::post().to(answer))
+            .route("/sse", web::get().to(|| async { HttpResponse::Forbidden().finish() }))
+    })
+    .workers(1)
+    .shutdown_timeout(0)
+    .disable_signals();
+    let server = server.bind_rustls_0_23(("127.0.0.1", 0), tls).unwrap();
+    let port = server.addrs()[0].port();
+    let running = server.run();
+    let handle = running.handle();
+    actix_web::rt::spawn(running);
+    let at = |scheme: &str, path: &str, transport, trusted: bool| {
+        let url = Url::parse(&format!("{scheme}://localhost:{port}/{path}")).unwrap();
+        let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport };
+        let mut config = UpstreamConfig::new("s", target);
+        config.authorities = trusted.then(|| Authorities { file: "ca.pem".into(), certificates: vec![cert.clone()] });
+        connector(&url, &Arc::new(config))
+    };
+    let post = |trusted: bool| {
+        let connector = at("https", "mcp", UrlTransport::StreamableHttp, trusted);
+        async move {
+            let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
+            link.opened(&negotiated(Revision::MODERN));
+            link.request(Outgoing::new(1, "json", None), Arc::new(Heard::default())).await
+        }
+    };
+    assert!(matches!(post(true).await, Ok(Response::Result(_))));
+    let refused = post(false).await;
+    assert!(matches!(refused, Err(LinkError::Unreachable(_))), "for that server only: {refused:?}");
+    // As far as TLS and no farther: the server speaks neither of these.
+    for (scheme, path, transport, status) in
+        [("wss", "none", UrlTransport::Auto, 404), ("https", "sse", UrlTransport::Sse, 403)]
+    {
+        let open = |trusted| {
+            let connector = at(scheme, path, transport, trusted);
+            async move { connector.connect(Arc::new(Heard::default())).await.map(drop) }
+        };
+        let refused = open(false).await;
+        assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{scheme}: {refused:?}");
+        let answered = open(true).await;
+        assert!(
+            matches!(&answered, Err(LinkError::Status { status: s, .. }) if *s == status),
+            "{scheme}: {answered:?}"
+        );
+    }
+    handle.stop(false).await;
 }

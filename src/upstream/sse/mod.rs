@@ -79,7 +79,7 @@ impl Connector for SseConnector {
 /// Opens the stream and reads it up to the endpoint.
 async fn open(place: &Place) -> Result<(Answer, Events, Uri), LinkError> {
     let uri = place.uri()?;
-    let mut request = client::of_thread(&uri).get(&uri);
+    let mut request = client::of_thread(&uri, place.trust.as_ref()).get(&uri);
     *request.headers_mut() = place.headers.clone();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if let Some(address) = client::literal(&uri) {
@@ -139,7 +139,7 @@ fn post_head(place: &Place, endpoint: Uri) -> Arc<Head> {
     let mut headers: HeaderMap = place.headers.clone();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    Head::new(endpoint, headers)
+    Head::new(endpoint, headers, place.trust.clone())
 }
 
 async fn read(attribution: Arc<Attribution>, mut response: Answer, mut events: Events) {

@@ -308,3 +308,58 @@ async fn an_approved_change_that_is_given_up_is_cancelled_at_the_server() {
     seconds(1).await;
     assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
 }
+
+/// Calls are never answered, other requests as `alive` says.
+fn hanging(fake: &Fake, alive: bool) {
+    fake.answers(move |asked| {
+        if asked.method == "tools/call" || !alive { Box::pin(pending()) } else { Box::pin(ready(fake::ok(json!({})))) }
+    });
+}
+
+#[actix::test]
+async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
+    let fake = legacy();
+    // The breaker would hold calls back.
+    let config = UpstreamConfig {
+        timeout: Duration::from_secs(20),
+        tool_timeouts: vec![("long".into(), Duration::from_secs(3600))],
+        breaker: crate::config::BreakerConfig { threshold: 0, ..config("fake").breaker },
+        ..config("fake")
+    };
+    let upstream = start_with(config, &[&fake]);
+    upstream.settled().await;
+    let timed_out = |count: usize| {
+        let upstream = Arc::clone(&upstream);
+        async move {
+            for _ in 0..count {
+                assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::Timeout);
+            }
+        }
+    };
+    // An answer in between, or a sign of life: nothing happens.
+    hanging(&fake, true);
+    timed_out(2).await;
+    fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
+    call(&upstream, &agent("a")).await.unwrap();
+    hanging(&fake, true);
+    timed_out(2).await;
+    assert_eq!(fake.asked("ping"), 0);
+    timed_out(1).await;
+    seconds(60).await;
+    assert_eq!((fake.asked("ping"), fake.made()), (1, 1));
+    timed_out(3).await;
+    seconds(60).await;
+    assert_eq!((fake.asked("ping"), fake.made()), (2, 1), "again after as many");
+
+    hanging(&fake, false);
+    let long = Outgoing { name: Some("long".into()), ..request(&upstream, "tools/call") };
+    let patient = agent("b");
+    let waits = upstream.call(&patient, long, Arc::new(Heard::default()));
+    let (error, ()) = tokio::join!(waits, timed_out(3));
+    let error = error.unwrap_err();
+    assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));
+    assert!(error.message.contains("answered nothing any more"), "{}", error.message);
+    fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
+    call(&upstream, &agent("a")).await.unwrap();
+    assert_eq!((fake.made(), fake.open().len()), (2, 1));
+}

@@ -28,6 +28,8 @@ pub struct Asked {
     pub method: String,
     pub params: Value,
     pub listener: Arc<dyn Listener>,
+    /// On which it came.
+    pub link: Arc<FakeLink>,
 }
 
 /// See the module's page.
@@ -100,6 +102,8 @@ pub struct FakeLink {
     server: Arc<Fake>,
     pub closed: CancellationToken,
     pub unsolicited: Arc<dyn Listener>,
+    /// Why it was given up.
+    why: Mutex<Option<LinkError>>,
     /// What `initialize` declared.
     pub declared: Mutex<Value>,
     pub in_flight: AtomicUsize,
@@ -125,6 +129,7 @@ impl Connector for Fake {
                 server: self.me.upgrade().unwrap(),
                 closed: CancellationToken::new(),
                 unsolicited,
+                why: Mutex::default(),
                 declared: Mutex::default(),
                 in_flight: AtomicUsize::new(0),
                 peak: AtomicUsize::new(0),
@@ -225,14 +230,16 @@ impl Link for Held {
         let peak = link.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         link.peak.fetch_max(peak, Ordering::SeqCst);
         let in_flight = InFlight { link: Arc::clone(&link), answered: false };
-        let answer = (server.answers.lock())(Asked { method, params, listener });
+        let answer = (server.answers.lock())(Asked { method, params, listener, link: Arc::clone(&link) });
         Box::pin(async move {
             // The whole of it, or only its field would live as long as the future.
             let mut in_flight = in_flight;
             let answer = tokio::select! {
                 biased;
                 answer = answer => answer,
-                () = link.closed.cancelled() => Err(LinkError::Lost("closed".into())),
+                () = link.closed.cancelled() => {
+                    Err(link.why.lock().clone().unwrap_or(LinkError::Lost("closed".into())))
+                }
             };
             in_flight.answered = true;
             answer
@@ -254,6 +261,11 @@ impl Link for Held {
 
     fn close(&self) {
         self.0.closed.cancel();
+    }
+
+    fn give_up(&self, why: LinkError) {
+        *self.0.why.lock() = Some(why);
+        self.close();
     }
 }
 

@@ -12,7 +12,10 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{Caller, ClientCapabilities, Connector, LinkKind, Listener, Outgoing, Response, Upstream, testing::Heard};
+use super::{
+    Caller, ClientCapabilities, Connector, LinkKind, Listener, Outgoing, Response, Upstream, pinned::Pinned,
+    testing::Heard,
+};
 use crate::{
     auth::Principal,
     config::{UpstreamConfig, UpstreamTarget},
@@ -57,6 +60,7 @@ fn agent(name: &str) -> Caller {
         capabilities: ClientCapabilities::default(),
         stateless: true,
         log_level: None,
+        pinned: Pinned::default(),
     }
 }
 

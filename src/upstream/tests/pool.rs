@@ -218,3 +218,56 @@ async fn what_is_for_the_gateway_is_taken_out_of_a_call() {
     assert_eq!(heard.methods(), ["notifications/progress"]);
     assert_eq!(fake.asked("tools/list"), 2);
 }
+
+#[actix::test]
+async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
+    let fake = legacy();
+    let upstream = start(&fake).await;
+    let seen: Arc<parking_lot::Mutex<Vec<(String, usize)>>> = Arc::default();
+    let noted = Arc::clone(&seen);
+    fake.answers(move |asked| {
+        let link = Arc::as_ptr(&asked.link) as usize;
+        noted.lock().push((asked.method.clone(), link));
+        Box::pin(async move {
+            seconds(if asked.method == "tasks/result" { 20 } else { 1 }).await;
+            fake::ok(json!({ "content": [] }))
+        })
+    });
+    let send = |caller: Caller, method: &'static str| {
+        let upstream = Arc::clone(&upstream);
+        async move { upstream.call(&caller, request(&upstream, method), Arc::new(Heard::default())).await }
+    };
+    // Three children of one principal, and the call is made on some one of them.
+    together(&upstream, &vec![asked("a"); 3]).await;
+    seen.lock().clear();
+    let maker = Caller { pinned: Pinned::noted(), ..asked("a") };
+    let others = vec![asked("a"); 2];
+    let (made, _) = tokio::join!(send(maker.clone(), "tools/call"), together(&upstream, &others));
+    made.unwrap();
+    let child = seen.lock()[0].1;
+    let follower = Caller { pinned: maker.pinned.settled(), ..asked("a") };
+    seen.lock().clear();
+    // Others are busy on every child meanwhile: a cancellation does not wait, a result waits for its place.
+    let others = vec![asked("a"); 3];
+    let busy = together(&upstream, &others);
+    let follow = async {
+        seconds(0).await;
+        tokio::join!(send(follower.clone(), "tasks/result"), async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            send(follower.clone(), "tasks/cancel").await
+        })
+    };
+    let (_, (result, cancelled)) = tokio::join!(busy, follow);
+    assert!(result.is_ok() && cancelled.is_ok());
+    let of = |method: &str| seen.lock().iter().filter(|(m, _)| m == method).map(|(_, link)| *link).collect::<Vec<_>>();
+    assert_eq!((of("tasks/result"), of("tasks/cancel")), (vec![child], vec![child]));
+    let order: Vec<String> = seen.lock().iter().map(|(method, _)| method.clone()).collect();
+    assert_eq!(order[3..], ["tasks/cancel", "tasks/result"]);
+
+    // Its child has ended, and no other knows what was begun there.
+    fake.open().iter().find(|link| Arc::as_ptr(link) as usize == child).unwrap().closed.cancel();
+    seen.lock().clear();
+    let error = send(follower, "tasks/cancel").await.unwrap_err();
+    assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("not_applied")));
+    assert!(of("tasks/cancel").is_empty());
+}

@@ -37,6 +37,59 @@ async fn subscriptions_are_counted_and_come_back_with_the_connection() {
     assert_eq!(fake.asked("resources/unsubscribe"), 2);
 }
 
+/// Moves the time by so much, and says how many words of `file:///a` were passed on.
+async fn words(heard: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, after: Duration) -> usize {
+    tokio::time::sleep(after).await;
+    let mut count = 0;
+    while let Ok(event) = heard.try_recv() {
+        assert!(matches!(event, ProviderEvent::ResourcesUpdated(uris) if uris == ["fake+file:///a"]));
+        count += 1;
+    }
+    count
+}
+
+#[actix::test]
+async fn a_change_that_is_told_on_several_connections_is_passed_on_once_and_none_is_lost() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
+    let upstream = start(&fake).await;
+    fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    upstream.watch_resource("file:///a").await.unwrap();
+    call(&upstream, &asked("a")).await.unwrap();
+    let own = fake.open().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
+    let plain = fake.open().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
+    let mut heard = upstream.events.subscribe();
+    let tell = |link: &fake::FakeLink| link.tell("notifications/resources/updated", json!({ "uri": "file:///a" }));
+    let (at_once, soon, long) = (Duration::ZERO, Duration::from_millis(100), Duration::from_secs(1));
+    // In either order.
+    tell(&plain);
+    assert_eq!(words(&mut heard, at_once).await, 1);
+    tell(&own);
+    tell(&own);
+    assert_eq!(words(&mut heard, long).await, 0);
+    tell(&own);
+    assert_eq!(words(&mut heard, soon).await, 0);
+    tell(&plain);
+    assert_eq!(words(&mut heard, at_once).await, 1);
+    assert_eq!(words(&mut heard, long).await, 0);
+    // Each change that the gateway's own subscription tells of counts.
+    tell(&plain);
+    tell(&plain);
+    assert_eq!(words(&mut heard, long).await, 2);
+    // What is told in the client's session only comes after all that was told there.
+    tell(&own);
+    assert_eq!(words(&mut heard, soon).await, 0);
+    tell(&own);
+    assert_eq!(words(&mut heard, long).await, 1);
+    tell(&own);
+    assert_eq!(words(&mut heard, long).await, 1);
+    // Nobody watches it here: it goes to whoever may.
+    upstream.unwatch_resource("file:///a");
+    seconds(1).await;
+    tell(&own);
+    assert_eq!(words(&mut heard, at_once).await, 1);
+}
+
 #[actix::test]
 async fn a_server_without_subscriptions_says_so() {
     let fake = legacy();

@@ -41,6 +41,7 @@ export const EVENTS = {
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
   definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
+  definitions_bound: { label: 'noted what accepted tools are served by', icon: 'eye', tone: 'grey' },
   definitions_revoked: { label: 'took acceptances of tools back', icon: 'undo', tone: 'amber' },
 };
 

@@ -100,12 +100,14 @@ export class ToolsPanel {
     return h('section', { class: 'offer', 'aria-label': visibleString(`${changed ? 'Changed' : 'New'}: ${tool.name}`) },
       h('div', { class: 'offer-head' }, icon(changed ? 'pencil' : 'plus'), h('div', null,
         h('h3', null, h('code', null, said(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, changed ? 'Changed' : 'New')),
-        h('p', { class: 'quiet' }, changed
+        h('p', { class: 'quiet' }, changed && !tool.previous
+          ? 'It was accepted when another command or address was behind this server\u2019s name. Every call is reviewed until a reviewer accepts it anew.'
+          : changed
           ? 'Its definition is another than the one that was accepted or first seen. Every call is reviewed until a reviewer accepts the new one.'
           : 'It came after its server was first connected. Every call is reviewed until a reviewer accepts it.'))),
       h('div', { class: 'offer-body' }, changed && tool.previous ? definitionDiff(tool) : [tool.description && longText(tool.description, { chars: 400, lines: 6 }), definitionBlock(tool)]),
       this.#may
-        ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => (changed ? 'Accept the new definition' : 'Accept this tool')),
+        ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => (changed && tool.previous ? 'Accept the new definition' : 'Accept this tool')),
           h('span', { class: 'quiet' }, saysRead(tool) ? 'It says that it only reads: accepted, its calls run without a review unless a rule says otherwise.' : 'It may write: its calls are decided on as the policy says.'))
         : onlyReviewers());
   }

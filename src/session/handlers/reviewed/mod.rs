@@ -1,0 +1,198 @@
+//! What becomes of a call that a person decides on: it is proposed, and its caller gets the decision, or the word that
+//! it is pending, in whatever way its client can take it.
+//!
+//! Nothing here decides anything: what a client answers to a question about a page to open is only heard.
+
+pub mod ending;
+pub mod hold;
+pub mod lost;
+pub mod page;
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{json, value::RawValue};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::tools::{Call, ToolOutcome};
+use crate::{
+    changes::{Change, OnReview, arguments::same},
+    pending::Proposal,
+    policy::Decision,
+    previews,
+    protocol::{ErrorKind, McpError, arguments, params::LoggingLevel},
+    router::{Directory, ToolRoute},
+    session::exchange::Exchange,
+};
+use ending::{Ending, ending};
+use hold::Waited;
+use lost::Guard;
+
+/// What all reviewed calls of a gateway share.
+#[derive(Default)]
+pub struct Reviewed {
+    pub lost: Arc<lost::Lost>,
+    pub opened: page::Opened,
+}
+
+/// Proposes a call, or finds the change that it is a repeat of, and answers as its client can take it.
+///
+/// # Errors
+/// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
+pub async fn review(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    raw: &RawValue,
+    call: &Call<'_>,
+    decision: Decision,
+    cancel: &CancellationToken,
+) -> Result<ToolOutcome, McpError> {
+    // What a person approves must mean one thing only: no key may stand there twice.
+    arguments::check(raw, exchange.gateway.config.limits.max_depth)?;
+    let key = lost::key(exchange, route, raw, call.idempotency_key);
+    let change = match call.state {
+        Some(state) => named(exchange, route, raw, state).await?,
+        None => match again(exchange, &key).await? {
+            Some(change) => change,
+            None => propose(exchange, route, raw, call, decision, cancel, &key).await?,
+        },
+    };
+    let guard = exchange.gateway.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
+    let outcome = answer(exchange, call, change).await;
+    guard_off(guard, &outcome);
+    outcome
+}
+
+/// Whoever was told of a failure of the wait itself may ask for the same change again.
+fn guard_off(guard: Guard, outcome: &Result<ToolOutcome, McpError>) {
+    if outcome.is_ok() {
+        guard.delivered();
+    }
+}
+
+async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+    if call.task || (ending(&change).is_none() && !may_follow(&change)) {
+        return Ok(ToolOutcome::Pending(change));
+    }
+    if call.state.is_none()
+        && may_follow(&change)
+        && let Some(question) = page::asked_by_result(exchange, &change)
+    {
+        return Ok(ToolOutcome::Asks(question, change));
+    }
+    let asks = call.state.is_none() && change.terms.open_page && page::can_ask(exchange);
+    let holds = change.terms.on_review == OnReview::Hold;
+    if !asks && !holds {
+        return Ok(told(change));
+    }
+    let progress = exchange.call_context(CancellationToken::new(), call.progress_token).progress;
+    let limit = Duration::from_secs(change.terms.hold_for);
+    // Without a place of their own they are not held at all: it is pending all the same.
+    let Ok(_slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
+    let wait = hold::wait(exchange, Arc::clone(&change), Some(limit), &*progress, hold::is_over);
+    let waited = if asks {
+        let mut wait = std::pin::pin!(wait);
+        tokio::select! {
+            waited = &mut wait => waited?,
+            () = page::ask(exchange, &change, None) => match holds {
+                true => wait.await?,
+                false => Waited::NotYet(hold::now(exchange, Arc::clone(&change)).await),
+            },
+        }
+    } else {
+        wait.await?
+    };
+    Ok(match waited {
+        Waited::Over(change) | Waited::NotYet(change) => told(change),
+    })
+}
+
+/// Whether something may still happen that a caller could wait for.
+fn may_follow(change: &Change) -> bool {
+    !hold::is_over(change)
+}
+
+/// The answer to a call whose change is where it is.
+fn told(change: Arc<Change>) -> ToolOutcome {
+    match ending(&change) {
+        Some(Ending::Result(settled)) => ToolOutcome::Settled(Box::new(settled), change),
+        Some(Ending::Error(error)) => ToolOutcome::Failed(error),
+        None => ToolOutcome::Pending(change),
+    }
+}
+
+/// The change of an earlier, equal call that was given up before its answer was there.
+async fn again(exchange: &Exchange, key: &lost::Key) -> Result<Option<Arc<Change>>, McpError> {
+    let gateway = &exchange.gateway;
+    let Some(id) = gateway.reviewed.lost.take(key) else { return Ok(None) };
+    let change = gateway.changes.get(&id).await?;
+    if let Some(change) = &change {
+        tracing::debug!(change = %change.id, "a repeat of a call whose answer was lost gets its change");
+    }
+    Ok(change)
+}
+
+/// The change that a client was asked about before: its own, and of this very call.
+async fn named(exchange: &Exchange, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
+    let change = exchange.gateway.changes.get(id).await?.filter(|change| {
+        change.proposer.principal == exchange.identity.principal.name
+            && change.provider == route.provider.name()
+            && change.tool == route.def.name
+            // A reviewer may have corrected them since.
+            && same(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
+    });
+    change.ok_or_else(|| {
+        McpError::new(ErrorKind::InvalidParams, "`requestState` is not of this call")
+            .with("member", "params.requestState")
+    })
+}
+
+async fn propose(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    raw: &RawValue,
+    call: &Call<'_>,
+    decision: Decision,
+    cancel: &CancellationToken,
+    key: &lost::Key,
+) -> Result<Arc<Change>, McpError> {
+    let gateway = &exchange.gateway;
+    let context = exchange.call_context(cancel.clone(), None);
+    let preview = gateway
+        .in_time(previews::preview(
+            &Directory(Arc::clone(&gateway.routes)),
+            &route.provider,
+            &route.def.name,
+            raw,
+            &context,
+        ))
+        .await?;
+    let proposal = Proposal {
+        proposer: exchange.proposer(),
+        provider: route.provider.name().to_owned(),
+        tool: route.def.name.clone(),
+        tool_title: route.def.title.clone(),
+        tool_hash: route.hash.clone(),
+        arguments: raw.to_owned().into(),
+        preview,
+        expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
+        terms: (*decision.terms).clone(),
+        review: Some(decision.into()),
+        idempotency_key: call.idempotency_key.map(str::to_owned),
+    };
+    // It is stored whether or not the client is still there: then a repeat must find it.
+    let (sender, stored) = oneshot::channel();
+    let (changes, lost, key) = (gateway.changes.clone(), Arc::clone(&gateway.reviewed.lost), key.clone());
+    actix::spawn(async move {
+        if let Err(Ok(change)) = sender.send(changes.propose(proposal).await) {
+            lost.remember(key, &change.id);
+        }
+    });
+    let stored = stored.await.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))?;
+    let change: Arc<Change> = stored?;
+    exchange.log(
+        LoggingLevel::Notice,
+        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.summary }),
+    );
+    Ok(change)
+}

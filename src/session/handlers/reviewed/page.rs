@@ -1,0 +1,168 @@
+//! Asking a client to open the page of a change, where somebody decides with a credential of their own
+//! (2025-11-25/client/elicitation, "URL Mode"; 2026-07-28/client/elicitation).
+//!
+//! What the client answers is only heard: to decline leaves the change pending, to accept decides nothing.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::hold;
+use crate::{
+    bridge::{park::input_result, questions::ELICITATION, tasks::shape},
+    changes::{Change, ChangeState},
+    gateway::Gateway,
+    protocol::{Revision, encode},
+    providers::NoProgress,
+    session::{Exchange, ask},
+    upstream::ClientCapabilities,
+};
+
+/// What the request is known by in `inputRequests`.
+pub const KEY: &str = "open-change";
+
+/// How long a client that was asked is told when its page has served its purpose.
+const TELL_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// Clients of how many changes are remembered to have answered.
+const MAX: usize = 10_000;
+
+/// Changes whose clients have answered, in memory: asked again after a restart at worst.
+#[derive(Default)]
+pub struct Opened(Mutex<(HashSet<String>, VecDeque<String>)>);
+
+impl Opened {
+    pub fn insert(&self, id: &str) {
+        let mut opened = self.0.lock();
+        if opened.0.insert(id.to_owned()) {
+            opened.1.push_back(id.to_owned());
+            if opened.1.len() > MAX
+                && let Some(oldest) = opened.1.pop_front()
+            {
+                opened.0.remove(&oldest);
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        self.0.lock().0.contains(id)
+    }
+}
+
+/// The page of a change in the dashboard.
+#[must_use]
+pub fn url(gateway: &Gateway, id: &str) -> String {
+    let config = &gateway.config;
+    let base = match &config.public_url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => format!("{}://{}", config.scheme(), gateway.reached_at()),
+    };
+    format!("{base}/#/inbox/{id}")
+}
+
+/// Whether the client can be asked to open a URL.
+fn shows_urls(exchange: &Exchange) -> bool {
+    exchange.revision() >= Revision::V2025_11_25
+        && ClientCapabilities::declared(&exchange.facts.capabilities).elicitation_url
+}
+
+/// Whether the client can be asked with a request of ours while its own one is open.
+#[must_use]
+pub fn can_ask(exchange: &Exchange) -> bool {
+    exchange.revision() == Revision::V2025_11_25 && shows_urls(exchange)
+}
+
+/// Whether somebody still has to look.
+fn is_open(change: &Change) -> bool {
+    change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
+}
+
+fn params(exchange: &Exchange, change: &Change) -> serde_json::Value {
+    json!({
+        "mode": "url",
+        "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.summary),
+        "url": url(&exchange.gateway, &change.id),
+    })
+}
+
+/// The result that asks a stateless client, which then makes the call again.
+#[must_use]
+pub fn asked_by_result(exchange: &Exchange, change: &Change) -> Option<String> {
+    if !exchange.is_modern() || !is_open(change) || !shows_urls(exchange) {
+        return None;
+    }
+    let params = params(exchange, change).to_string();
+    let requests = [(KEY, ELICITATION, Some(params.as_str()))];
+    Some(input_result(requests.into_iter(), Some(&change.id), &exchange.gateway.server_meta))
+}
+
+/// `inputRequests` of the change as a task, where its client has not answered yet.
+#[must_use]
+pub fn asked_by_task(exchange: &Exchange, change: &Change) -> Option<String> {
+    let wanted = is_open(change) && shows_urls(exchange) && !exchange.gateway.reviewed.opened.has(&change.id);
+    wanted.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
+}
+
+/// Asks a client of 2025-11-25 and waits for its answer, whatever it is. `task` is the task that the question belongs to.
+pub async fn ask(exchange: &Exchange, change: &Arc<Change>, task: Option<&str>) {
+    if !is_open(change) || !can_ask(exchange) {
+        return;
+    }
+    let elicitation = nanoid::nanoid!(24);
+    let mut params = params(exchange, change);
+    params["elicitationId"] = elicitation.as_str().into();
+    let mut params = params.to_string();
+    if let Some(task) = task {
+        params = shape::related(&params, task);
+    }
+    match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
+        Ok(answer) => {
+            exchange.gateway.reviewed.opened.insert(&change.id);
+            tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
+            tell_when_decided(exchange, change, elicitation);
+        }
+        Err(error) => tracing::debug!(change = %change.id, ?error, "a client does not open a change's page"),
+    }
+}
+
+/// `notifications/elicitation/complete` once the change was decided, if its client is still there.
+fn tell_when_decided(exchange: &Exchange, change: &Arc<Change>, elicitation: String) {
+    let Ok(slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return };
+    let (exchange, change) = (exchange.clone(), Arc::clone(change));
+    actix::spawn(async move {
+        let _slot = slot;
+        let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
+        let waited = tokio::select! {
+            waited = hold::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,
+            () = exchange.session.ended.cancelled() => return,
+        };
+        if matches!(waited, Ok(hold::Waited::Over(_))) {
+            let params = json!({ "elicitationId": elicitation }).to_string();
+            exchange
+                .session
+                .send_unsolicited(encode::notification("notifications/elicitation/complete", Some(&params)));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_answered_is_remembered_within_bounds() {
+        let opened = Opened::default();
+        for n in 0..=MAX {
+            opened.insert(&format!("chg_{n}"));
+            opened.insert(&format!("chg_{n}"));
+        }
+        assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX}")));
+        assert_eq!(opened.0.lock().0.len(), MAX);
+    }
+}

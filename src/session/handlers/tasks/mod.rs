@@ -1,0 +1,212 @@
+//! `tasks/*`: every change is a task of its proposer, durable, on any connection and after a restart; other ids are of
+//! calls that run here as tasks ([`local`]), or of tasks of upstreams ([`crate::bridge::tasks`]).
+//!
+//! The id of a change's task is the change's own: unguessable, and of use to its proposer's principal only.
+
+pub mod listen;
+pub mod local;
+pub mod view;
+
+use std::sync::Arc;
+
+use serde_json::{json, value::RawValue};
+
+use super::{
+    Reply,
+    reviewed::{
+        ending::{Ending, ending},
+        hold::{self, Waited},
+        page,
+    },
+    tools::encode,
+};
+use crate::{
+    bridge::tasks::{self as foreign, shape},
+    changes::{Change, ChangeState},
+    pending::ChangeFilter,
+    protocol::{
+        ErrorKind, McpError,
+        edit::{Op, edit, member},
+        envelope::Request,
+        method::Method,
+        params,
+    },
+    providers::NoProgress,
+    session::exchange::Exchange,
+};
+
+/// Tasks in one page of a list.
+const PAGE: usize = 50;
+
+/// What a list's cursor begins with where changes come next.
+const CHANGES: &str = "changes";
+
+/// `tasks/*` of any client.
+///
+/// # Errors
+/// `-32021` for a stateless client that does not declare the extension, `-32602` for a task that is not its own.
+pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
+    foreign::declared(exchange)?;
+    if method == Method::TasksList {
+        return list(exchange, request).await;
+    }
+    let params = request.params.map_or("{}", RawValue::get);
+    crate::protocol::alike::check(params, member(params, "_meta"))?;
+    let id = foreign::id(params)?;
+    if let Some(task) = exchange.gateway.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
+        return task.handle(exchange, method).await;
+    }
+    match find(exchange, &id).await? {
+        Some(change) => of_change(exchange, change, method, params).await,
+        None => foreign::handle(exchange, method, request, &id).await,
+    }
+}
+
+/// The change that a task's id names, if it is of this client's principal.
+///
+/// # Errors
+/// Those of the store.
+pub async fn find(exchange: &Exchange, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+    if !id.starts_with("chg_") {
+        return Ok(None);
+    }
+    let change = exchange.gateway.changes.get(id).await?;
+    Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
+}
+
+async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, params: &str) -> Result<Reply, McpError> {
+    match method {
+        Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, &change))),
+        Method::TasksGet => Ok(Reply::new(view::legacy(exchange, &change))),
+        Method::TasksUpdate => {
+            if !member(params, "inputResponses").is_some_and(|responses| responses.starts_with('{')) {
+                return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
+                    .with("member", "params.inputResponses"));
+            }
+            let responses = member(params, "inputResponses").unwrap_or("{}");
+            if member(responses, page::KEY).is_some() {
+                // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
+                exchange.gateway.reviewed.opened.insert(&change.id);
+            }
+            Ok(Reply::new("{}".into()))
+        }
+        Method::TasksResult => result(exchange, change).await,
+        _ => cancel(exchange, change).await,
+    }
+}
+
+/// The answer to a call that became a task.
+#[must_use]
+pub fn created(exchange: &Exchange, change: &Change) -> Reply {
+    if exchange.is_modern() {
+        let task = shape::typed(&view::seed(exchange, change), "task");
+        let members = [("_meta", exchange.gateway.server_meta.as_str())];
+        return Reply::passed_on(crate::protocol::splice::set_members(&task, &members));
+    }
+    let told = crate::providers::gateway_tools::pending_text(change);
+    let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
+    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
+}
+
+/// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
+/// places for what stays open long.
+async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpError> {
+    let id = change.id.clone();
+    let over: fn(&Change) -> bool = |change| change.state.is_final();
+    let change = if over(&change) {
+        change
+    } else {
+        let _slot = exchange.gateway.long_lived(&exchange.identity.principal)?;
+        let wait = hold::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
+        let waited = if page::asked_by_task(exchange, &change).is_some() {
+            let mut wait = std::pin::pin!(wait);
+            tokio::select! {
+                waited = &mut wait => waited?,
+                () = page::ask(exchange, &change, Some(&id)) => wait.await?,
+            }
+        } else {
+            wait.await?
+        };
+        match waited {
+            Waited::Over(change) => change,
+            Waited::NotYet(_) if exchange.gateway.shutdown.is_cancelled() => {
+                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+            }
+            Waited::NotYet(_) => {
+                return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
+            }
+        }
+    };
+    if change.state == ChangeState::Withdrawn {
+        return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
+    }
+    match ending(&change) {
+        Some(Ending::Result(settled)) => {
+            let json = encode(&settled.result, exchange.revision(), settled.structured);
+            Ok(Reply::passed_on(shape::related(&json, &id)).failing(settled.failure))
+        }
+        Some(Ending::Error(error)) => Err(error),
+        None => Err(McpError::new(ErrorKind::Internal, "the change is over and yet has no result")),
+    }
+}
+
+/// `tasks/cancel` withdraws what nobody has decided on.
+async fn cancel(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpError> {
+    let gateway = &exchange.gateway;
+    let modern = exchange.is_modern();
+    let withdrawn = match gateway.changes.withdraw(&change.id, &exchange.identity.principal).await {
+        Ok(change) => Ok(change),
+        Err(refused) => match refused.current {
+            Some(current) => Err(current),
+            None if refused.error.kind == ErrorKind::ChangeNotPending => Err(change),
+            None => return Err(refused.error),
+        },
+    };
+    match withdrawn {
+        // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
+        _ if modern => Ok(Reply::new("{}".into())),
+        Ok(change) => Ok(Reply::new(view::legacy(exchange, &change))),
+        Err(current) if current.state.is_final() => {
+            let status = view::legacy_status(&current).as_str();
+            Err(McpError::new(ErrorKind::InvalidParams, format!("the task has ended already: it is {status}")))
+        }
+        // To say that it is cancelled would be a lie.
+        Err(current) => Err(McpError::new(
+            ErrorKind::InvalidParams,
+            format!("the change was approved and cannot be taken back any more: it is {}", current.state.as_str()),
+        )),
+    }
+}
+
+/// `tasks/list`: tasks of upstreams and local ones first, oldest first, and then the principal's changes, newest first.
+async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let (mut tasks, next) = match params.cursor.as_deref() {
+        Some(cursor) if cursor.starts_with(CHANGES) => (Vec::new(), None),
+        cursor => {
+            let (mut tasks, next) = foreign::list(exchange, cursor).await?;
+            if cursor.is_none() {
+                tasks.extend(exchange.gateway.local_tasks.all_of(&exchange.identity.principal.name));
+            }
+            (tasks, next)
+        }
+    };
+    let next = match next {
+        Some(next) => Some(next),
+        None => {
+            let cursor = params.cursor.as_deref().and_then(|cursor| cursor.strip_prefix("changes-"));
+            let filter =
+                ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
+            let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
+            let page = exchange.gateway.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
+            let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
+            tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
+            page.next_cursor.map(|cursor| format!("{CHANGES}-{cursor}"))
+        }
+    };
+    let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
+    if let Some(next) = next {
+        out = edit(&out, &[("nextCursor", Op::Set(&json!(next).to_string()))]);
+    }
+    Ok(Reply::new(out))
+}

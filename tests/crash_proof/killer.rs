@@ -1,0 +1,179 @@
+//! Starts gateways on what the last one left, and ends them the hard way.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use countersign::store::crash::POINTS;
+
+use crate::{
+    chance::Chance,
+    common::{self, Gateway, Options, PATIENCE, Process, free_port, wait_listening},
+    world::World,
+};
+
+pub struct Killer<'a> {
+    world: &'a World,
+    chance: Chance,
+    /// How often the gateway ended itself at each point.
+    pub points: BTreeMap<&'static str, usize>,
+    /// SIGKILL while it served, and while it started.
+    pub at_random: usize,
+    pub during_start: usize,
+    last: Option<Process>,
+    /// The audit trail's head after the last kill: it must still be in the trail after the next.
+    head: Option<String>,
+}
+
+/// Points that a run of this kind passes.
+pub fn reachable() -> impl Iterator<Item = &'static str> {
+    POINTS.iter().copied().filter(|point| !point.contains("prune"))
+}
+
+enum Kill {
+    /// At a named point's n-th passage.
+    Point(&'static str, u64),
+    /// So long after it listens.
+    Random(Duration),
+    /// So long after its start, whether it listens or not.
+    Start(Duration),
+}
+
+impl<'a> Killer<'a> {
+    pub fn new(world: &'a World, chance: Chance) -> Self {
+        let points = BTreeMap::new();
+        Self { world, chance, points, at_random: 0, during_start: 0, last: None, head: None }
+    }
+
+    pub fn kills(&self) -> usize {
+        self.at_points() + self.at_random + self.during_start
+    }
+
+    pub fn at_points(&self) -> usize {
+        self.points.values().sum()
+    }
+
+    /// One gateway's life.
+    pub fn round(&mut self) {
+        match self.choose() {
+            Kill::Point(point, passage) => {
+                let passage = passage.to_string();
+                let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
+                let mut process = self.start(env);
+                if self.ended(&mut process, PATIENCE / 2) {
+                    *self.points.entry(point).or_default() += 1;
+                } else {
+                    // Nobody came that way.
+                    self.kill(process);
+                    self.at_random += 1;
+                }
+            }
+            Kill::Random(after) => {
+                let process = self.start(Vec::new());
+                std::thread::sleep(after);
+                self.kill(process);
+                self.at_random += 1;
+            }
+            Kill::Start(after) => {
+                let process = self.spawn(free_port(), Vec::new());
+                std::thread::sleep(after);
+                self.kill(process);
+                self.during_start += 1;
+            }
+        }
+        self.world.port.store(0, Ordering::SeqCst);
+        self.verify();
+    }
+
+    /// Each point once; then whatever comes.
+    fn choose(&mut self) -> Kill {
+        let missing: Vec<_> = reachable().filter(|point| !self.points.contains_key(point)).collect();
+        let what = self.chance.below(10);
+        let passage = 1 + self.chance.below(12);
+        if let Some(point) = missing.first().filter(|_| what < 6) {
+            return Kill::Point(point, passage.min(4));
+        }
+        match what {
+            0..4 => {
+                let points: Vec<_> = reachable().collect();
+                Kill::Point(points[self.chance.below(points.len() as u64) as usize], passage)
+            }
+            4..9 => Kill::Random(Duration::from_millis(20 + self.chance.below(900))),
+            _ => Kill::Start(Duration::from_millis(1 + self.chance.below(250))),
+        }
+    }
+
+    pub fn start_for_good(&mut self) {
+        let process = self.start(Vec::new());
+        self.last = Some(process);
+    }
+
+    /// In order: the last one.
+    pub fn stop(&mut self) {
+        let mut process = self.last.take().unwrap();
+        process.terminate();
+        assert!(process.ended().success(), "{}", self.world.log());
+    }
+
+    /// Whoever starts on what a crash has left comes up, and at once.
+    fn start(&mut self, env: Vec<(&'static str, &str)>) -> Process {
+        for _ in 0..3 {
+            let port = free_port();
+            let mut process = self.spawn(port, env.clone());
+            if wait_listening(&mut process, port) {
+                self.world.port.store(port, Ordering::SeqCst);
+                return process;
+            }
+            // An armed one may have ended itself already, while it recovered.
+            let status = process.0.try_wait().unwrap();
+            if !env.is_empty() && status.is_some_and(|status| status.code().is_none()) {
+                return process;
+            }
+        }
+        panic!("the gateway does not start any more:\n{}", self.world.log());
+    }
+
+    fn spawn(&self, port: u16, env: Vec<(&str, &str)>) -> Process {
+        let config = self.world.home.path().join("countersign.yaml");
+        let mut all = vec![("COUNTERSIGN_CONFIG", config.to_str().unwrap())];
+        all.extend(env);
+        let env = all;
+        Gateway::spawn(self.world.home.path(), port, &Options { env, config: None })
+    }
+
+    fn kill(&self, mut process: Process) {
+        // Nobody is sent there any more once it is dead, and not a moment earlier.
+        common::signal(process.0.id(), rustix::process::Signal::KILL);
+        process.0.wait().unwrap();
+    }
+
+    fn ended(&self, process: &mut Process, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        while Instant::now() < end {
+            if let Some(status) = process.0.try_wait().unwrap() {
+                assert_eq!(status.code(), None, "it ended by itself and was not killed:\n{}", self.world.log());
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        false
+    }
+
+    /// The trail of what the killed one left holds, and goes on from where the one before it ended. Answers how many
+    /// entries it has, and its head.
+    pub fn verify(&mut self) -> (u64, String) {
+        let data = self.world.data();
+        let mut arguments = vec!["audit", "verify", "--data", data.to_str().unwrap()];
+        if let Some(head) = &self.head {
+            arguments.extend(["--head", head.as_str()]);
+        }
+        let (code, out, err) = common::run(&arguments);
+        assert_eq!(code, Some(0), "{out}{err}");
+        let head = out.trim().to_owned();
+        let entries = head.split(':').next().unwrap().parse().unwrap();
+        self.head = Some(head.clone());
+        (entries, head)
+    }
+}

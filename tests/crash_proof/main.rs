@@ -1,0 +1,126 @@
+//! The crash proof: agents propose, reviewers approve, correct and reject, and the gateway is killed under them, at
+//! every named point and at any other moment, started again, and killed again. Afterwards every promise that any of
+//! the gateways made is held against what the last one says and against what the upstream really did.
+//!
+//! The short run is a test like others. The long one is `scripts/crash-proof`, which prints its figures.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
+
+mod chance;
+mod checks;
+#[path = "../common/mod.rs"]
+mod common;
+mod feed;
+mod killer;
+mod upstream;
+mod worker;
+mod world;
+
+use std::{sync::atomic::Ordering, time::Instant};
+
+use chance::Chance;
+use countersign::store::crash::POINTS;
+use feed::Subscriber;
+use killer::Killer;
+use world::World;
+
+/// How much is to be done.
+struct Size {
+    /// At least so many of both; each named point is among the kills.
+    kills: usize,
+    changes: usize,
+    workers: u64,
+    seed: u64,
+}
+
+#[test]
+fn nothing_approved_is_lost_or_runs_twice_whatever_crashes() {
+    prove(&Size { kills: POINTS.len() + 8, changes: 60, workers: 4, seed: 7 });
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/crash-proof"]
+fn the_long_run() {
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
+    prove(&Size {
+        kills: number("CRASH_PROOF_KILLS", 100),
+        changes: number("CRASH_PROOF_CHANGES", 2000),
+        workers: number("CRASH_PROOF_WORKERS", 6) as u64,
+        seed: number("CRASH_PROOF_SEED", 1) as u64,
+    });
+}
+
+fn prove(size: &Size) {
+    let began = Instant::now();
+    let world = World::new();
+    let subscriber = Subscriber::default();
+    let mut killer = Killer::new(&world, Chance::new(size.seed));
+    std::thread::scope(|scope| {
+        let listening = scope.spawn(|| subscriber.run(&world));
+        let workers: Vec<_> = (0..size.workers)
+            .map(|n| {
+                let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
+                scope.spawn(move || worker::run(world, &format!("w{n}"), chance))
+            })
+            .collect();
+        let broken = || workers.iter().any(std::thread::ScopedJoinHandle::is_finished) || listening.is_finished();
+        while (killer.kills() < size.kills || world.proposed.load(Ordering::SeqCst) < size.changes) && !broken() {
+            killer.round();
+        }
+        let early = broken();
+        world.enough.store(true, Ordering::SeqCst);
+        // What is under way comes to its end while the killing goes on for a little.
+        if !early {
+            killer.round();
+        }
+        killer.start_for_good();
+        let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        if results.iter().all(Result::is_ok) && !early {
+            let end = checks::come_to_rest(&world);
+            common::eventually("the subscriber has heard everything", || {
+                (listening.is_finished() || subscriber.told.lock().unwrap().len() as u64 >= end).then_some(())
+            });
+        }
+        subscriber.ended.store(true, Ordering::SeqCst);
+        let heard = listening.join();
+        for result in results {
+            result.unwrap_or_else(|_| panic!("a worker failed:\n{}", world.log()));
+        }
+        heard.unwrap_or_else(|_| panic!("the subscriber failed:\n{}", world.log()));
+    });
+    let told = subscriber.told.into_inner().unwrap();
+    let found = checks::everything(&world, &told);
+    killer.stop();
+    let (entries, head) = killer.verify();
+    println!(
+        "changes {} ({} proposals answered, {} requests unanswered)\n\
+         kills {} ({} at {} named points, {} at random, {} during the start)\n\
+         upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, \
+         withdrawn {}, pending {}; corrected before approval {}\n\
+         feed events {}, each heard once and in order over {} gateways; audit entries {entries}, verified after each \
+         kill against the heads before; {head}\n\
+         {:.0} s",
+        found.changes,
+        world.proposed.load(Ordering::SeqCst),
+        world.unanswered.load(Ordering::SeqCst),
+        killer.kills(),
+        killer.at_points(),
+        killer.points.len(),
+        killer.at_random,
+        killer.during_start,
+        found.calls,
+        found.state("applied"),
+        found.state("failed"),
+        found.unknown,
+        found.state("rejected"),
+        found.state("withdrawn"),
+        found.state("pending"),
+        found.edited,
+        told.len(),
+        killer.kills() + 1,
+        began.elapsed().as_secs_f64(),
+    );
+    let missed: Vec<_> = killer::reachable().filter(|point| !killer.points.contains_key(point)).collect();
+    assert!(missed.is_empty(), "never crashed at {missed:?}");
+    assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
+}
