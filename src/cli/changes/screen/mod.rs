@@ -130,7 +130,7 @@ impl Inbox {
             match action {
                 None => {}
                 Some(Action::Quit) => return Ok(Exit::Ok),
-                Some(Action::Repaint) => self.screen.terminal.clear()?,
+                Some(Action::Repaint) => self.screen.anew()?,
                 Some(Action::Suspend) => self.suspend()?,
                 Some(Action::Load) => self.load(),
                 Some(Action::Open(id)) => self.net.change(id, true),

@@ -60,7 +60,18 @@ impl Screen {
     pub fn back(&mut self) -> io::Result<()> {
         give_back();
         enter()?;
-        self.terminal.clear()
+        self.anew()
+    }
+
+    /// Draws all of it anew next time, whatever is on the screen.
+    ///
+    /// # Errors
+    /// The terminal cannot be written.
+    pub fn anew(&mut self) -> io::Result<()> {
+        // `Terminal::clear` would ask the terminal where its cursor is, and wait for an answer among the keys.
+        execute!(io::stdout(), ResetColor, Clear(ClearType::All))?;
+        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
     }
 }
 
