@@ -90,7 +90,7 @@ pub enum Command {
     /// `countersign --data DIR`. What was approved when the backup was taken may have run since, so it does not run by
     /// itself: a reviewer looks at it again.
     Backup(BackupArgs),
-    /// Check the audit trail
+    /// Check or export the audit trail
     Audit(AuditArgs),
     /// Check or show the configuration
     #[command(subcommand)]
@@ -413,6 +413,26 @@ pub enum AuditCommand {
         #[arg(long, value_name = "HEAD")]
         head: Option<String>,
     },
+    /// Print the trail, oldest entry first, as JSON lines or CSV
+    ///
+    /// JSON lines hold everything that the hashes are of. In CSV, a cell that a spreadsheet would run as a formula begins
+    /// with an apostrophe.
+    Export {
+        #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
+        format: ExportFormat,
+        /// Not what is older than this moment, as 2026-07-28T12:00:00Z
+        #[arg(long, value_name = "TIME")]
+        since: Option<jiff::Timestamp>,
+        /// Only what is older than this moment
+        #[arg(long, value_name = "TIME")]
+        until: Option<jiff::Timestamp>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Jsonl,
+    Csv,
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,6 +4,7 @@
 //! description of the API. Handlers only translate: what may happen to a change is decided in [`crate::pending`].
 
 pub mod account;
+pub mod audit_export;
 pub mod body;
 pub mod caller;
 pub mod changes;
@@ -83,7 +84,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 22] = [
+pub const ROUTES: [Route; 23] = [
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -97,6 +98,11 @@ pub const ROUTES: [Route; 22] = [
     Route { path: "/api/decisions", allow: POST, build: |r| r.route(web::post().to(decisions::decide)) },
     Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
+    Route {
+        path: "/api/audit/export",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(audit_export::export)),
+    },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
     Route {

@@ -20,6 +20,7 @@ mod search;
 mod sqlite;
 #[cfg(test)]
 mod suite;
+mod trail;
 mod verify;
 mod writer;
 
@@ -45,6 +46,7 @@ pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
+pub use trail::read_audit;
 pub use verify::{Verified, VerifyError, verify_audit};
 
 /// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
