@@ -79,6 +79,8 @@ pub enum Command {
     /// List servers and their tools, and accept the definitions of tools
     #[command(after_long_help = PROVIDERS_HELP)]
     Providers(ProvidersArgs),
+    /// List webhooks and their deliveries, try them again, test them
+    Webhooks(WebhooksArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
     /// Copy the store to a file, also while its gateway runs
@@ -207,6 +209,31 @@ pub struct ChangesArgs {
     pub connect: ConnectArgs,
     #[command(subcommand)]
     pub command: ChangesCommand,
+}
+
+#[derive(Debug, Args)]
+pub struct WebhooksArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<WebhooksCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebhooksCommand {
+    /// List webhooks: where they lead, what waits, and what was wrong last (also without a command)
+    List,
+    /// List what went out and what waits, newest first
+    Deliveries {
+        name: String,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=200))]
+        limit: u8,
+    },
+    /// Send what waits at once, and try again what was given up
+    Retry { name: String },
+    /// Send an event that says that it is a test
+    Test { name: String },
 }
 
 const PROVIDERS_HELP: &str = "\

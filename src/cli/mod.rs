@@ -14,6 +14,7 @@ mod keys;
 mod open;
 mod output;
 mod providers;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Open(args) => open::run(&args, &mut out),
         Command::Changes(args) => changes::run(&args, &mut out),
         Command::Providers(args) => providers::run(&args, &mut out),
+        Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),

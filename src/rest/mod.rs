@@ -16,6 +16,7 @@ pub mod providers;
 pub mod query;
 pub mod reload;
 pub mod views;
+pub mod webhooks;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ use crate::{
     pending::Changes,
     reload::Reloads,
     session::slots::StreamSlots,
+    webhooks::Webhooks,
 };
 
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
@@ -61,6 +63,7 @@ pub struct RestState {
     pub providers: Arc<dyn ProvidersView>,
     pub reloads: Arc<Reloads>,
     pub definitions: Arc<Definitions>,
+    pub webhooks: Arc<Webhooks>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
@@ -84,7 +87,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 23] = [
+pub const ROUTES: [Route; 27] = [
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -103,6 +106,14 @@ pub const ROUTES: [Route; 23] = [
         allow: READ,
         build: |r| r.route(web::route().guard(read()).to(audit_export::export)),
     },
+    Route { path: "/api/webhooks", allow: READ, build: |r| r.route(web::route().guard(read()).to(webhooks::list)) },
+    Route {
+        path: "/api/webhooks/{name}/deliveries",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(webhooks::deliveries)),
+    },
+    Route { path: "/api/webhooks/{name}/retry", allow: POST, build: |r| r.route(web::post().to(webhooks::retry)) },
+    Route { path: "/api/webhooks/{name}/test", allow: POST, build: |r| r.route(web::post().to(webhooks::test)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
     Route {

@@ -22,6 +22,7 @@ mod sqlite;
 mod suite;
 mod trail;
 mod verify;
+pub mod webhooks;
 mod writer;
 
 use std::sync::Arc;

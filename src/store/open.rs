@@ -27,6 +27,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003_pinned_targets.sql"),
     include_str!("migrations/0004_people.sql"),
     include_str!("migrations/0005_retention.sql"),
+    include_str!("migrations/0006_webhooks.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
