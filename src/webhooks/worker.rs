@@ -153,9 +153,7 @@ impl Worker {
     async fn begin(&self) -> Option<(u64, Vec<Waiting>)> {
         let head = self.feed.subscribe(None)?.position();
         let name = self.config.name.clone();
-        let begun = self.durably(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await?;
-        // The feed is not announced yet, or the store is older than what this has seen: it begins at the end then.
-        Some(begun)
+        self.durably(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await
     }
 
     /// The event as a delivery, if it is one of those that this webhook wants.

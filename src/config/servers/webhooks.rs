@@ -265,3 +265,91 @@ fn yaml(entries: &[Entry]) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Environment, Flags, Loaded, error::ConfigError, load::DEFAULTS, load::load, show};
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const CHAT: &str = "https://hooks.chat.example/services/T0/B0/credential";
+
+    fn read_yaml(yaml: &str) -> Result<Loaded, ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
+        let vars = [("SECRET", SECRET), ("CHAT", CHAT), ("WEAK", "whsec_c2hvcnQ=")];
+        load(&flags, &Environment::of(Path::new("/"), &vars))
+    }
+
+    #[test]
+    fn the_commented_block_documents_every_key_and_its_default() {
+        let start = DEFAULTS.find("#webhooks:").unwrap();
+        let block: Vec<&str> = DEFAULTS[start..].lines().take_while(|line| line.starts_with('#')).collect();
+        let yaml: String = block.iter().map(|line| format!("{}\n", &line[1..])).collect();
+        for key in KEYS {
+            let at = block
+                .iter()
+                .position(|line| line.starts_with(&format!("#    {key}:")))
+                .unwrap_or_else(|| panic!("{key}"));
+            assert!(block[at - 1].trim_start_matches('#').trim().starts_with('#'), "{key} has no comment");
+        }
+        for name in ["TICKETS_WEBHOOK_SECRET", "TICKETS_WEBHOOK_OLD_SECRET"] {
+            assert!(yaml.contains(name));
+        }
+        let yaml = yaml.replace("TICKETS_WEBHOOK_SECRET", "SECRET").replace("TICKETS_WEBHOOK_OLD_SECRET", "SECRET");
+        let shown = read_yaml(&yaml.replace("SLACK_WEBHOOK_URL", "CHAT")).unwrap_or_else(|e| panic!("{e}")).config;
+        assert_eq!(shown.webhooks.iter().map(|w| w.name.as_str()).collect::<Vec<_>>(), ["tickets", "team-chat"]);
+        let plain = read_yaml("webhooks: { tickets: { url: 'https://tickets.example/x', secret: '${SECRET}' } }");
+        let plain = &plain.unwrap().config.webhooks[0];
+        let documented = &shown.webhooks[0];
+        assert_eq!((plain.timeout, plain.give_up_after), (documented.timeout, documented.give_up_after));
+        assert_eq!((plain.format, documented.keys.len()), (documented.format, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_its_place() {
+        let key = "secret: '${SECRET}'";
+        for (webhook, parts) in [
+            ("{}".to_owned(), &["webhooks.a", "no url"] as &[&str]),
+            ("{ url: 'https://x' }".into(), &["no secret", "whsec_$(openssl"]),
+            ("{ url: 'http://x.example', format: text }".into(), &["webhooks.a.url", "unencrypted", "allow_http"]),
+            ("{ url: 'https://u:p@x', format: text }".into(), &["password"]),
+            ("{ url: 'ftp://x', format: text }".into(), &["not an address of HTTP"]),
+            (format!("{{ url: 'https://x', {key}, evnts: [a] }}"), &["evnts", "Did you mean `events`?"]),
+            (format!("{{ url: 'https://x', {key}, events: ['['] }}"), &["webhooks.a.events", "no pattern"]),
+            ("{ url: 'https://x', secret: '${WEAK}' }".into(), &["webhooks.a.secret", "24 to 64 bytes"]),
+            ("{ url: '${NONE}', format: text }".into(), &["NONE is not set"]),
+            (
+                "{ url: 'https://x', format: text, template: '{chang.id}' }".into(),
+                &["`chang.id` is no name", "change.id"],
+            ),
+            (format!("{{ url: 'https://x', {key}, template: 'a {{what}}' }}"), &["not JSON"]),
+        ] {
+            let error = read_yaml(&format!("webhooks: {{ a: {webhook} }}")).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{webhook}: {error}");
+            assert!(!error.contains("c2hvcnQ"), "{error}");
+        }
+        assert!(read_yaml("webhooks: { 'a b': { url: 'https://x', format: text } }").is_err());
+        for fine in ["http://127.0.0.1:9/", "http://localhost/x", "http://[::1]:9/"] {
+            read_yaml(&format!("webhooks: {{ a: {{ url: '{fine}', format: text }} }}")).unwrap();
+        }
+        read_yaml("webhooks: { a: { url: 'http://x.example', format: text, allow_http: true } }").unwrap();
+        assert!(read_yaml("webhooks: { a: { disabled: true } }").unwrap().config.webhooks.is_empty());
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        let yaml = format!(
+            "webhooks:\n  a: {{ url: '${{CHAT}}', format: slack }}\n  b: {{ url: '{CHAT}', format: slack }}\n  \
+             c: {{ url: 'https://x/?key=credential', secret: {SECRET} }}\n"
+        );
+        let loaded = read_yaml(&yaml).unwrap();
+        let shown = format!("{}\n{:?}", show::yaml(&loaded.settings), loaded.config.webhooks);
+        assert!(!shown.contains("credential") && !shown.contains("MfKQ9"), "{shown}");
+        assert!(shown.contains("url: \"${CHAT}\"") && shown.contains("https://hooks.chat.example/…"), "{shown}");
+    }
+}
