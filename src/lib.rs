@@ -30,6 +30,8 @@
 //!    what they share.
 //! 6. [`transports`], [`rest`], [`dashboard`], [`attach`], [`cli`]; [`serve`] puts everything together.
 //!
+//! [`standing_rules`] keeps what reviewers said of calls to come, as [`definitions`] what they said of tools.
+//!
 //! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
 //! (stderr) and metrics.
 //!
@@ -77,6 +79,7 @@ pub mod rest;
 pub mod router;
 pub mod serve;
 pub mod session;
+pub mod standing_rules;
 pub mod store;
 pub mod telemetry;
 pub mod transports;

@@ -23,7 +23,7 @@ use crate::{
     },
     config::{Config, Flags, Loaded},
     dashboard,
-    definitions::Definitions,
+    definitions::{Definitions, Rebuild},
     gateway::{Gateway, Parts},
     pending::{Changes, PendingConfig, StartError},
     policy::{People, Policy},
@@ -45,6 +45,7 @@ use crate::{
         table::{Aliases, RouteError},
     },
     session::{Registry, handlers::reviewed::page},
+    standing_rules::{self, Board, StandingRules},
     store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
@@ -104,6 +105,7 @@ pub struct Running {
     /// The address that is really bound.
     pub address: SocketAddr,
     keys: Arc<Stored>,
+    standing: Arc<StandingRules>,
     users: Users,
     options: Options,
     server: ServerHandle,
@@ -134,10 +136,16 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
     let people = Arc::new(People::new(&config.policy.groups));
+    let board = Board::open(&store).await?;
     let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     let router_thread = Arbiter::new();
-    let router = start_router(&router_thread, &config, &routes, &registry, &pins)?;
+    let router = {
+        let policy = Policy::new(&config.policy)
+            .with_pins(Arc::clone(&pins) as _)
+            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+        start_router(&router_thread, &config, &routes, &registry, policy)?
+    };
     let built_in = providers(&config, &changes, &routes)?;
     let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
     behind(&pins, &config.upstreams).await;
@@ -149,8 +157,8 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         built_in,
         upstreams: Arc::clone(&upstreams),
         pins: Arc::clone(&pins),
-        store,
-        people,
+        store: Arc::clone(&store),
+        people: Arc::clone(&people),
     };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
@@ -173,8 +181,18 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     }));
 
     let definitions = Arc::new(definitions(&gateway, pins));
+    let standing = Arc::new(StandingRules::new(standing_rules::Parts {
+        store,
+        board,
+        people,
+        routes: Arc::clone(&gateway.routes),
+        rebuild: rebuild(&gateway),
+        feed: gateway.feed.clone(),
+    }));
     let webhooks_thread = Arbiter::new();
-    let (server, serving, address) = open_doors(&gateway, &keys, definitions, options, tls, &webhooks_thread)?;
+    let doors = open_doors(&gateway, &keys, definitions, &standing, options, tls, &webhooks_thread);
+    let (server, serving, address) = doors?;
+    actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
@@ -189,6 +207,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         gateway,
         address,
         keys,
+        standing,
         users,
         options,
         server,
@@ -204,16 +223,10 @@ fn start_router(
     config: &Config,
     routes: &Arc<Published>,
     registry: &Arc<Registry>,
-    pins: &Arc<Pinboard>,
+    policy: Policy,
 ) -> Result<Addr<Router>, ServeError> {
     let aliases = Aliases::new(&config.routes)?;
-    let router = Router::new(
-        Arc::clone(routes),
-        Policy::new(&config.policy).with_pins(Arc::clone(pins) as _),
-        aliases,
-        pending_output_schema(),
-        Arc::clone(registry),
-    );
+    let router = Router::new(Arc::clone(routes), policy, aliases, pending_output_schema(), Arc::clone(registry));
     Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
 }
 
@@ -237,8 +250,13 @@ fn providers(
 }
 
 fn definitions(gateway: &Arc<Gateway>, pins: Arc<Pinboard>) -> Definitions {
+    Definitions::new(Arc::clone(&gateway.routes), pins, rebuild(gateway), gateway.feed.clone())
+}
+
+/// Rules upon all tools anew.
+fn rebuild(gateway: &Arc<Gateway>) -> Rebuild {
     let router = gateway.router.clone();
-    let rebuild = move || -> BoxFuture<'static, ()> {
+    Box::new(move || -> BoxFuture<'static, ()> {
         let sent = router.send(RuleAnew);
         Box::pin(async move {
             match sent.await {
@@ -247,8 +265,7 @@ fn definitions(gateway: &Arc<Gateway>, pins: Arc<Pinboard>) -> Definitions {
                 Err(error) => tracing::error!(%error, "the router does not answer"),
             }
         })
-    };
-    Definitions::new(Arc::clone(&gateway.routes), pins, Box::new(rebuild), gateway.feed.clone())
+    })
 }
 
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
@@ -257,6 +274,7 @@ fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,
+    standing: &Arc<StandingRules>,
     options: Options,
     tls: Option<rustls::ServerConfig>,
     webhooks_thread: &Arbiter,
@@ -280,6 +298,7 @@ fn open_doors(
         providers: Arc::clone(gateway) as _,
         reloads: Arc::clone(&gateway.reloads),
         definitions,
+        standing: Arc::clone(standing),
         webhooks: Arc::new(webhooks),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
@@ -434,6 +453,7 @@ impl Running {
         if tokio::time::timeout(drain, quiet).await.is_err() {
             tracing::warn!(requests = gateway.in_flight(), "requests were still running at the deadline");
         }
+        self.standing.record_uses().await;
         gateway.changes.shutdown(drain).await;
         gateway.upstreams.stop().await;
         gateway.ended.cancel();

@@ -73,6 +73,8 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
     assert_eq!(task["result"]["resultType"], "complete");
     assert_eq!(task["result"]["structuredContent"]["issue"]["title"], "Apply me", "the tool's own result: {task}");
     assert!(task.get("pollIntervalMs").is_none() && task["result"].get("isError").is_none(), "{task}");
+    let days = task["ttlMs"].as_u64().unwrap() / 86_400_000;
+    assert_eq!(days, 90, "what changes.retention.arguments says, once it is over: {task}");
 
     let rejected = created(&gateway, "Reject me");
     let (code, _) = gateway.try_decide(&rejected, "reject", "wrong project, use OPS");
@@ -100,6 +102,33 @@ fn a_stateless_client_that_declares_the_extension_gets_the_change_as_a_task() {
     assert_eq!(update["result"]["resultType"], "complete", "{update}");
     let update = modern(&gateway, "tasks/update", json!({ "taskId": applied, "inputResponses": [] }));
     assert_eq!(update["error"]["code"], -32602, "{update}");
+}
+
+#[test]
+fn an_agent_is_told_that_a_reviewer_changed_what_it_asked_for() {
+    let gateway = Gateway::start();
+    let id = created(&gateway, "As proposed");
+    let mut change = gateway.change(&id);
+    change["arguments"]["title"] = "As corrected".into();
+    let body = json!({ "arguments": change["arguments"], "version": change["version"], "comment": "clearer so" });
+    let (code, edited) = gateway.api("POST", &format!("/api/changes/{id}/edit"), Some(&body));
+    assert_eq!((code, &edited["state"]), (200, &json!("pending")), "{edited}");
+    let told = gateway.tool("get_change", json!({ "changeId": id }));
+    assert_eq!(told["status"], "pending", "{told}");
+    gateway.decide(&id, "approve");
+    gateway.reached(&id, "applied");
+    let (state, task) = status(&gateway, &id);
+    assert_eq!(state, "completed", "{task}");
+    assert_eq!(task["result"]["structuredContent"]["issue"]["title"], "As corrected", "{task}");
+    let blocks = task["result"]["content"].as_array().unwrap();
+    let note = blocks.last().unwrap()["text"].as_str().unwrap();
+    assert!(blocks.len() > 1, "beside what the tool itself says: {blocks:?}");
+    for part in ["The reviewer alice changed the arguments", "clearer so", "What ran: {", "As corrected"] {
+        assert!(note.contains(part), "{part}: {note}");
+    }
+    let text = gateway.modern(3, "tools/call", json!({ "name": "get_change", "arguments": { "changeId": id } })).json();
+    let text = text["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("The reviewer alice changed the arguments") && text.contains("What ran"), "{text}");
 }
 
 #[test]
@@ -343,7 +372,19 @@ fn over_websocket_and_stdio_in_both_eras() {
     let id = ws.call(1, "tools/call", call)["result"]["task"]["taskId"].as_str().unwrap().to_owned();
     ws.send_json(&mcp::request(2, "tasks/result", json!({ "taskId": id })));
     gateway.decide(&id, "approve");
-    let (answer, _) = ws.answer(&json!(2));
+    let (mut told, mut answer) = (Value::Null, Value::Null);
+    while told["params"]["status"] != "completed" || answer.is_null() {
+        let message = ws.message();
+        if message["id"] == 2 {
+            answer = message;
+        } else {
+            assert_eq!(
+                (&message["method"], &message["params"]["taskId"]),
+                (&json!("notifications/tasks/status"), &json!(id))
+            );
+            told = message;
+        }
+    }
     assert_eq!(answer["result"]["structuredContent"]["issue"]["title"], "WebSocket of 2025", "{answer}");
     drop(gateway);
 

@@ -96,8 +96,7 @@ impl DiffBuilder {
         if before == after {
             return;
         }
-        if self.diff.fields.len() >= self.limits.fields || self.bytes >= self.limits.total_bytes {
-            self.diff.truncated = true;
+        if self.is_full() {
             return;
         }
         // The lines come first: they show what changed even where both values are cut to the same beginning.
@@ -112,6 +111,65 @@ impl DiffBuilder {
             lines,
             restricted: false,
         });
+    }
+
+    /// As [`DiffBuilder::add`], but line by line only, however short: for live state that would stand in the value too.
+    pub fn add_compared(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
+        if before == after || self.is_full() {
+            return;
+        }
+        let lines = self.lines(before, after);
+        self.push(field, label, lines);
+    }
+
+    /// Lines that somebody else compared, or that only tell what is there.
+    pub fn add_lines<'a>(
+        &mut self,
+        field: &str,
+        label: &str,
+        lines: impl IntoIterator<Item = (LineOp, std::borrow::Cow<'a, str>)>,
+    ) {
+        if self.is_full() {
+            return;
+        }
+        let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
+        for (op, line) in lines {
+            out.push(op, &line);
+            if out.full {
+                break;
+            }
+        }
+        let lines = out.lines;
+        self.push(field, label, lines);
+    }
+
+    fn push(&mut self, field: &str, label: &str, lines: Vec<DiffLine>) {
+        let (field, label) = (field.to_owned(), label.to_owned());
+        self.diff.fields.push(FieldDiff { field, label, before: None, after: None, lines, restricted: false });
+    }
+
+    fn is_full(&mut self) -> bool {
+        let full = self.diff.fields.len() >= self.limits.fields || self.bytes >= self.limits.total_bytes;
+        self.diff.truncated |= full;
+        full
+    }
+
+    /// What was added last shows live state that the proposer could not have read.
+    pub fn restrict_last(&mut self) {
+        if let Some(field) = self.diff.fields.last_mut() {
+            field.restricted = true;
+        }
+    }
+
+    /// How many fields there are so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.diff.fields.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.diff.fields.is_empty()
     }
 
     #[must_use]

@@ -75,7 +75,7 @@ pub fn fingerprint(parts: &[(&str, &str)]) -> String {
 /// Hash of the bytes of a call's arguments, as the audit trail and [`super::Edit`] name them: what `sha256sum` says.
 #[must_use]
 pub fn arguments_hash(arguments: &RawValue) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(arguments.get().as_bytes())))
+    bytes_hash(arguments.get())
 }
 
 /// Hash of a whole change as it is stored, for the audit trail.

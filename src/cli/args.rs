@@ -79,6 +79,11 @@ pub enum Command {
     /// List servers and their tools, and accept the definitions of tools
     #[command(after_long_help = PROVIDERS_HELP)]
     Providers(ProvidersArgs),
+    /// List and revoke standing rules, which let calls through or deny them until they end
+    #[command(after_long_help = RULES_HELP)]
+    Rules(RulesArgs),
+    /// Ask what the policy says of a call
+    Policy(PolicyArgs),
     /// List webhooks and their deliveries, try them again, test them
     Webhooks(WebhooksArgs),
     /// Make, list and revoke API keys
@@ -181,6 +186,9 @@ Examples:
   countersign changes show chg_…                  One change with its diff
   countersign changes approve chg_… --comment 'looks right'
   countersign changes reject chg_… --comment 'wrong project'
+  countersign changes edit chg_…                  Correct its arguments in $EDITOR, and look at the new diff
+  countersign changes undo chg_…                  Take the approval back, where a rule gives time for that
+  countersign changes list --search invoice --since 2h
   countersign changes watch --json | jq .         Every event, as it comes
   countersign changes list --status all --json    Everything, for a script
 
@@ -282,6 +290,109 @@ pub struct AcceptArgs {
     pub yes: bool,
 }
 
+const RULES_HELP: &str = "\
+Examples:
+  countersign changes rule chg_… --allow-for 1h       The same call by the same agent goes through for an hour
+  countersign changes rule chg_… --deny --any-arguments --comment 'never from an agent'
+  countersign rules                                   Those that are in force
+  countersign rules revoke srl_…
+
+A rule that allows stands in for the approval that you alone could have given: it never counts where the policy denies,
+where more people, a comment or a preview are asked for, for a tool whose definition is new or has changed, or for what
+you call yourself. A rule that denies counts always. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.";
+
+#[derive(Debug, Args)]
+pub struct RulesArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<RulesCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RulesCommand {
+    /// List rules, newest first (also without a command)
+    List {
+        /// Those that were revoked or have expired, too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take a rule back
+    Revoke {
+        id: String,
+        /// Why; the audit trail keeps it
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct GiveRuleArgs {
+    pub id: String,
+    /// Let such calls through for this time (at most 30 days), as 1h or 2 days
+    #[arg(long, value_name = "TIME", required_unless_present = "deny", conflicts_with = "deny")]
+    pub allow_for: Option<String>,
+    /// Deny such calls, until the rule is revoked
+    #[arg(long)]
+    pub deny: bool,
+    /// Deny them only for this time
+    #[arg(long, value_name = "TIME", requires = "deny")]
+    pub deny_for: Option<String>,
+    /// Whatever the arguments are, instead of exactly those of the change
+    #[arg(long)]
+    pub any_arguments: bool,
+    /// Whoever calls, instead of the principal that proposed the change
+    #[arg(long)]
+    pub any_principal: bool,
+    /// Why; whoever is denied and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// What would become of a call, which rule decides, and what a review asks for
+    ///
+    /// Asks a running gateway, because only it knows the tools of its servers and what reviewers said of them. Nothing
+    /// is called or proposed.
+    Test(PolicyTestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyTestArgs {
+    /// The tool's name, as agents see it
+    pub tool: String,
+    /// The arguments, as JSON; - reads them from stdin
+    #[arg(long, value_name = "JSON")]
+    pub arguments: Option<String>,
+    /// Who calls: the name of a key
+    #[arg(long, value_name = "NAME", default_value = "local-agent")]
+    pub principal: String,
+    /// The role of that key
+    #[arg(long, value_name = "ROLE", default_value = "agent")]
+    pub role: RoleArg,
+    /// Whom the key belongs to
+    #[arg(long, value_name = "NAME")]
+    pub owner: Option<String>,
+    /// http, websocket, stdio or sse
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<String>,
+    /// The revision of the protocol, as 2025-11-25
+    #[arg(long, value_name = "DATE")]
+    pub revision: Option<String>,
+    /// What the client calls itself
+    #[arg(long, value_name = "NAME")]
+    pub client: Option<String>,
+}
+
 const STATES: [&str; 11] = [
     "pending",
     "approved",
@@ -303,9 +414,8 @@ pub enum ChangesCommand {
         /// Only these states, separated by commas; `all` for every state
         #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = PossibleValuesParser::new(STATES))]
         status: Vec<String>,
-        /// Only those that this principal proposed
-        #[arg(long, value_name = "NAME")]
-        principal: Option<String>,
+        #[command(flatten)]
+        narrow: NarrowArgs,
         /// At most so many
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
@@ -316,6 +426,14 @@ pub enum ChangesCommand {
     Approve(DecideArgs),
     /// Reject a change
     Reject(DecideArgs),
+    /// Give a standing rule on a change: what becomes of calls like it from now on
+    Rule(GiveRuleArgs),
+    /// Correct the arguments of a change, in $VISUAL or $EDITOR or as given; it is previewed again and decided anew
+    Edit(EditArgs),
+    /// Take your approval back, while the change has not run yet
+    Undo { id: String },
+    /// Look at the target of a change again, and show what moved
+    Refresh { id: String },
     /// Say how a change with an unknown outcome ended
     Settle {
         id: String,
@@ -332,6 +450,46 @@ pub enum ChangesCommand {
         #[arg(long, value_name = "SEQ")]
         since: Option<u64>,
     },
+}
+
+/// Which changes to list.
+#[derive(Debug, Default, Args)]
+pub struct NarrowArgs {
+    /// Only those that these principals proposed, separated by commas
+    #[arg(long, value_name = "NAMES")]
+    pub principal: Option<String>,
+    /// Only calls of these tools, separated by commas
+    #[arg(long, value_name = "TOOLS")]
+    pub tool: Option<String>,
+    /// Only of these servers, separated by commas
+    #[arg(long, value_name = "SERVERS")]
+    pub server: Option<String>,
+    /// Only those with this text in the summary, the target, the id, the tool, the server or the proposer's name
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// Only those proposed since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+    #[arg(long, value_name = "WHEN")]
+    pub since: Option<String>,
+    /// Only those proposed before then
+    #[arg(long, value_name = "WHEN")]
+    pub until: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct EditArgs {
+    pub id: String,
+    /// The new arguments, as a JSON object
+    #[arg(long, value_name = "JSON", conflicts_with = "file")]
+    pub arguments: Option<String>,
+    /// A file with the new arguments; - is stdin
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Why; the agent and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Only if the change is still at this version
+    #[arg(long, value_name = "N")]
+    pub version: Option<u64>,
 }
 
 #[derive(Debug, Args)]

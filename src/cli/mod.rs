@@ -14,6 +14,7 @@ mod keys;
 mod open;
 mod output;
 mod providers;
+mod rules;
 mod webhooks;
 
 use std::process::ExitCode;
@@ -61,6 +62,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Open(args) => open::run(&args, &mut out),
         Command::Changes(args) => changes::run(&args, &mut out),
         Command::Providers(args) => providers::run(&args, &mut out),
+        Command::Rules(args) => rules::run(&args, &mut out),
+        Command::Policy(args) => rules::policy(&args, &mut out),
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),

@@ -11,6 +11,7 @@ use rustls::pki_types::CertificateDer;
 use url::Url;
 
 use crate::changes::digest::PartHasher;
+use crate::previews::recipe::Recipes;
 
 /// A value that never shows in a log, an error or `config show`.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -59,6 +60,8 @@ pub struct UpstreamConfig {
     pub fallback_text: Option<String>,
     /// Keep answers of reads as long as the server allows.
     pub cache: bool,
+    /// How calls of its tools are previewed.
+    pub previews: Recipes,
     /// Whom its addresses are trusted by beside the public authorities.
     pub authorities: Option<Authorities>,
     /// What it says of itself to models is passed on.
@@ -238,6 +241,7 @@ impl UpstreamConfig {
             fallback: None,
             fallback_text: None,
             cache: false,
+            previews: Recipes::default(),
             authorities: None,
             instructions: true,
         }

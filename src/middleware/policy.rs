@@ -8,6 +8,7 @@ use crate::{
     protocol::{ErrorKind, McpError},
     router::ToolRoute,
     session::exchange::Exchange,
+    telemetry::metrics as telemetry,
 };
 
 /// Whether the call goes through or becomes a change, and why that.
@@ -52,6 +53,24 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
 }
 
 fn carry_out(exchange: &Exchange, route: &ToolRoute, decision: &Decision) -> Result<Gate, McpError> {
+    if let Some(rule) = &decision.standing {
+        rule.uses.count();
+        tracing::info!(
+            rule = %rule.id, tool = %route.name, principal = %exchange.identity.principal.name,
+            verdict = decision.meant().as_str(), uses = rule.uses.get(), "a standing rule decided on a call"
+        );
+    }
+    if let Some(meant) = decision.simulated {
+        metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => meant.as_str()).increment(1);
+        tracing::info!(
+            tool = %route.name,
+            principal = %exchange.identity.principal.name,
+            verdict = meant.as_str(),
+            rule = decision.rule.as_deref().unwrap_or("policy.default"),
+            reason = %decision.reason,
+            "a call went through because policy.mode is simulate"
+        );
+    }
     match decision.verdict {
         Verdict::Allow => Ok(Gate::Open),
         Verdict::Review => {

@@ -120,7 +120,8 @@ impl Inner {
         let _cancelled = cancel.clone().drop_guard();
         let context =
             CallContext { principal: proposer(change), cancel, progress: Arc::new(NoProgress), change_id: None };
-        let preview = crate::previews::preview(&*self.directory, &provider, &change.tool, arguments, &context);
+        let (tool, shown) = (&change.tool, &change.fingerprint);
+        let preview = crate::previews::again(&*self.directory, &provider, tool, arguments, &context, shown);
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) => Ok((provider, preview)),

@@ -30,6 +30,12 @@ struct Summary<'a> {
     created_at: Timestamp,
     updated_at: Timestamp,
     expires_at: Timestamp,
+    approvals: usize,
+    quorum: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_after: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    twin_of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a ChangeFault>,
 }
@@ -85,6 +91,10 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
                 created_at: after.created_at,
                 updated_at: after.updated_at,
                 expires_at: after.expires_at,
+                approvals: after.approvals(),
+                quorum: after.terms.quorum,
+                run_after: after.run_after,
+                twin_of: after.twin_of.as_deref(),
                 fault: after.fault.as_ref(),
             },
         },

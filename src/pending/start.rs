@@ -176,6 +176,12 @@ impl Changes {
         self.inner.addr.connected() && !self.inner.executor_gone.is_cancelled() && self.inner.store.is_open()
     }
 
+    /// What keeps the store from working at the moment, if anything does; it recovers by itself where it can.
+    #[must_use]
+    pub fn store_trouble(&self) -> Option<StoreError> {
+        self.inner.store.trouble()
+    }
+
     /// Ends in order: no new work, running calls get until the deadline and are then of unknown outcome, subscribers
     /// and waiters get what there is and then the end, the store is closed. Call it once, within the actix system.
     pub async fn shutdown(&self, deadline: Duration) {
@@ -240,6 +246,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     let record = Record {
         server: String::new(),
         pins: Vec::new(),
+        rules: Vec::new(),
         event: "restored",
         at: inner.now(),
         actor: SYSTEM.to_owned(),

@@ -35,7 +35,9 @@ pub const MAX_TIME: Duration = Duration::from_millis(100);
 const REGEX_STEPS: u64 = 250;
 
 /// What an expression may look at: the name, and what it consists of (empty: anything).
-const VARIABLES: [(&str, &[&str]); 4] = [
+pub type Variables = [(&'static str, &'static [&'static str])];
+
+const VARIABLES: &Variables = &[
     ("arguments", &[]),
     ("principal", &["name", "role"]),
     ("session", &["transport", "revision", "client"]),
@@ -117,6 +119,8 @@ pub struct Condition {
     source: Arc<str>,
     expression: Arc<IdedExpr>,
     uses: Uses,
+    /// The variables that it looks at.
+    named: Arc<[&'static str]>,
     loops: bool,
 }
 
@@ -138,6 +142,14 @@ impl Condition {
     /// # Errors
     /// What is no CEL, too long or too deep, or names something that is not there.
     pub fn compile(source: &str) -> Result<Self, ConditionError> {
+        Self::compile_for(source, VARIABLES)
+    }
+
+    /// An expression over other variables, for [`Condition::value`].
+    ///
+    /// # Errors
+    /// As [`Condition::compile`].
+    pub fn compile_for(source: &str, variables: &'static Variables) -> Result<Self, ConditionError> {
         let whole = |message: String| ConditionError { message, line: 0, column: 0 };
         if source.trim().is_empty() {
             return Err(whole("an empty condition".to_owned()));
@@ -154,10 +166,11 @@ impl Condition {
             Ok(Err(errors)) => return Err(first_error(&errors)),
             Err(_) => return Err(whole("not an expression".to_owned())),
         };
-        let mut compiler = Compiler { uses: Uses::default(), loops: false, bound: Vec::new() };
+        let mut compiler =
+            Compiler { variables, uses: Uses::default(), named: Vec::new(), loops: false, bound: Vec::new() };
         compiler.visit(&mut expression).map_err(whole)?;
-        let Compiler { uses, loops, .. } = compiler;
-        Ok(Self { source: source.into(), expression: Arc::new(expression), uses, loops })
+        let Compiler { uses, named, loops, .. } = compiler;
+        Ok(Self { source: source.into(), expression: Arc::new(expression), uses, named: named.into(), loops })
     }
 
     #[must_use]
@@ -168,6 +181,12 @@ impl Condition {
     #[must_use]
     pub fn uses(&self) -> Uses {
         self.uses
+    }
+
+    /// Whether it looks at that variable.
+    #[must_use]
+    pub fn looks_at(&self, variable: &str) -> bool {
+        self.named.contains(&variable)
     }
 
     /// Whether it may take long, by what it is given: it loops.
@@ -192,14 +211,32 @@ impl Condition {
                 context.add_variable_from_value(name, value.clone());
             }
         }
-        BUDGET.set(Budget { steps: MAX_STEPS, until: Some(Instant::now() + MAX_TIME) });
-        let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &context)));
+        match self.evaluate(&context, MAX_STEPS)? {
+            Value::Bool(holds) => Ok(holds),
+            other => Err(ConditionFault::NotBoolean(kind(&other))),
+        }
+    }
+
+    /// What it comes to, whatever that is; `steps` as in [`MAX_STEPS`].
+    ///
+    /// # Errors
+    /// [`ConditionFault`]
+    pub fn value(&self, variables: &[(&str, &Value)], steps: u64) -> Result<Value, ConditionFault> {
+        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+        for (name, value) in variables.iter().filter(|(name, _)| self.looks_at(name)) {
+            context.add_variable_from_value(*name, (*value).clone());
+        }
+        self.evaluate(&context, steps)
+    }
+
+    fn evaluate(&self, context: &Context<'_, '_>, steps: u64) -> Result<Value, ConditionFault> {
+        BUDGET.set(Budget { steps, until: Some(Instant::now() + MAX_TIME) });
+        let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, context)));
         let spent = BUDGET.replace(Budget::default()).steps == 0;
         match outcome {
             // Whatever a loop made of the refusal to pay on.
             _ if spent => Err(ConditionFault::Budget),
-            Ok(Ok(Value::Bool(holds))) => Ok(holds),
-            Ok(Ok(other)) => Err(ConditionFault::NotBoolean(kind(&other))),
+            Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(fault(&error)),
             Err(_) => Err(ConditionFault::Other),
         }
@@ -245,7 +282,9 @@ fn fault(error: &ExecutionError) -> ConditionFault {
 
 /// Checks names and puts the paying calls in.
 struct Compiler {
+    variables: &'static Variables,
     uses: Uses,
+    named: Vec<&'static str>,
     loops: bool,
     /// Variables of the loops around.
     bound: Vec<String>,
@@ -259,7 +298,7 @@ impl Compiler {
             Expr::Select(select) => {
                 if let Expr::Ident(name) = &select.operand.expr
                     && !self.bound.contains(name)
-                    && let Some((_, members)) = VARIABLES.iter().find(|(variable, _)| variable == name)
+                    && let Some((_, members)) = self.variables.iter().find(|(variable, _)| variable == name)
                     && !members.is_empty()
                     && !members.contains(&select.field.as_str())
                 {
@@ -299,15 +338,19 @@ impl Compiler {
         if self.bound.iter().any(|bound| bound == name) || TYPES.contains(&name) {
             return Ok(());
         }
+        let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
+            let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
+            return Err(format!("there is no `{name}`; a condition may look at {}", known.join(", ")));
+        };
+        if !self.named.contains(known) {
+            self.named.push(known);
+        }
         match name {
             "arguments" => self.uses.arguments = true,
             "principal" => self.uses.principal = true,
             "session" => self.uses.session = true,
             "tool" => self.uses.tool = true,
-            other => {
-                let known: Vec<&str> = VARIABLES.iter().map(|(name, _)| *name).collect();
-                return Err(format!("there is no `{other}`; a condition may look at {}", known.join(", ")));
-            }
+            _ => {}
         }
         Ok(())
     }

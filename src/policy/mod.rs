@@ -10,8 +10,10 @@
 //!   or the default allows, until a reviewer accepts the definition.
 //! - Tools by which a caller manages its own changes are allowed whatever a rule says: a review of `withdraw_change`
 //!   would itself be a change to withdraw.
+//! - A standing rule of a reviewer ([`standing_rules`]) lets calls through that would be reviewed, or denies them.
+//! - With `policy.mode: simulate` every call goes through, and the decision says what would have become of it.
 //!
-//! What does not depend on the call is decided once, when the route table is built ([`Ruling::Fixed`]); arguments are
+//! What does not depend on the call is decided once, when the route table is built ([`Ruling::fixed`]); arguments are
 //! only read where a rule that looks at them can still match.
 
 pub mod condition;
@@ -21,6 +23,7 @@ pub mod pins;
 mod rule;
 mod ruling;
 pub mod standing;
+pub mod standing_rules;
 pub mod terms;
 #[cfg(test)]
 mod tests;
@@ -37,13 +40,15 @@ pub use pins::{PinSource, Pins};
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::{CallFacts, Ruling};
 pub use standing::{Mark, Standing};
+pub use standing_rules::{Says, StandingRule, StandingSource};
 
 use pins::{Definition, NoPins};
+use standing_rules::{NoStandingRules, OfTool};
 
 use crate::{
     auth::Principal,
     changes::Terms,
-    config::{PolicyConfig, PolicyDefault},
+    config::{PolicyConfig, PolicyDefault, PolicyMode},
     providers::ToolAnnotations,
 };
 
@@ -82,21 +87,43 @@ pub struct Decision {
     pub mark: Option<Mark>,
     /// What is asked of the review, where the verdict is one.
     pub terms: Arc<Terms>,
+    /// The standing rule that decided; its use is still to be counted.
+    pub standing: Option<Arc<StandingRule>>,
+    /// What it would be if the policy were enforced, where that is not to let the call through.
+    pub simulated: Option<Verdict>,
 }
 
 impl Decision {
+    /// By no rule.
+    fn new(verdict: Verdict, reason: impl Into<Arc<str>>, terms: Arc<Terms>) -> Self {
+        Self { verdict, rule: None, reason: reason.into(), mark: None, terms, standing: None, simulated: None }
+    }
+
+    /// What the policy says, whether it is enforced or not.
+    #[must_use]
+    pub fn meant(&self) -> Verdict {
+        self.simulated.unwrap_or(self.verdict)
+    }
+
+    /// As it is where the policy is not enforced.
+    fn let_through(self) -> Self {
+        match self.verdict {
+            Verdict::Allow => self,
+            verdict => Self { verdict: Verdict::Allow, simulated: Some(verdict), ..self },
+        }
+    }
+
     fn of_rule(rule: &Rule) -> Self {
         let reason =
             rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
-        Self { verdict: rule.then, rule: Some(rule.label.clone()), reason, mark: None, terms: Arc::clone(&rule.terms) }
+        Self { rule: Some(rule.label.clone()), ..Self::new(rule.then, reason, Arc::clone(&rule.terms)) }
     }
 
     /// The rule may or may not match: it counts where it is stricter than what comes after it.
     fn of_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
-        let terms = Arc::clone(&rule.terms);
-        Self { verdict, rule: Some(rule.label.clone()), reason: reason.into(), mark: None, terms }
+        Self { rule: Some(rule.label.clone()), ..Self::new(verdict, reason, Arc::clone(&rule.terms)) }
     }
 
     /// The stricter; of two that are equally strict, `self`, with the stricter terms of both.
@@ -115,7 +142,7 @@ impl Decision {
         if self.verdict >= Verdict::Review {
             return Self { mark: Some(mark), ..self };
         }
-        Self { verdict: Verdict::Review, rule: None, reason: mark.reason().into(), mark: Some(mark), terms: self.terms }
+        Self { mark: Some(mark), ..Self::new(Verdict::Review, mark.reason(), self.terms) }
     }
 }
 
@@ -128,6 +155,8 @@ pub struct ToolFacts {
     pub server: String,
     /// What it says of itself.
     pub annotations: ToolAnnotations,
+    /// Of the definition.
+    pub hash: String,
     pub standing: Standing,
     /// The operator vouches for what the server says (`trust_annotations`).
     pub trusted: bool,
@@ -155,18 +184,29 @@ impl ToolFacts {
 /// The configured policy, and what reviewers said of definitions. Cheap to clone.
 #[derive(Clone)]
 pub struct Policy {
+    mode: PolicyMode,
     default: PolicyDefault,
     rules: Arc<[Arc<Rule>]>,
     /// What a review asks for where no rule says otherwise.
     review: Arc<Terms>,
     pins: Arc<dyn PinSource>,
+    standing: Arc<dyn StandingSource>,
+    people: Arc<dyn Reviewers>,
 }
 
 impl Policy {
     #[must_use]
     pub fn new(config: &PolicyConfig) -> Self {
         let rules = config.rules.iter().cloned().map(Arc::new).collect();
-        Self { default: config.default, rules, review: Arc::clone(&config.review), pins: Arc::new(NoPins) }
+        Self {
+            mode: config.mode,
+            default: config.default,
+            rules,
+            review: Arc::clone(&config.review),
+            pins: Arc::new(NoPins),
+            standing: Arc::new(NoStandingRules),
+            people: Arc::new(Everybody),
+        }
     }
 
     /// With pins of the definitions of upstream tools.
@@ -175,10 +215,21 @@ impl Policy {
         Self { pins, ..self }
     }
 
-    /// Where its pins come from, for the policy that follows it.
+    /// With standing rules, each of which counts as far as these people may decide.
     #[must_use]
-    pub fn pin_source(&self) -> Arc<dyn PinSource> {
-        Arc::clone(&self.pins)
+    pub fn with_standing_rules(self, standing: Arc<dyn StandingSource>, people: Arc<dyn Reviewers>) -> Self {
+        Self { standing, people, ..self }
+    }
+
+    /// With what reviewers said, under another policy before.
+    #[must_use]
+    pub fn after(self, before: &Self) -> Self {
+        Self {
+            pins: Arc::clone(&before.pins),
+            standing: Arc::clone(&before.standing),
+            people: Arc::clone(&before.people),
+            ..self
+        }
     }
 
     /// The pins as they are now.
@@ -196,16 +247,11 @@ impl Policy {
     #[must_use]
     pub fn ruling(&self, tool: &ToolFacts) -> Ruling {
         if tool.self_service {
-            let reason = "everybody may manage their own changes".into();
-            return Ruling::Fixed(Decision {
-                verdict: Verdict::Allow,
-                rule: None,
-                reason,
-                mark: None,
-                terms: Arc::default(),
-            });
+            let reason = "everybody may manage their own changes";
+            return Ruling::always(Decision::new(Verdict::Allow, reason, Arc::default()));
         }
-        Ruling::new(&self.rules, tool, self.otherwise(tool))
+        let standing = OfTool::new(self.standing.of_tool(&tool.server, &tool.name), &tool.hash, &self.people);
+        Ruling::new(&self.rules, tool, self.otherwise(tool), standing, self.mode == PolicyMode::Simulate)
     }
 
     /// Whether requests that the gateway knows nothing of may pass to that server: where all is allowed, unless some rule
@@ -218,7 +264,8 @@ impl Policy {
                 && rule.tools.admits(method)
                 && rule.speaks_of(principal.role, &principal.name)
         };
-        self.default == PolicyDefault::Allow && !self.rules.iter().any(|rule| stops(rule))
+        self.mode == PolicyMode::Simulate
+            || self.default == PolicyDefault::Allow && !self.rules.iter().any(|rule| stops(rule))
     }
 
     fn otherwise(&self, tool: &ToolFacts) -> Decision {
@@ -232,6 +279,6 @@ impl Policy {
             }
             PolicyDefault::ReviewWrites => (Verdict::Review, "it may write"),
         };
-        Decision { verdict, rule: None, reason: reason.into(), mark: None, terms: Arc::clone(&self.review) }
+        Decision::new(verdict, reason, Arc::clone(&self.review))
     }
 }

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     ConditionFault, Decision, Mark, Rule, ToolFacts, UNKNOWN, Verdict,
     condition::{self, Known},
+    standing_rules::OfTool,
     values,
 };
 use crate::auth::Principal;
@@ -24,7 +25,19 @@ pub struct CallFacts<'a> {
 
 /// See the module's page.
 #[derive(Clone, Debug)]
-pub enum Ruling {
+pub struct Ruling {
+    core: Core,
+    /// The decision, where nothing in a call changes it.
+    fixed: Option<Decision>,
+    /// What reviewers said of calls to come.
+    standing: Option<Arc<OfTool>>,
+    /// Calls go through whatever is said of them.
+    simulates: bool,
+}
+
+/// What the configuration says.
+#[derive(Clone, Debug)]
+enum Core {
     /// Nothing in a call changes it.
     Fixed(Decision),
     Depends(Arc<Depends>),
@@ -32,7 +45,7 @@ pub enum Ruling {
 
 /// Rules that may match, in order, and what is so if none does.
 #[derive(Debug)]
-pub struct Depends {
+struct Depends {
     candidates: Vec<Candidate>,
     otherwise: Decision,
     mark: Option<Mark>,
@@ -64,7 +77,109 @@ enum Match {
 }
 
 impl Ruling {
-    pub(super) fn new(rules: &[Arc<Rule>], tool: &ToolFacts, otherwise: Decision) -> Self {
+    /// The same for all calls, whatever anybody says.
+    pub(super) fn always(decision: Decision) -> Self {
+        Self { core: Core::Fixed(decision.clone()), fixed: Some(decision), standing: None, simulates: false }
+    }
+
+    pub(super) fn new(
+        rules: &[Arc<Rule>],
+        tool: &ToolFacts,
+        otherwise: Decision,
+        standing: Option<Arc<OfTool>>,
+        simulates: bool,
+    ) -> Self {
+        let core = Core::new(rules, tool, otherwise);
+        let fixed = match &core {
+            Core::Fixed(decision) if standing.is_none() && simulates => Some(decision.clone().let_through()),
+            Core::Fixed(decision) if standing.is_none() => Some(decision.clone()),
+            _ => None,
+        };
+        Self { core, fixed, standing, simulates }
+    }
+
+    /// The verdict for a call.
+    #[must_use]
+    pub fn decide(&self, call: &CallFacts<'_>) -> Decision {
+        if let Some(fixed) = &self.fixed {
+            return fixed.clone();
+        }
+        let mut decision = match &self.core {
+            Core::Fixed(decision) => decision.clone(),
+            Core::Depends(depends) => {
+                let facts = Lazy { call, arguments: OnceCell::new() };
+                depends.decide(|candidate| facts.matches(candidate, &depends.tool))
+            }
+        };
+        if let Some(standing) = &self.standing {
+            decision = standing.applied(decision, call);
+        }
+        if self.simulates { decision.let_through() } else { decision }
+    }
+
+    /// Whether deciding on a call of this principal may take long: a condition that loops could look at its arguments.
+    #[must_use]
+    pub fn may_take_long(&self, principal: &Principal, arguments: &RawValue) -> bool {
+        const SHORT: usize = 16 << 10;
+        if self.standing.as_ref().is_some_and(|standing| standing.may_take_long(arguments)) {
+            return true;
+        }
+        let Core::Depends(depends) = &self.core else { return false };
+        let mut asked = depends.candidates.iter().filter(|candidate| {
+            candidate.rule.speaks_of(principal.role, &principal.name)
+                && candidate.rule.when.as_ref().is_some_and(|when| when.uses().arguments)
+        });
+        asked.any(|candidate| {
+            arguments.get().len() > SHORT || candidate.rule.when.as_ref().is_some_and(condition::Condition::loops)
+        })
+    }
+
+    /// Whether the tool is listed to this principal: not where every call of theirs would be denied.
+    #[must_use]
+    pub fn lists_to(&self, principal: &Principal) -> bool {
+        let listed = || match &self.core {
+            Core::Fixed(decision) => decision.verdict != Verdict::Deny,
+            Core::Depends(depends) => depends.lists_to(principal),
+        };
+        self.simulates || (!self.standing.as_ref().is_some_and(|standing| standing.denies_all(principal)) && listed())
+    }
+
+    /// Whether every call, whoever makes it, goes straight through, and would.
+    #[must_use]
+    pub fn always_allows(&self) -> bool {
+        self.fixed.as_ref().is_some_and(|decision| decision.meant() == Verdict::Allow)
+    }
+
+    /// Whether a call may become a change.
+    #[must_use]
+    pub fn may_review(&self) -> bool {
+        match &self.core {
+            _ if self.simulates => false,
+            Core::Fixed(decision) => decision.verdict == Verdict::Review,
+            Core::Depends(_) => true,
+        }
+    }
+
+    /// The decision, where it is the same for all calls.
+    #[must_use]
+    pub fn fixed(&self) -> Option<&Decision> {
+        self.fixed.as_ref()
+    }
+
+    /// The labels of the rules that the verdict depends on: standing ones, then those of the configuration, in order.
+    pub fn rules(&self) -> impl Iterator<Item = &str> {
+        let (fixed, depends) = match &self.core {
+            Core::Fixed(decision) => (decision.rule.as_deref(), None),
+            Core::Depends(depends) => (None, Some(depends)),
+        };
+        let standing = self.standing.iter().flat_map(|standing| standing.ids());
+        let depends = depends.into_iter().flat_map(|depends| depends.candidates.iter().map(|c| &*c.rule.label));
+        standing.chain(fixed).chain(depends)
+    }
+}
+
+impl Core {
+    fn new(rules: &[Arc<Rule>], tool: &ToolFacts, otherwise: Decision) -> Self {
         let value = tool_value(tool);
         let mut candidates = Vec::new();
         let mut fixed = true;
@@ -84,74 +199,6 @@ impl Ruling {
             return Self::Fixed(depends.decide(|candidate| candidate.given.as_match()));
         }
         Self::Depends(Arc::new(depends))
-    }
-
-    /// The verdict for a call.
-    #[must_use]
-    pub fn decide(&self, call: &CallFacts<'_>) -> Decision {
-        match self {
-            Self::Fixed(decision) => decision.clone(),
-            Self::Depends(depends) => {
-                let facts = Lazy { call, arguments: OnceCell::new() };
-                depends.decide(|candidate| facts.matches(candidate, &depends.tool))
-            }
-        }
-    }
-
-    /// Whether deciding on a call of this principal may take long: a condition that loops could look at its arguments.
-    #[must_use]
-    pub fn may_take_long(&self, principal: &Principal, arguments: &RawValue) -> bool {
-        const SHORT: usize = 16 << 10;
-        let Self::Depends(depends) = self else { return false };
-        let mut asked = depends.candidates.iter().filter(|candidate| {
-            candidate.rule.speaks_of(principal.role, &principal.name)
-                && candidate.rule.when.as_ref().is_some_and(|when| when.uses().arguments)
-        });
-        asked.any(|candidate| {
-            arguments.get().len() > SHORT || candidate.rule.when.as_ref().is_some_and(condition::Condition::loops)
-        })
-    }
-
-    /// Whether the tool is listed to this principal: not where every call of theirs would be denied.
-    #[must_use]
-    pub fn lists_to(&self, principal: &Principal) -> bool {
-        match self {
-            Self::Fixed(decision) => decision.verdict != Verdict::Deny,
-            Self::Depends(depends) => depends.lists_to(principal),
-        }
-    }
-
-    /// Whether every call, whoever makes it, goes straight through.
-    #[must_use]
-    pub fn always_allows(&self) -> bool {
-        matches!(self, Self::Fixed(decision) if decision.verdict == Verdict::Allow)
-    }
-
-    /// Whether a call may become a change.
-    #[must_use]
-    pub fn may_review(&self) -> bool {
-        match self {
-            Self::Fixed(decision) => decision.verdict == Verdict::Review,
-            Self::Depends(_) => true,
-        }
-    }
-
-    /// The decision, where it is the same for all calls.
-    #[must_use]
-    pub fn fixed(&self) -> Option<&Decision> {
-        match self {
-            Self::Fixed(decision) => Some(decision),
-            Self::Depends(_) => None,
-        }
-    }
-
-    /// The labels of the rules that the verdict depends on, in order.
-    pub fn rules(&self) -> impl Iterator<Item = &str> {
-        let depends = match self {
-            Self::Fixed(_) => None,
-            Self::Depends(depends) => Some(depends),
-        };
-        depends.into_iter().flat_map(|depends| depends.candidates.iter().map(|c| &*c.rule.label))
     }
 }
 

@@ -25,14 +25,21 @@ const MAX_DIGITS: usize = 17;
 /// Arguments that a condition could misread: whole numbers beyond 64 bits, numbers with more digits than a double
 /// holds, a key that stands twice in one object (in another case, too), or too many of everything.
 pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
-    let text = raw.get();
-    if text.len() > MAX_BYTES {
+    within(raw.get(), MAX_BYTES, MAX_VALUES)
+}
+
+/// As [`arguments`], with other bounds: bytes of the JSON text, and values in it.
+///
+/// # Errors
+/// As [`arguments`].
+pub fn within(text: &str, bytes: usize, values: usize) -> Result<Value, ConditionFault> {
+    if text.len() > bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
     if !numbers_are_exact(text) {
         return Err(ConditionFault::Arguments("the arguments hold a number that its condition could not tell exactly"));
     }
-    let left = Cell::new(MAX_VALUES);
+    let left = Cell::new(values);
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Seed { left: &left }.deserialize(&mut deserializer).map_err(|_| {
         ConditionFault::Arguments(if left.get() == 0 {

@@ -1,7 +1,19 @@
 //! What a write would do, shown before it is done: the module's own preview, or, for the tool of an upstream, a recipe of
 //! the configuration.
 //!
-//! Stands above the providers because what a recipe reads passes policy as the proposer.
+//! Stands above the providers because what a recipe reads passes policy as the proposer. A recipe may call nothing but
+//! what the operator named, with the definition that is pinned; whatever goes wrong with it is told on the preview, which
+//! then shows the arguments.
+
+mod fault;
+mod made;
+mod make;
+pub mod recipe;
+mod rendered;
+pub mod shipped;
+#[cfg(test)]
+mod tests;
+mod unified;
 
 use std::sync::Arc;
 
@@ -12,18 +24,55 @@ use crate::{
     protocol::McpError,
     providers::{CallContext, Provider, ProviderDirectory},
 };
+use made::Made;
+use make::Maker;
 
 /// Previews a call as `context.principal`. Taken anew when a change is approved and just before it runs; what it returns
 /// is the same as long as nothing has moved.
 ///
 /// # Errors
-/// As [`Provider::preview`].
+/// As [`Provider::preview`]. A recipe that fails is no error: see [`crate::changes::PreviewNote::failed`].
 pub async fn preview(
-    _directory: &dyn ProviderDirectory,
+    directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,
     tool: &str,
     arguments: &RawValue,
     context: &CallContext,
 ) -> Result<Preview, McpError> {
-    provider.preview(tool, arguments, context).await
+    Ok(make(directory, provider, tool, arguments, context).await?.preview)
+}
+
+/// As [`preview`], for a change that was shown with this fingerprint: where the target cannot be looked at right now, that
+/// is an error and not another preview, unless it is what was shown.
+///
+/// # Errors
+/// As [`preview`]; `UPSTREAM_UNAVAILABLE`, `TIMEOUT` and the like of what a recipe calls.
+pub async fn again(
+    directory: &dyn ProviderDirectory,
+    provider: &Arc<dyn Provider>,
+    tool: &str,
+    arguments: &RawValue,
+    context: &CallContext,
+    shown: &str,
+) -> Result<Preview, McpError> {
+    let Made { preview, passing } = make(directory, provider, tool, arguments, context).await?;
+    match passing {
+        Some(error) if preview.fingerprint != shown => Err(error),
+        _ => Ok(preview),
+    }
+}
+
+async fn make(
+    directory: &dyn ProviderDirectory,
+    provider: &Arc<dyn Provider>,
+    tool: &str,
+    arguments: &RawValue,
+    context: &CallContext,
+) -> Result<Made, McpError> {
+    let plain = provider.preview(tool, arguments, context).await?;
+    let Some(upstream) = provider.upstream() else { return Ok(Made { preview: plain, passing: None }) };
+    let own = upstream.names.own(tool).unwrap_or(tool);
+    let Some(recipe) = upstream.config.previews.get(own) else { return Ok(Made { preview: plain, passing: None }) };
+    let expose = |own: &str| upstream.names.expose(own).into_owned();
+    Ok(Maker::new(directory, provider, &expose, context).make(recipe, tool, arguments, plain).await)
 }

@@ -325,6 +325,11 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
     /// What the policy says of a call of this principal, standing rules included. `Deny` for a tool that is not there.
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict;
+    /// Whether the tool's definition is the one that is pinned: first seen or accepted, and not another since. Recipes
+    /// call no other tool.
+    fn is_pinned(&self, _provider: &str, _tool: &str) -> bool {
+        false
+    }
     /// Checks a call's arguments against the tool's input schema as it is now.
     ///
     /// # Errors

@@ -109,6 +109,7 @@ impl Applies for Live {
         let record = Record {
             server: String::new(),
             pins: Vec::new(),
+            rules: Vec::new(),
             event,
             at: Timestamp::now(),
             actor: by.to_owned(),

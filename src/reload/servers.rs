@@ -34,6 +34,14 @@ pub(super) fn hold(
         }
         _ => {}
     }
+    // What a recipe calls, it calls unasked.
+    let recipes = old.map(|old| &old.previews);
+    if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
+        let written =
+            |all: &[String]| if all.is_empty() { "no recipes of your own".to_owned() } else { all.join(", ") };
+        loosen("previews", written(recipes.map_or(&[], |old| &old.written)), written(&new.previews.written));
+        held.previews = recipes.cloned().unwrap_or_default();
+    }
     if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
         loosen("allow_own_files", "false".to_owned(), "true".to_owned());
         // What it is started with may need this: what runs goes on, and what is new is not started.
@@ -215,6 +223,32 @@ mod tests {
         }
         let (_, _, nothing) = held(Some(&allow(&["a"])), &allow(&["b"]), false);
         assert_eq!((nothing.tools_allow, nothing.tools_deny), (texts(&["a"]), texts(&["*"])));
+    }
+
+    #[test]
+    fn recipes_of_the_operators_own_wait() {
+        use crate::previews::recipe::{Recipe, Recipes};
+        let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
+            sets: Vec::new(),
+            by_tool: std::sync::Arc::new(
+                ["a", "b"]
+                    .map(|tool| (tool.to_owned(), Recipe { entity: entity.map(str::to_owned), ..Recipe::default() }))
+                    .into(),
+            ),
+            written: texts(written),
+        };
+        let with = |previews: &Recipes| server(|s| s.previews = previews.clone());
+        let key = "mcpServers.a.previews".to_owned();
+        let (shipped, own, other) = (recipes(None, &[]), recipes(Some("x"), &["a"]), recipes(Some("y"), &["a"]));
+        assert_eq!(held(None, &with(&shipped), false).0, Vec::<String>::new());
+        let (keys, _, at_once) = held(None, &with(&own), false);
+        assert_eq!((keys, at_once.previews), (vec![key.clone()], Recipes::default()));
+        for (old, new, waits) in
+            [(&shipped, &own, true), (&own, &other, true), (&own, &shipped, false), (&own, &own, false)]
+        {
+            let (keys, _, at_once) = held(Some(&with(old)), &with(new), false);
+            assert_eq!((!keys.is_empty(), &at_once.previews), (waits, if waits { old } else { new }));
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod problem;
 pub mod providers;
 pub mod query;
 pub mod reload;
+pub mod rules;
 pub mod views;
 pub mod webhooks;
 
@@ -45,6 +46,7 @@ use crate::{
     pending::Changes,
     reload::Reloads,
     session::slots::StreamSlots,
+    standing_rules::StandingRules,
     webhooks::Webhooks,
 };
 
@@ -63,6 +65,7 @@ pub struct RestState {
     pub providers: Arc<dyn ProvidersView>,
     pub reloads: Arc<Reloads>,
     pub definitions: Arc<Definitions>,
+    pub standing: Arc<StandingRules>,
     pub webhooks: Arc<Webhooks>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
@@ -87,7 +90,7 @@ fn read() -> impl Guard {
 }
 
 /// All paths of this module.
-pub const ROUTES: [Route; 27] = [
+pub const ROUTES: &[Route] = &[
     Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
     Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
     Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
@@ -100,6 +103,10 @@ pub const ROUTES: [Route; 27] = [
     Route { path: "/api/changes/{id}/refresh", allow: POST, build: |r| r.route(web::post().to(changes::refresh)) },
     Route { path: "/api/decisions", allow: POST, build: |r| r.route(web::post().to(decisions::decide)) },
     Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
+    Route { path: "/api/changes/{id}/rule", allow: POST, build: |r| r.route(web::post().to(rules::create)) },
+    Route { path: "/api/rules", allow: READ, build: |r| r.route(web::route().guard(read()).to(rules::list)) },
+    Route { path: "/api/rules/{id}/revoke", allow: POST, build: |r| r.route(web::post().to(rules::revoke)) },
+    Route { path: "/api/policy/test", allow: POST, build: |r| r.route(web::post().to(rules::test)) },
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
     Route {
         path: "/api/audit/export",

@@ -156,8 +156,8 @@ impl Handler<Reconfigure> for Router {
     type Result = Result<(), RouteError>;
 
     fn handle(&mut self, Reconfigure { policy, aliases }: Reconfigure, _: &mut Self::Context) -> Self::Result {
-        // What reviewers said of definitions holds under any policy.
-        let policy = policy.with_pins(self.policy.pin_source());
+        // What reviewers said holds under any policy.
+        let policy = policy.after(&self.policy);
         let old = (std::mem::replace(&mut self.policy, policy), std::mem::replace(&mut self.aliases, aliases));
         let providers = self.published.load().providers().to_vec();
         let built = self.publish(&providers, false, true);

@@ -205,8 +205,30 @@ mod tests {
         let text = r#"{"name":"t","title":null,"inputSchema":{"type":"object"},"outputSchema":null,"vendor":null}"#;
         let expected = r#"{"name":"t","inputSchema":{"type":"object"},"vendor":null}"#;
         for revision in Revision::ALL {
-            assert_eq!(tool(text, Some(&json!({})), revision).unwrap(), expected, "{revision:?}");
+            let shown = tool(text, Some(&json!({})), revision).unwrap();
+            let task = r#","execution":{"taskSupport":"optional"}"#;
+            assert_eq!(shown.contains(task), revision == V4, "{revision:?}");
+            assert_eq!(shown.replace(task, ""), expected, "{revision:?}");
         }
+    }
+
+    #[test]
+    fn a_reviewed_tool_may_be_a_task_where_tools_say_so() {
+        let pending = json!({ "type": "object" });
+        let of = |execution: &str| {
+            let text = format!(r#"{{"name":"t","inputSchema":{{}},"execution":{execution},"x":1}}"#);
+            tool(&text, Some(&pending), V4).unwrap_or(text)
+        };
+        for (written, shown) in [
+            (r#"{"taskSupport":"forbidden"}"#, r#"{"taskSupport":"optional"}"#),
+            (r#"{"taskSupport":"required"}"#, r#"{"taskSupport":"required"}"#),
+            (r#"{"a":1.0}"#, r#"{"a":1.0,"taskSupport":"optional"}"#),
+            ("7", r#"{"taskSupport":"optional"}"#),
+        ] {
+            assert_eq!(of(written), format!(r#"{{"name":"t","inputSchema":{{}},"execution":{shown},"x":1}}"#));
+        }
+        assert_eq!(tool(r#"{"name":"t"}"#, Some(&pending), V5), None);
+        assert_eq!(tool(r#"{"name":"t"}"#, None, V4), None);
     }
 
     #[test]
@@ -249,7 +271,7 @@ mod tests {
             r#"{"$id":"https://example.com/a","type":"object"}"#,
         ] {
             let text = format!(r#"{{"name":"t","outputSchema":{unmovable}}}"#);
-            assert_eq!(tool(&text, Some(&pending), V4).unwrap(), r#"{"name":"t"}"#, "{unmovable}");
+            assert_eq!(tool(&text, Some(&pending), V5).unwrap(), r#"{"name":"t"}"#, "{unmovable}");
             assert_eq!(tool(&text, None, V4), None);
         }
     }

@@ -64,6 +64,7 @@ pub(super) fn ruling(policy: &Policy, provider: &Arc<dyn Provider>, def: &ToolDe
         name: def.name.clone(),
         server: provider.name().to_owned(),
         annotations: def.annotations,
+        hash: hash.to_owned(),
         standing,
         trusted: provider.trust_annotations(),
         // An upstream has no say in what the gateway's own tools are.

@@ -537,6 +537,10 @@ impl ProviderDirectory for Directory {
         route.ruling.decide(&call).verdict
     }
 
+    fn is_pinned(&self, provider: &str, tool: &str) -> bool {
+        self.0.load().served_by(tool, provider).is_some_and(|route| route.standing.mark().is_none())
+    }
+
     fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
         let route = self.0.load().served_by(tool, provider);
         let route = route

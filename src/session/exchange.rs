@@ -64,12 +64,14 @@ pub struct PostStream {
     pub session: Arc<SessionShared>,
     number: OnceLock<u32>,
     opened: AtomicWaker,
+    /// The POST does not wait for the answer any more: its client reads it from the stream, or not at all.
+    left: AtomicBool,
 }
 
 impl PostStream {
     #[must_use]
     pub fn new(session: Arc<SessionShared>) -> Self {
-        Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
+        Self { session, number: OnceLock::new(), opened: AtomicWaker::new(), left: AtomicBool::new(false) }
     }
 
     /// Whoever polls with that context is woken when the stream is opened.
@@ -86,6 +88,21 @@ impl PostStream {
         let number = *self.number.get_or_init(|| streams.open());
         self.opened.wake();
         Some(number)
+    }
+
+    /// From now on only a reader of the stream gets the answer.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there is somebody to take the answer at the moment.
+    #[must_use]
+    pub fn is_attended(&self) -> bool {
+        match (&self.session.channel, self.number()) {
+            _ if !self.left.load(Ordering::Relaxed) => true,
+            (Channel::Streams(streams), Some(number)) => streams.is_attended(number),
+            _ => true,
+        }
     }
 
     /// The stream's number, if anything was sent on it.

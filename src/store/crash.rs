@@ -15,6 +15,9 @@ pub const POINTS: &[&str] = &[
     // Of a decision: after the target was looked at, and once it is durable.
     "before_approve",
     "after_approve",
+    // Of an edit: after its preview, and once it is durable.
+    "before_edit",
+    "after_edit",
     // Of a run.
     "before_claim",
     "after_claim",

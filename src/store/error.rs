@@ -16,12 +16,17 @@ pub enum StoreError {
     TooNew { path: PathBuf, found: i64, known: i64 },
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
+    #[error(
+        "the store ends at audit entry {found}, but entry {expected} had been written ({path} says so): what came after \
+         is lost. Restore a backup; or, to go on with what is left, remove {path} and settle with the people concerned"
+    )]
+    CutOff { path: PathBuf, found: u64, expected: u64 },
     /// Found while running; the gateway should be stopped.
-    #[error("the database is damaged: {0}")]
+    #[error("the database is damaged ({0}); stop the gateway and restore it from a backup")]
     Damaged(String),
-    #[error("the disk is full")]
+    #[error("the disk is full; make room on it, and the gateway goes on by itself")]
     DiskFull,
-    #[error("the database is locked by another process")]
+    #[error("the database is locked by another process; end that one, and the gateway goes on by itself")]
     Locked,
     /// A stored row does not read as what was written.
     #[error("a stored record is unreadable: {0}")]
@@ -44,6 +49,17 @@ impl StoreError {
         !matches!(self, Self::OutcomeUnknown)
     }
 
+    /// One word for readiness.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::DiskFull => "disk_full",
+            Self::Locked => "locked",
+            Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } => "damaged",
+            _ => "failed",
+        }
+    }
+
     /// Whether trying the same thing later may work.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
@@ -63,6 +79,12 @@ impl StoreError {
             }
             Self::DiskFull => {
                 McpError::new(ErrorKind::StoreUnavailable, "The store's disk is full; nothing was changed")
+            }
+            Self::Locked => {
+                McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
+            }
+            Self::Damaged(_) => {
+                McpError::new(ErrorKind::StoreUnavailable, "The store is damaged; its operator must restore a backup")
             }
             _ => McpError::new(ErrorKind::StoreUnavailable, "The store is not available; nothing was changed"),
         }

@@ -90,6 +90,7 @@ async fn a_full_disk_refuses_and_loses_nothing() {
         let Err(WriteError::Store(StoreError::DiskFull)) = refused else { panic!("{refused:?}") };
     }
     assert!(store.is_open());
+    assert!(matches!(store.trouble(), Some(StoreError::DiskFull)));
     assert!(store.get("c").await.unwrap().is_none());
     assert_eq!(store.heads().await.unwrap().event, 2);
     store.close();
@@ -112,7 +113,12 @@ async fn another_process_that_holds_the_lock_is_waited_for_and_then_named() {
     let refused = write(&*store, created("b")).await;
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Locked))), "{refused:?}");
     assert!(store.get("a").await.unwrap().is_some(), "reading goes on");
+    assert!(matches!(store.trouble(), Some(StoreError::Locked)));
     other.execute_batch("ROLLBACK").unwrap();
+    // Nobody writes anything, and yet it finds out.
+    while store.trouble().is_some() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
 }
 
@@ -156,6 +162,55 @@ async fn what_was_tampered_with_is_found() {
     undo("DELETE FROM changes WHERE id = 'x'");
     assert_eq!(tamper("DELETE FROM changes WHERE id = 'c'"), Broken::ChangeGone { id: "c".into(), seq: 3 });
     assert_eq!(tamper("DELETE FROM audit WHERE seq = 3"), Broken::CutOff { seq: 2, expected: 3 });
+}
+
+#[tokio::test]
+async fn a_database_that_lost_its_end_is_refused_until_somebody_accepts_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = open::database_path(dir.path());
+    let open = || SqliteStore::open(dir.path(), SqliteOptions::default());
+    let store = open().unwrap();
+    write(&store, created("a")).await.unwrap();
+    store.close();
+    let old = std::fs::read(&path).unwrap();
+    let store = open().unwrap();
+    write(&store, created("b")).await.unwrap();
+    store.close();
+    open().unwrap().close();
+
+    std::fs::write(&path, &old).unwrap();
+    let refused = open().map(drop);
+    let Err(StoreError::CutOff { path: witness, found: 1, expected: 2 }) = refused else { panic!("{refused:?}") };
+    assert_eq!(std::fs::read(&path).unwrap(), old, "it was left alone");
+    // The same number of entries, and other ones.
+    let other = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(other.path(), SqliteOptions::default()).unwrap();
+    write(&store, created("x")).await.unwrap();
+    write(&store, created("y")).await.unwrap();
+    store.close();
+    std::fs::copy(open::database_path(other.path()), &path).unwrap();
+    assert!(matches!(open().map(drop), Err(StoreError::CutOff { .. })));
+
+    std::fs::write(&path, &old).unwrap();
+    std::fs::remove_file(witness).unwrap();
+    let store = open().unwrap();
+    assert_eq!(write(&store, created("c")).await.unwrap().seq, 2);
+}
+
+#[tokio::test]
+async fn a_backup_may_take_the_place_of_what_is_newer() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("copy");
+    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    write(&store, created("a")).await.unwrap();
+    backup::backup(dir.path(), &to, false, jiff::Timestamp::now()).unwrap();
+    write(&store, created("b")).await.unwrap();
+    store.close();
+    std::fs::copy(&to, open::database_path(dir.path())).unwrap();
+    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    assert!(store.backup_of().await.unwrap().is_some());
+    assert!(store.get("b").await.unwrap().is_none());
 }
 
 #[test]

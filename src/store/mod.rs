@@ -9,6 +9,7 @@ pub mod crash;
 pub mod error;
 #[cfg(test)]
 mod faults;
+mod health;
 pub mod keys;
 pub mod lock;
 pub mod open;
@@ -18,11 +19,13 @@ mod retention;
 mod rows;
 mod search;
 mod sqlite;
+pub mod standing_rules;
 #[cfg(test)]
 mod suite;
 mod trail;
 mod verify;
 pub mod webhooks;
+mod witness;
 mod writer;
 
 use std::sync::Arc;
@@ -41,7 +44,7 @@ pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
 pub use search::Narrow;
 
-use crate::policy::Pins;
+use crate::policy::{Pins, StandingRule};
 
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
@@ -71,11 +74,14 @@ pub struct Draft {
     pub call_hash: Option<String>,
 }
 
-/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions.
+/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions, and
+/// what became of standing rules.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub server: String,
     pub pins: Vec<PinWrite>,
+    /// As they are from now on.
+    pub rules: Vec<StandingRule>,
     /// As `definitions_accepted`.
     pub event: &'static str,
     pub at: Timestamp,
@@ -172,7 +178,7 @@ pub trait Store: Send + Sync + 'static {
     /// ([`StoreError::certainly_aborted`]).
     fn submit(&self, draft: Draft, done: Done);
 
-    /// Queues a record and its pins, all or nothing; otherwise as [`Store::submit`].
+    /// Queues a record with its pins and rules, all or nothing; otherwise as [`Store::submit`].
     fn submit_record(&self, record: Record, done: Done);
 
     /// As [`Store::submit_record`], and from then on the store is no backup any more ([`Store::backup_of`]).
@@ -188,6 +194,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// All pins of tool definitions.
     fn pins(&self) -> Answer<Pins>;
+    /// All standing rules, those that are over too, oldest first.
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>>;
     /// The change with that id.
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.
@@ -204,6 +212,9 @@ pub trait Store: Send + Sync + 'static {
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>>;
     fn heads(&self) -> Answer<Heads>;
 
+    /// What keeps it from working at the moment: a full disk, a lock that somebody else holds, damage. It finds out by
+    /// itself when that is over.
+    fn trouble(&self) -> Option<StoreError>;
     /// Whether its threads live and it takes writes.
     fn is_open(&self) -> bool;
     /// Takes no more writes, finishes those that are queued, and closes the files. Blocks; may be called twice.

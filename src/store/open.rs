@@ -27,7 +27,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003_pinned_targets.sql"),
     include_str!("migrations/0004_people.sql"),
     include_str!("migrations/0005_retention.sql"),
-    include_str!("migrations/0006_webhooks.sql"),
+    include_str!("migrations/0006_standing_rules.sql"),
+    include_str!("migrations/0007_webhooks.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
@@ -157,6 +158,18 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;
     Ok(())
+}
+
+/// A new database as the version with only so many migrations left it.
+#[cfg(test)]
+pub(super) fn older(dir: &Path, migrations: usize) -> Connection {
+    let conn = Connection::open(database_path(dir)).unwrap();
+    for sql in &MIGRATIONS[..migrations] {
+        conn.execute_batch(sql).unwrap();
+    }
+    conn.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+    conn.pragma_update(None, "user_version", i64::try_from(migrations).unwrap()).unwrap();
+    conn
 }
 
 /// Adds the file to an error of opening it.

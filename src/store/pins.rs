@@ -193,7 +193,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
-    Record { server: server.to_owned(), pins, event, at, actor: actor.to_owned(), details }
+    Record { server: server.to_owned(), pins, rules: Vec::new(), event, at, actor: actor.to_owned(), details }
 }
 
 /// Within the writer's transaction.
@@ -332,14 +332,13 @@ mod tests {
     #[actix_web::test]
     async fn acceptances_of_an_older_store_hold_for_what_is_there_at_the_upgrade() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = board(dir.path()).await;
-        pins.observe("fs", &[tool("read", "h1")]);
-        pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
-        pins.store.close();
-        drop(pins);
-        // As the version before left it.
-        let conn = Connection::open(crate::store::open::database_path(dir.path())).unwrap();
-        conn.execute_batch("ALTER TABLE tool_pins DROP COLUMN accepted_target; PRAGMA user_version = 2").unwrap();
+        let conn = crate::store::open::older(dir.path(), 2);
+        conn.execute_batch(
+            "INSERT INTO pinned_servers VALUES ('fs');
+             INSERT INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition)
+             VALUES ('fs', 'read', 'h1', 'h1', 'alice', '2026-07-28T12:00:00Z', '{}')",
+        )
+        .unwrap();
         drop(conn);
         let pins = board(dir.path()).await;
         assert_eq!(pins.behind("fs", "now").await, 0);
@@ -352,7 +351,7 @@ mod tests {
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!(trail[0].event, "definitions_bound");
         pins.store.close();
-        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 3);
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1);
     }
 
     #[actix_web::test]

@@ -12,7 +12,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{Answer, StoreError, open::open_reader};
+use super::{Answer, StoreError, health::Health, open::open_reader};
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -22,11 +22,12 @@ const QUEUE: usize = 4096;
 pub(super) struct Readers {
     jobs: Mutex<Option<SyncSender<Job>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    health: Arc<Health>,
 }
 
 impl Readers {
     /// Opens `count` connections and starts their threads.
-    pub(super) fn start(dir: &Path, count: usize) -> Result<Self, StoreError> {
+    pub(super) fn start(dir: &Path, count: usize, health: &Arc<Health>) -> Result<Self, StoreError> {
         let (jobs, queue) = sync_channel::<Job>(QUEUE);
         let queue = Arc::new(Mutex::new(queue));
         let mut threads = Vec::with_capacity(count);
@@ -39,7 +40,7 @@ impl Readers {
                 .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
             threads.push(thread);
         }
-        Ok(Self { jobs: Mutex::new(Some(jobs)), threads: Mutex::new(threads) })
+        Ok(Self { jobs: Mutex::new(Some(jobs)), threads: Mutex::new(threads), health: Arc::clone(health) })
     }
 
     /// Runs the query on one of the threads.
@@ -49,10 +50,13 @@ impl Readers {
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
+        let health = Arc::clone(&self.health);
         let job: Job = Box::new(move |conn| {
             // Nobody waits any more: not worth the query.
             if !reply.is_closed() {
-                let _ = reply.send(query(conn));
+                let result = query(conn);
+                health.heard(&result);
+                let _ = reply.send(result);
             }
         });
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -121,3 +121,48 @@ pub(super) fn numbers(
     let rows = statement.query_map(rusqlite::params_from_iter(values), |row| row.get(0))?;
     rows.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{ListQuery, open, rows, suite};
+
+    fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
+        let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };
+        rows::list(conn, &query).unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
+    }
+
+    #[test]
+    fn changes_from_before_there_was_a_search_are_found_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = open::older(dir.path(), 3);
+        for id in ["chg_A", "chg_B"] {
+            let draft = suite::created(id);
+            let change = &draft.change;
+            conn.execute(
+                "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES (?1, 1, 'pending', ?2, 9, ?3, ?4)",
+                params![id, change.proposer.principal, change.expires_at.to_string(), draft.body],
+            )
+            .unwrap();
+        }
+        drop(conn);
+        let conn = open::open_writer(dir.path()).unwrap();
+        let change = &suite::created("chg_A").change;
+        let narrow = |text: &str| Narrow { text: Some(text.into()), ..Narrow::default() };
+        assert_eq!(found(&conn, narrow("CHG_a")), ["chg_A"]);
+        assert_eq!(found(&conn, narrow(&change.summary.to_uppercase())).len(), 2);
+        let exactly = |since: i64, until: i64| Narrow {
+            providers: vec![change.provider.clone()],
+            tools: vec!["x".into(), change.tool.clone()],
+            since: Timestamp::from_millisecond(change.created_at.as_millisecond() + since).ok(),
+            until: Timestamp::from_millisecond(change.created_at.as_millisecond() + until).ok(),
+            ..Narrow::default()
+        };
+        assert_eq!(found(&conn, exactly(0, 1)), ["chg_B", "chg_A"]);
+        assert!(found(&conn, exactly(1, 2)).is_empty() && found(&conn, exactly(-1, 0)).is_empty());
+        assert_eq!(rows::live(&conn).unwrap().iter().filter(|live| live.call_hash.is_none()).count(), 2);
+        conn.execute("DELETE FROM changes WHERE id = 'chg_A'", []).unwrap();
+        let left: i64 = conn.query_row("SELECT count(*) FROM change_search", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 1, "what is deleted is not found");
+    }
+}

@@ -15,14 +15,16 @@ use jiff::Timestamp;
 use super::{
     Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning, Record, Store, StoreError,
     StoredEvent,
+    health::Health,
     open::open_writer,
     reader::Readers,
     rows,
+    witness::Witness,
     writer::{Command, CommitFn, Work, Writer, plain_commit},
 };
 use crate::{
     changes::{Change, ChangeState, audit::AuditEntry},
-    policy::Pins,
+    policy::{Pins, StandingRule},
 };
 
 /// How the backend is sized.
@@ -47,6 +49,7 @@ pub struct SqliteStore {
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
+    health: Arc<Health>,
 }
 
 impl SqliteStore {
@@ -61,8 +64,11 @@ impl SqliteStore {
     pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
         check_pages(&conn, dir)?;
+        check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
-        let readers = Readers::start(dir, options.readers)?;
+        Witness::check(dir, &conn, heads.audit)?;
+        let health = Arc::new(Health::default());
+        let readers = Readers::start(dir, options.readers, &health)?;
         let (commands, queue) = sync_channel(options.queue);
         let queued = Arc::new(AtomicUsize::new(0));
         let closing = Arc::new(AtomicBool::new(false));
@@ -74,12 +80,21 @@ impl SqliteStore {
             queued: Arc::clone(&queued),
             closing: Arc::clone(&closing),
             commit,
+            health: Arc::clone(&health),
+            witness: Witness::new(dir),
         };
         let thread = std::thread::Builder::new()
             .name("store-write".into())
             .spawn(move || writer.run())
             .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
-        Ok(Self { commands: Mutex::new(Some(commands)), queued, closing, writer: Mutex::new(Some(thread)), readers })
+        Ok(Self {
+            commands: Mutex::new(Some(commands)),
+            queued,
+            closing,
+            writer: Mutex::new(Some(thread)),
+            readers,
+            health,
+        })
     }
 }
 
@@ -132,6 +147,10 @@ impl Store for SqliteStore {
         self.readers.read(super::pins::load)
     }
 
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>> {
+        self.readers.read(super::standing_rules::load)
+    }
+
     fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {
         let id = id.to_owned();
         self.readers.read(move |conn| rows::get(conn, &id))
@@ -166,6 +185,10 @@ impl Store for SqliteStore {
         self.readers.read(rows::heads)
     }
 
+    fn trouble(&self) -> Option<StoreError> {
+        self.health.trouble()
+    }
+
     fn is_open(&self) -> bool {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_some()
             && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
@@ -186,6 +209,19 @@ impl Drop for SqliteStore {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Finds out at the start, and not with the first change, that somebody else holds the lock or that nothing can be
+/// written. Writes nothing.
+fn check_writable(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+    let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
+    tried.map_err(|error| match error {
+        StoreError::Sqlite(error) => {
+            let source = Arc::new(std::io::Error::other(error.to_string()));
+            StoreError::DataDir { path: super::open::database_path(dir), source }
+        }
+        other => other,
+    })
 }
 
 /// Databases up to this size are checked page by page whenever they are opened.

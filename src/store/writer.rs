@@ -13,7 +13,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
-        mpsc::Receiver,
+        mpsc::{Receiver, RecvTimeoutError},
     },
     time::{Duration, Instant},
 };
@@ -24,9 +24,11 @@ use rusqlite::{Connection, ErrorCode, params};
 use super::{
     Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
     crash::crash_point,
+    health::Health,
     open::open_writer,
     retention,
     rows::{self, signed},
+    witness::Witness,
 };
 use crate::changes::{
     audit::{AuditHead, EntryContent},
@@ -36,6 +38,9 @@ use crate::changes::{
 /// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
 const MAX_BATCH: usize = 1024;
 const MAX_BATCH_BYTES: usize = 32 << 20;
+
+/// Without a command for so long, other things are looked after.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// After `close`, how long an unreadable database is tried before its last writes are answered as unknown.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -61,7 +66,7 @@ impl Work {
             Self::Prune(pruning) => pruning.redactions.iter().map(|redaction| redaction.body.len()).sum(),
             Self::Record(record) | Self::Restored(record) => {
                 let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
-                record.details.len() + texts.map(str::len).sum::<usize>()
+                record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
             }
         }
     }
@@ -78,6 +83,8 @@ pub(super) struct Writer {
     pub queued: Arc<AtomicUsize>,
     pub closing: Arc<AtomicBool>,
     pub commit: CommitFn,
+    pub health: Arc<Health>,
+    pub witness: Witness,
 }
 
 type Outcome = Result<Written, WriteError>;
@@ -101,7 +108,7 @@ impl Writer {
         let commits = metrics::counter!(telemetry::STORE_COMMITS);
         let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
         let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
-        while let Ok(first) = self.queue.recv() {
+        while let Some(first) = self.next() {
             let mut bytes = first.work.len();
             let mut batch = vec![first];
             while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
@@ -119,16 +126,51 @@ impl Writer {
             sizes.record(size as f64);
             seconds.record(began.elapsed().as_secs_f64());
         }
+        self.witness.write(self.heads.audit);
         // The log is folded into the database, so that a copy of the one file is a backup.
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
             tracing::warn!(%error, "the database's log could not be folded in; it will be at the next start");
         }
     }
 
+    /// The next command; `None` once the queue's senders are gone. While there is trouble, it is tried in between
+    /// whether that is over: a gateway that is not ready may be sent nothing that would find out. After a rest, the
+    /// witness catches up.
+    fn next(&mut self) -> Option<Command> {
+        loop {
+            match self.queue.recv_timeout(QUIET) {
+                Ok(command) => return Some(command),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.health.trouble().is_some() => self.probe(),
+                Err(RecvTimeoutError::Timeout) => self.witness.write(self.heads.audit),
+            }
+        }
+    }
+
+    fn probe(&mut self) {
+        let tried = self.exec("BEGIN IMMEDIATE").and_then(|()| {
+            self.exec("UPDATE fence SET n = n + 1")?;
+            plain_commit()(&self.conn).map_err(StoreError::from)
+        });
+        match tried {
+            Ok(()) => self.works(),
+            Err(error) => {
+                self.rollback();
+                self.health.failed(&error);
+            }
+        }
+    }
+
+    fn works(&self) {
+        if self.health.works() {
+            tracing::info!("the store works again");
+        }
+    }
+
     fn batch(&mut self, batch: Vec<Command>) {
         let before = self.heads;
         if let Err(error) = self.exec("BEGIN IMMEDIATE") {
-            return refuse(batch, &error);
+            return self.refuse(batch, &error);
         }
         let outcomes = match self.write_all(&batch) {
             Ok(outcomes) => outcomes,
@@ -136,7 +178,7 @@ impl Writer {
                 self.rollback();
                 self.heads = before;
                 if batch.len() == 1 {
-                    return refuse(batch, &error);
+                    return self.refuse(batch, &error);
                 }
                 tracing::warn!(%error, changes = batch.len(), "a transition failed; each runs alone");
                 return batch.into_iter().for_each(|command| self.batch(vec![command]));
@@ -154,6 +196,8 @@ impl Writer {
         match self.end(before) {
             Ended::Committed => {
                 crash_point("after_commit");
+                self.works();
+                self.witness.note(self.heads.audit);
                 if pruned {
                     crash_point("after_prune_commit");
                 }
@@ -161,9 +205,9 @@ impl Writer {
             }
             Ended::Aborted(error) => {
                 self.heads = before;
-                refuse(batch, &error);
+                self.refuse(batch, &error);
             }
-            Ended::Unknown => refuse(batch, &StoreError::OutcomeUnknown),
+            Ended::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
         }
     }
 
@@ -257,7 +301,10 @@ impl Writer {
     /// A record has no feed event of its own.
     fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
-        super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        if !record.server.is_empty() {
+            super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        }
+        super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
         let at = record.at.to_string();
         let audit = self
             .append(EntryContent {
@@ -294,12 +341,12 @@ impl Writer {
 
     fn prune(&mut self, pruning: &Pruning) -> rusqlite::Result<()> {
         let at = pruning.at.to_string();
-        let entry = |change_id, event, state, details| EntryContent {
+        let entry = |change_id, event, state: &'static str, details| EntryContent {
             seq: 0,
             at: &at,
             change_id,
             event,
-            from: (state != "").then_some(state),
+            from: (!state.is_empty()).then_some(state),
             to: state,
             actor: SYSTEM,
             details,
@@ -432,7 +479,14 @@ fn answer(batch: Vec<Command>, outcomes: Vec<Outcome>) {
     }
 }
 
-/// Nobody's transition was written, or nobody knows.
+impl Writer {
+    /// Nobody's transition was written, or nobody knows.
+    fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
+        self.health.failed(error);
+        refuse(batch, error);
+    }
+}
+
 fn refuse(batch: Vec<Command>, error: &StoreError) {
     tracing::error!(%error, changes = batch.len(), "the store could not write");
     let outcomes = batch.iter().map(|_| Err(error.clone().into())).collect();

@@ -34,7 +34,7 @@ mod offered;
 mod pinned;
 mod places;
 mod pool;
-mod preview;
+pub(crate) mod preview;
 pub(crate) mod provider;
 pub mod received;
 mod registry;

@@ -67,6 +67,11 @@ impl Upstreams {
                 continue;
             }
             let config = Arc::new(config.clone());
+            if !config.previews.is_empty() {
+                let previews = &config.previews;
+                let (sets, own) = (previews.sets.join(", "), previews.written.join(", "));
+                tracing::info!(upstream = %config.name, sets, own, "writes of its tools are previewed by recipes");
+            }
             let connectors = (self.connectors)(&config);
             let upstream = Upstream::new(config, connectors);
             // The same server with other settings offers what it did, until it says otherwise.

@@ -143,9 +143,20 @@ pub struct UpstreamStatus {
     pub last_error: Option<String>,
     /// What it offers and the gateway leaves out, and lists that it did not answer.
     pub left_out: Vec<String>,
+    /// How calls of its tools are previewed.
+    pub previews: PreviewsStatus,
     /// Since when it stands so.
     pub since: Timestamp,
     pub restarts: u64,
+}
+
+/// The recipes for previews of a server's tools (`previews`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PreviewsStatus {
+    /// The shipped sets in use.
+    pub sets: Vec<&'static str>,
+    /// Tools that have a recipe, by the server's own names.
+    pub tools: Vec<String>,
 }
 
 impl Upstream {
@@ -196,6 +207,10 @@ impl Upstream {
             resources: offered.resources.len(),
             last_error: story.error.clone(),
             left_out: story.faults.clone(),
+            previews: PreviewsStatus {
+                sets: self.config.previews.sets.clone(),
+                tools: self.config.previews.by_tool.keys().cloned().collect(),
+            },
             since: story.since,
             restarts: story.restarts,
         }

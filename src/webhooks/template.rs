@@ -86,7 +86,7 @@ impl Template {
         let mut plain = String::new();
         while let Some((before, from)) = rest.split_once('{') {
             plain.push_str(before);
-            let name = from.split_once('}').map(|(name, after)| (name, after));
+            let name = from.split_once('}');
             match name {
                 Some((name, after)) if is_name(name) => {
                     let at = NAMES.iter().position(|(known, _)| *known == name);

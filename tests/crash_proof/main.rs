@@ -122,5 +122,6 @@ fn prove(size: &Size) {
     );
     let missed: Vec<_> = killer::reachable().filter(|point| !killer.points.contains_key(point)).collect();
     assert!(missed.is_empty(), "never crashed at {missed:?}");
+    assert!(found.edited > 0, "nothing was corrected: {found:?}");
     assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
 }

@@ -127,9 +127,11 @@ fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance
         let reviewer = usize::from(chance.below(2) == 0);
         let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/decision"), &body) else { continue };
         match answer.status {
+            // One vote of two.
+            200 if answer.body["state"] == "pending" => {}
             200 if verdict == "approve" => return world.note(key, |promise| promise.approved = true),
             200 => return world.note(key, |promise| promise.rejected = true),
-            // Somebody was quicker (ourselves, before the crash), or the upstream is not there yet.
+            // Somebody was quicker (ourselves, before the crash), voted already, or the upstream is not there yet.
             409 | 429 | 500.. => {}
             _ => panic!("{verdict} {id}: {} {}", answer.status, answer.body),
         }
@@ -158,8 +160,8 @@ fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
         let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/edit"), &body) else { continue };
         match answer.status {
             200 => return world.note(key, |promise| promise.edited = true),
-            // There is no such door yet.
-            404 => return,
+            // Right after a start, the upstream's tools are not there yet.
+            404 if answer.body["code"] == "TOOL_NOT_FOUND" => std::thread::sleep(std::time::Duration::from_millis(20)),
             409 | 429 | 500.. => {}
             _ => panic!("edit {id}: {} {}", answer.status, answer.body),
         }

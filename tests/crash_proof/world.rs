@@ -170,6 +170,8 @@ fn config(url: &str) -> String {
         "modules": {"tracker": {"enabled": false}},
         "changes": {"max_pending": 100_000},
         "mcpServers": servers,
+        // Of these, two people must approve.
+        "policy": {"rules": [{"name": "two", "tools": "count2__*", "then": "review", "quorum": 2}]},
         "log": {"filter": "warn"},
     })
     .to_string()

@@ -73,7 +73,7 @@ test('a burst arrives whole and once, in order', async () => {
 });
 
 test('what others decide alters in place', async () => {
-  const page = await dashboard(browser, gateway);
+  const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   const id = await gateway.proposeIssue('Decided elsewhere');
   await open(page, 'Decided elsewhere');
   await gateway.decide(id, 'reject', 'Somebody else said no');
@@ -94,7 +94,7 @@ test('after a lost connection nothing is missing and nothing is doubled', async 
   const wire = await Wire.to(gateway.port);
   t.after(() => wire.end());
   const page = await newPage(browser, wire);
-  await signIn(page, wire, gateway.key('reviewer', 'alice'));
+  await signIn(page, wire, gateway.key('reviewer', 'alice'), '/#/inbox?group=none');
   const kept = await gateway.proposeIssue('Rejected meanwhile');
   await open(page, 'Rejected meanwhile');
   wire.cut();
@@ -117,7 +117,7 @@ test('after a lost connection nothing is missing and nothing is doubled', async 
 });
 
 test('the list catches up after the gateway was killed and started again', async () => {
-  const page = await dashboard(browser, gateway);
+  const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   await gateway.proposeIssue('Before the restart');
   await row(page, 'Before the restart').waitFor();
   await gateway.halt('SIGKILL');

@@ -14,7 +14,7 @@ let gateway;
 let changes;
 before(async () => {
   browser = await launch();
-  gateway = await Gateway.start();
+  gateway = await Gateway.start({ flood: true });
   const description = 'First line\nSecond line\n'.repeat(10);
   const issueId = await gateway.issue('Looks like an issue', { description });
   const doomed = await gateway.issue('Looks like a doomed issue');
@@ -104,6 +104,38 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await button(page, 'Approve').click();
     await button(page, 'Approve deletion').waitFor();
     await check('the second press');
+    await page.keyboard.press('Escape');
+    const dialog = page.getByRole('dialog');
+    const closed = async () => {
+      await page.keyboard.press('Escape');
+      await dialog.waitFor({ state: 'detached' });
+    };
+    await show(page, `/#/inbox/${changes.create}`);
+    await page.getByRole('button', { name: 'Edit', exact: true }).click();
+    await dialog.locator('.layouts').waitFor();
+    await check('editing by fields');
+    await dialog.getByRole('button', { name: 'JSON' }).click();
+    await dialog.locator('#edit-json').fill('{');
+    await dialog.getByRole('button', { name: 'Save and preview' }).click();
+    await dialog.locator('.edit-errors p').waitFor();
+    await check('editing as JSON, wrongly');
+    await closed();
+    await page.getByRole('button', { name: 'From now on…' }).click();
+    await dialog.waitFor();
+    await check('a standing rule');
+    await closed();
+    await page.keyboard.press('x');
+    await page.keyboard.press('a');
+    await dialog.waitFor();
+    await check('deciding together');
+    await closed();
+    await show(page, '/#/inbox');
+    await page.getByRole('button', { name: 'Filters' }).click();
+    await page.locator('.bulk').waitFor();
+    await check('filters, and the bar of what is picked');
+    await page.keyboard.press('d');
+    await show(page, `/#/inbox/${changes.update}`);
+    await check('two columns');
     if (!options.width) {
       await page.getByRole('button', { name: 'Keyboard shortcuts' }).click();
       await page.getByRole('dialog').waitFor();
@@ -181,7 +213,7 @@ test('twelve hundred changes stay fluent', async () => {
   await Promise.all(Array.from({ length: 8 }, async () => {
     for (let i = jobs.shift(); i !== undefined; i = jobs.shift()) await gateway.proposeIssue(`Load ${String(i).padStart(4, '0')}`, {}, { key: keys[i % 2] });
   }));
-  const page = await dashboard(browser, gateway);
+  const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
   await page.waitForFunction(() => Number(document.querySelector('.pane-title .quiet').textContent.replace(/,/g, '')) >= 1200);
   await page.waitForFunction(() => {
     const total = Number(document.querySelector('.pane-title .quiet').textContent.replace(/,/g, ''));

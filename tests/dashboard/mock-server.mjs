@@ -14,14 +14,14 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     listen: { type: 'string', default: '127.0.0.1:8080' }, data: { type: 'string', default: '/tmp/countersign-mock' }, role: { type: 'string', default: 'reviewer' },
-    name: { type: 'string', default: 'you' }, print: { type: 'boolean' }, sample: { type: 'boolean' }, many: { type: 'string' },
+    name: { type: 'string', default: 'you' }, owner: { type: 'string' }, print: { type: 'boolean' }, sample: { type: 'boolean' }, many: { type: 'string' },
   },
 });
 const credentials = new Credentials(values.data);
 const command = positionals.join(' ') || 'serve';
 
 if (command === 'keys create') {
-  console.log(credentials.create(values.role, values.name));
+  console.log(credentials.create(values.role, values.name, values.owner));
 } else if (command === 'open') {
   console.log(`http://${values.listen}/#code=${credentials.code(values.role, values.name)}`);
 } else if (command === 'serve') {

@@ -2,15 +2,19 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { fieldOf, formOf, sourceOfForm } from '../../src/dashboard/assets/js/core/argform.js';
 import { differences } from '../../src/dashboard/assets/js/core/compare.js';
 import { Collection, matching } from '../../src/dashboard/assets/js/core/collection.js';
+import { facets, filtered, filterQuery, readFilter, request, stateCounts } from '../../src/dashboard/assets/js/core/filters.js';
 import { Feed } from '../../src/dashboard/assets/js/core/feed.js';
+import { grouped } from '../../src/dashboard/assets/js/core/groups.js';
 import { lineDiff } from '../../src/dashboard/assets/js/core/linediff.js';
-import { layout, sourceOf } from '../../src/dashboard/assets/js/core/rawjson.js';
+import { compose, layout, members, pretty, sourceOf } from '../../src/dashboard/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/dashboard/assets/js/core/router.js';
 import { SseParser } from '../../src/dashboard/assets/js/core/sse.js';
-import { cut, visibleString } from '../../src/dashboard/assets/js/core/text.js';
-import { emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
+import { cut, escapeHidden, visibleString } from '../../src/dashboard/assets/js/core/text.js';
+import { Triage } from '../../src/dashboard/assets/js/core/triage.js';
+import { columns, emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
 import { indented } from '../../src/dashboard/assets/js/ui/definition.js';
 import { boundary } from '../../src/dashboard/assets/js/ui/longtext.js';
 import { chain } from '../../src/dashboard/assets/js/views/audit.js';
@@ -211,4 +215,96 @@ test('two definitions are compared line by line', () => {
 test('a definition is laid out as it was written', () => {
   const source = '{"name":"x","n":12345678901234567890123,"a":[1,{"b":"\\u202e"}],"e":{}}';
   assert.equal(indented(source), '{\n  "name": "x",\n  "n": 12345678901234567890123,\n  "a": [\n    1,\n    {\n      "b": "\\u202e"\n    }\n  ],\n  "e": {}\n}');
+});
+
+test('several words that differ are marked apart, and islands of signs are not', () => {
+  assert.deepEqual(emphasis('the quick brown fox jumps', 'the slow brown fox leaps'), [['the ', 'quick', ' brown fox ', 'jumps', ''], ['the ', 'slow', ' brown fox ', 'leaps', '']]);
+  assert.deepEqual(emphasis('call(a, b) now', 'call(c, d) now'), [['call(', 'a, b', ') now'], ['call(', 'c, d', ') now']]);
+  for (const [a, b] of [['a b c d e f', 'a x c d y f'], ['one', 'one two'], ['x'.repeat(3000), 'y']]) {
+    for (const [text, parts] of [[a, emphasis(a, b)[0]], [b, emphasis(a, b)[1]]]) if (parts) assert.equal(parts.join(''), text);
+  }
+});
+
+test('two columns hold every line once and keep partners together', () => {
+  const row = (op, text) => ({ op, text });
+  const rows = pairUp([row('equal', 'same'), row('delete', 'first line here'), row('delete', 'second line of it'), row('insert', 'a new one'), row('insert', 'second line of them'), row('insert', 'last'), { op: 'fold', size: 3, rows: null }]);
+  const pairs = columns(rows);
+  assert.deepEqual(pairs.map((p) => (p.op === 'pair' ? [p.left?.text ?? null, p.right?.text ?? null] : p.op)), [
+    ['same', 'same'], ['first line here', null], [null, 'a new one'], ['second line of it', 'second line of them'], [null, 'last'], 'fold',
+  ]);
+});
+
+test('a filter survives the address, and unknown values do not', () => {
+  const filter = readFilter(new URLSearchParams('state=pending&tool=a%26b&age=24h&q=x+y&group=none&other=1'));
+  assert.deepEqual(filterQuery(filter), { state: 'pending', tool: 'a&b', age: '24h', q: 'x y', group: 'none' });
+  assert.deepEqual(filterQuery(readFilter(new URLSearchParams('state=nonsense&age=never&group=all'))), {});
+  assert.deepEqual(request(readFilter(new URLSearchParams('age=over-1h&state=stale')), 3_600_000), { states: ['stale'], tool: '', server: '', principal: '', q: '', since: '', until: '1970-01-01T00:00:00.000Z' });
+});
+
+test('filters, their figures and the states that each would leave', () => {
+  const now = 10 * 86_400_000;
+  const made = (id, tool, principal, state, ageHours) => ({ id, tool, provider: 'p', state, proposer: { principal }, at: now - ageHours * 3_600_000, text: `${tool} ${principal} ${state}` });
+  const rows = [made('1', 'a', 'x', 'pending', 0.5), made('2', 'a', 'y', 'pending', 2), made('3', 'b', 'y', 'stale', 30)];
+  const ids = (more) => filtered(rows, { ...readFilter(new URLSearchParams()), ...more }, now).map((r) => r.id).join('');
+  assert.equal(ids({}), '123');
+  assert.equal(ids({ tool: 'a', principal: 'y' }), '2');
+  assert.equal(ids({ age: '1h' }), '1');
+  assert.equal(ids({ age: 'over-1h' }), '23');
+  assert.equal(ids({ q: 'y stale' }), '3');
+  const filter = { ...readFilter(new URLSearchParams()), tool: 'a', principal: 'gone' };
+  assert.deepEqual(facets(rows, filter, now), { tool: [['a', 0]], server: [], principal: [['gone', 0], ['x', 1], ['y', 1]] });
+  assert.deepEqual(stateCounts(rows, { ...filter, principal: '' }, now), { pending: 2 });
+});
+
+test('groups stand where their newest change stands, floods are closed, one-shot calls go by agent', () => {
+  let n = 0;
+  const made = (principal, session, transport = 'http') => ({ id: String(n += 1), tool: 't', provider: 'p', proposer: { principal, session, transport } });
+  const rows = [made('a', '1'), made('b', '2'), made('a', '1'), made('a', '1'), made('a', 'other')];
+  const show = (items) => items.map((i) => (i.group ? `[${i.rows.length}${i.open ? '' : ' closed'}]` : i.id)).join(' ');
+  assert.equal(show(grouped(rows, new Map())), '[3] 1 3 4 2 5');
+  const key = grouped(rows, new Map())[0].id;
+  assert.equal(show(grouped(rows, new Map([[key, false]]))), '[3 closed] 2 5');
+  assert.equal(show(grouped(Array.from({ length: 30 }, (_, i) => made('flood', String(i), 'rest')), new Map())), '[30 closed]');
+  assert.equal(show(grouped(rows.slice(0, 3), new Map())), '1 2 3', 'two are no group');
+});
+
+test('only what was seen in this version is picked, and dropped when it alters', () => {
+  const triage = new Triage();
+  const change = (version) => ({ id: 'c', version, digest: `d${version}`, state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' });
+  assert.equal(triage.toggle(change(1)), 'unseen');
+  triage.saw(change(1));
+  assert.equal(triage.toggle(change(2)), 'unseen');
+  assert.equal(triage.toggle({ ...change(1), state: 'stale' }), 'decided');
+  assert.equal(triage.toggle(change(1)), 'picked');
+  assert.deepEqual(triage.picked.map(({ id, version, digest }) => [id, version, digest]), [['c', 1, 'd1']]);
+  assert.equal(triage.follow(() => change(1)), 0);
+  assert.equal(triage.follow(() => change(2)), 1);
+  assert.equal(triage.size, 0);
+});
+
+test('a form keeps what nobody touched as it was written', () => {
+  const source = '{"big":12345678901234567890,"text":"\\u0041","list":[1, 2],"yes":true,"nil":null,"odd":1.50e1}';
+  const schema = { properties: { text: { type: 'string', title: 'Text' }, kind: { type: 'string', enum: ['a', 'b'] } }, required: ['text'] };
+  const form = formOf(source, schema);
+  assert.deepEqual(form.map((f) => [f.key, f.kind, f.required]), [['text', 'text', true], ['kind', 'choice', false], ['big', 'number', false], ['list', 'json', false], ['yes', 'flag', false], ['nil', 'json', false], ['odd', 'number', false]]);
+  const entries = (changes = {}) => form.map((field) => ({ field, text: changes[field.key] ?? field.text, absent: field.source === null && changes[field.key] === undefined }));
+  assert.deepEqual(members(sourceOfForm(entries())).sort((a, b) => (a.key < b.key ? -1 : 1)), members(source).sort((a, b) => (a.key < b.key ? -1 : 1)));
+  assert.equal(sourceOfForm(entries({ text: 'B"', kind: 'b', odd: '' })), '{"text":"B\\"","kind":"b","big":12345678901234567890,"list":[1, 2],"yes":true,"nil":null}');
+  assert.throws(() => sourceOfForm(entries({ big: 'x' })), SyntaxError);
+  assert.throws(() => sourceOfForm(entries({ list: '[1' })), SyntaxError);
+  assert.equal(formOf('{"a":1,"a":2}', schema), null, 'a key twice');
+  assert.equal(formOf('[1]', schema), null);
+  assert.deepEqual(['/a~1b/0', '', undefined, '/x'].map(fieldOf), ['a/b', null, null, 'x']);
+});
+
+test('members, composing and indenting change no value', () => {
+  const source = ' { "a" : [1,{"b":"}"}] , "c":"x" } ';
+  assert.deepEqual(members(source), [{ key: 'a', source: '[1,{"b":"}"}]' }, { key: 'c', source: '"x"' }]);
+  assert.deepEqual(JSON.parse(compose(members(source))), JSON.parse(source));
+  assert.deepEqual(JSON.parse(pretty(source)), JSON.parse(source));
+  assert.equal(members('3'), null);
+  assert.deepEqual(members('{}'), []);
+  const hidden = '{\n  "a": "x\u202e\u200b\u{e0041}"}';
+  assert.equal(escapeHidden(hidden), '{\n  "a": "x\\u202e\\u200b\\udb40\\udc41"}');
+  assert.deepEqual(JSON.parse(escapeHidden(hidden)), JSON.parse(hidden));
 });

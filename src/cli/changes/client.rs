@@ -108,7 +108,7 @@ impl From<Refusal> for Failure {
         // Forbidden things that are not about the key are refusals.
         let exit = match (refusal.status, code.as_str()) {
             (0, _) => Exit::Unavailable,
-            (_, "SELF_APPROVAL" | "POLICY_DENIED") => Exit::Failed,
+            (_, "SELF_APPROVAL" | "POLICY_DENIED" | "EDIT_FORBIDDEN") => Exit::Failed,
             (401 | 403, _) => Exit::NotAuthorized,
             (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") => Exit::NotFound,
             (409 | 410, _) => Exit::Conflict,
@@ -188,6 +188,12 @@ impl Client {
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<Answer, Refusal> {
         let request = self.http.post(self.url(path, &[])).insert_header(self.bearer());
         self.finish(request.send_json(body)).await
+    }
+
+    /// As [`Self::post`], with a body that is JSON already.
+    pub async fn post_text(&self, path: &[&str], body: String) -> Result<Answer, Refusal> {
+        let request = self.http.post(self.url(path, &[])).insert_header(self.bearer());
+        self.finish(request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
     /// Opens the feed after `since`; the answer's body goes on until somebody ends it.

@@ -1,18 +1,20 @@
-//! `changes list|show|approve|reject|settle|watch`: the REST door and the feed of a gateway, for people and scripts.
+//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST door and the feed of a gateway, for people and scripts.
 
 pub(super) mod client;
+mod edit;
 mod feed;
 mod render;
 mod watch;
 
 use std::io::{BufRead, IsTerminal, Write};
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::client::{Client, Refusal};
 use super::{
-    args::{ChangesArgs, ChangesCommand, DecideArgs, Settled},
+    args::{ChangesArgs, ChangesCommand, DecideArgs, NarrowArgs, Settled},
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark},
 };
@@ -24,12 +26,14 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
         let client = Client::new(target)?;
         let json = args.connect.json;
         match &args.command {
-            ChangesCommand::List { status, principal, limit } => {
-                list(&client, status, principal.as_deref(), *limit, json, out).await
-            }
+            ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, json, out).await,
             ChangesCommand::Show { id } => show(&client, id, json, out).await,
             ChangesCommand::Approve(decide) => decision(&client, Verdict::Approve, decide, json, out).await,
             ChangesCommand::Reject(decide) => decision(&client, Verdict::Reject, decide, json, out).await,
+            ChangesCommand::Rule(rule) => super::rules::give(&client, rule, json, out).await,
+            ChangesCommand::Edit(args) => edit::run(&client, args, json, out).await,
+            ChangesCommand::Undo { id } => again(&client, "undo", id, json, out).await,
+            ChangesCommand::Refresh { id } => again(&client, "refresh", id, json, out).await,
             ChangesCommand::Settle { id, outcome, comment } => {
                 settle(&client, id, *outcome, comment.as_deref(), json, out).await
             }
@@ -53,7 +57,7 @@ const PAGE: usize = 100;
 async fn list(
     client: &Client,
     status: &[String],
-    principal: Option<&str>,
+    narrow: &NarrowArgs,
     limit: usize,
     json: bool,
     out: &mut Output,
@@ -63,12 +67,21 @@ async fn list(
         all if all.iter().any(|s| s == "all") => None,
         some => Some(some.join(",")),
     };
+    let (since, until) = (when("--since", narrow.since.as_deref())?, when("--until", narrow.until.as_deref())?);
+    let named = [
+        ("status", states.as_deref()),
+        ("principal", narrow.principal.as_deref()),
+        ("tool", narrow.tool.as_deref()),
+        ("server", narrow.server.as_deref()),
+        ("q", narrow.search.as_deref()),
+        ("since", since.as_deref()),
+        ("until", until.as_deref()),
+    ];
     let mut whole = List { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
     loop {
         let wanted = (limit - whole.changes.len()).min(PAGE).to_string();
         let mut query = vec![("limit", wanted.as_str())];
-        query.extend(states.as_deref().map(|s| ("status", s)));
-        query.extend(principal.map(|p| ("principal", p)));
+        query.extend(named.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
         query.extend(whole.next_cursor.as_deref().map(|c| ("cursor", c)));
         let page: List = client.get(&["changes"], &query).await?.read()?;
         let empty = page.changes.is_empty();
@@ -90,13 +103,63 @@ async fn list(
         .map(|raw| serde_json::from_str(raw.get()).map_err(client::not_ours))
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
-        remark(if status.is_empty() { "Nothing waits for a decision." } else { "No such changes." });
+        let all = status.is_empty() && named.iter().skip(1).all(|(_, value)| value.is_none());
+        remark(if all { "Nothing waits for a decision." } else { "No such changes." });
     } else {
-        render::table(&changes, jiff::Timestamp::now(), out)?;
+        render::table(&changes, Timestamp::now(), out)?;
         if whole.next_cursor.is_some() {
             remark("There are more; --limit shows them.");
         }
     }
+    Ok(Exit::Ok)
+}
+
+/// A time as REST wants it, from one that was written or from how long ago it was.
+fn when(option: &str, text: Option<&str>) -> Result<Option<String>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    let ago = || -> Option<Timestamp> {
+        let span: jiff::SignedDuration = text.parse().ok()?;
+        // A day has 24 hours here, whatever clocks do.
+        Timestamp::now().checked_sub(span.abs()).ok()
+    };
+    let days = || -> Option<Timestamp> {
+        let days: i64 = text.strip_suffix('d')?.trim().parse().ok()?;
+        Timestamp::now().checked_sub(jiff::SignedDuration::from_hours(days.checked_mul(24)?.checked_abs()?)).ok()
+    };
+    match text.parse().ok().or_else(ago).or_else(days) {
+        Some(time) => Ok(Some(time.to_string())),
+        None => {
+            let message = format!(
+                "{option} {}: write a time, like 2026-07-28T12:00:00Z, or how long ago, like 2h or 3d",
+                one_line(text)
+            );
+            Err(Failure::new(Exit::Usage, message))
+        }
+    }
+}
+
+/// `undo` and `refresh`: of the change as it is now.
+async fn again(client: &Client, door: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let change: Change = client.get(&["changes", id], &[]).await?.read()?;
+    let body = json!({ "version": change.version });
+    let answer = client.post(&["changes", &change.id, door], &body).await.map_err(|r| stale(r, &change.id))?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let after: Change = answer.read()?;
+    if door == "undo" {
+        out.line(&format!("Taken back; the change is {} again.", render::state_name(after.state)))?;
+        return Ok(Exit::Ok);
+    }
+    render::change(&after, Timestamp::now(), out)?;
+    out.line("")?;
+    let text = match after.state {
+        _ if after.version == change.version => "Nothing has moved.",
+        ChangeState::Stale => "It cannot be done as it was shown; the reason stands above.",
+        _ => "The target has moved; what would be done now is shown above.",
+    };
+    out.line(text)?;
     Ok(Exit::Ok)
 }
 
@@ -105,7 +168,7 @@ async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result
     if json {
         out.json(&answer.json_line()?)?;
     } else {
-        render::change(&answer.read()?, jiff::Timestamp::now(), out)?;
+        render::change(&answer.read()?, Timestamp::now(), out)?;
     }
     Ok(Exit::Ok)
 }
@@ -134,7 +197,8 @@ async fn decision(
     }
     if !json {
         // The decision carries the digest of what is shown here.
-        render::change(&change, jiff::Timestamp::now(), out)?;
+        render::change(&change, Timestamp::now(), out)?;
+        quorum(&change, out)?;
         out.finish()?;
     }
     if !json && !args.yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !ask(word, &change)? {
@@ -161,12 +225,32 @@ async fn decision(
             (Style::Yellow, format!("Approved; that is {given} of {} approvals that it needs.", after.terms.quorum))
         }
         (Verdict::Approve, state) => {
-            (Style::Green, format!("Approved; the change is {} now.", render::state_name(state)))
+            let text = match after.run_after {
+                Some(at) => {
+                    let undo = format!("countersign changes undo {}", one_line(&after.id));
+                    format!("Approved; it runs at {at}. Until then `{undo}` takes it back.")
+                }
+                None => format!("Approved; the change is {} now.", render::state_name(state)),
+            };
+            (Style::Green, text)
         }
     };
     out.styled(style, &text)?;
     out.line("")?;
     Ok(Exit::Ok)
+}
+
+/// How far the approvals are that a rule asks for, and whom it asks.
+fn quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
+    let terms = &change.terms;
+    if terms.quorum <= 1 && terms.reviewers.is_empty() {
+        return Ok(());
+    }
+    let of = if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
+    let line = format!("It has {} of the {} approvals{of} that it needs.", change.approvals(), terms.quorum.max(1));
+    out.line("")?;
+    out.styled(Style::Yellow, &one_line(&line))?;
+    Ok(out.line("")?)
 }
 
 async fn settle(

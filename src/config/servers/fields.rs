@@ -64,6 +64,16 @@ impl<'a> Fields<'a> {
         self.entries.iter().find(|entry| entry.key == name && entry.value.node != Node::Null)
     }
 
+    /// A value as it stands in the file.
+    pub(super) fn spot(&self, name: &str) -> Option<&'a Spot> {
+        self.entry(name).map(|entry| &entry.value)
+    }
+
+    /// Something is wrong with a part of a value; `name` leads there.
+    pub(super) fn wrong_at(&mut self, spot: &Spot, name: &str, wrong: Wrong) {
+        self.problem(self.placed.at_spot(spot), name, wrong);
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.entry(name).is_some()
     }

@@ -5,6 +5,7 @@
 
 mod authorities;
 mod fields;
+mod previews;
 mod shown;
 mod target;
 #[cfg(test)]
@@ -26,7 +27,7 @@ use crate::changes::visible::is_hidden;
 pub(super) const KEY: &str = "mcpServers";
 
 /// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
-pub(super) const KEYS: [&str; 33] = [
+pub(super) const KEYS: [&str; 34] = [
     "command",
     "args",
     "env",
@@ -54,6 +55,7 @@ pub(super) const KEYS: [&str; 33] = [
     "fallback",
     "fallback_text",
     "cache",
+    previews::KEY,
     "tls",
     "instructions",
     // As other clients write what is above.
@@ -144,6 +146,7 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.ignored(&["autoApprove", "alwaysAllow"], "what runs unasked is decided by policy and trust_annotations");
     let before = f.problems();
     let target = target::read(f);
+    let recipes = previews::read(f, target.as_ref());
     // With a target that will not be used: every other key is looked at all the same.
     let authorities = target.as_ref().and_then(|target| authorities::read(f, target));
     let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::filler));
@@ -163,6 +166,7 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
         None => {}
     }
     let isolations = [("shared", Isolation::Shared), ("session", Isolation::Session)];
+    server.previews = recipes;
     server.isolation = f.choice("isolation", &isolations);
     f.duration("timeout", 10 * MS..=DAY, &mut server.timeout);
     server.tool_timeouts = f.durations("tool_timeouts", 10 * MS..=DAY);

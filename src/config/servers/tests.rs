@@ -7,6 +7,7 @@ use crate::config::{
     load::{DEFAULTS, load},
     show,
 };
+use crate::previews::recipe::Recipes;
 
 struct Case {
     dir: tempfile::TempDir,
@@ -136,9 +137,15 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
         tools_deny: Vec::new(),
         fallback: None,
         fallback_text: None,
+        previews: Recipes::default(),
         ..all[0].clone()
     };
     assert_eq!(shown, plain);
+    let previews = &all[0].previews;
+    assert_eq!(
+        (previews.sets.as_slice(), previews.written.as_slice()),
+        (&["filesystem"][..], &["update_page".to_owned()][..])
+    );
     let UpstreamTarget::Url { urls, .. } = &all[1].target else { panic!("no url") };
     assert_eq!(urls.len(), 2);
 }

@@ -82,11 +82,17 @@ impl Store for Flaky {
     fn pins(&self) -> Answer<crate::policy::Pins> {
         self.store.pins()
     }
+    fn standing_rules(&self) -> Answer<Vec<crate::policy::StandingRule>> {
+        self.store.standing_rules()
+    }
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
         self.store.audit_page(change, before, limit)
     }
     fn heads(&self) -> Answer<Heads> {
         self.store.heads()
+    }
+    fn trouble(&self) -> Option<StoreError> {
+        self.store.trouble()
     }
     fn is_open(&self) -> bool {
         self.store.is_open()

@@ -1,12 +1,15 @@
 //! Pending changes from outside: a real store, the real actor, a provider that counts.
 
 mod bounds;
+mod corrections;
 mod crashes;
 mod decisions;
 mod execution;
 mod failing_store;
 mod feeding;
 mod life;
+mod people;
 mod restoring;
 mod retention;
 mod soak;
+mod undoing;

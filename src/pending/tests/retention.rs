@@ -198,3 +198,48 @@ fn a_clock_that_jumps_is_not_believed_for_a_day() {
     let mut trust = prune::Trust::new(start);
     assert!(!trust.holds(start - SignedDuration::from_hours(24)), "backwards, it may jump forwards again");
 }
+
+const DIR: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
+
+/// The part of a gateway that is killed while it prunes.
+#[actix::test]
+#[ignore = "played by the other test's child"]
+async fn child() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let skew = Arc::default();
+    let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
+    let bench = Bench::at(std::path::Path::new(&dir), Fake::new(), skew, config).await;
+    pass(&bench, 1);
+    prune_all(&bench).await;
+    std::process::exit(0);
+}
+
+#[actix::test]
+async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
+    for (point, pruned) in [("before_prune_commit", false), ("after_prune_commit", true)] {
+        let bench = Bench::new().await;
+        let change = applied(&bench, r#"{"n":1}"#).await;
+        let (dir, ..) = bench.end().await;
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "pending::tests::retention::child", "--ignored", "--test-threads=1"])
+            .env(DIR, dir.path())
+            .env("COUNTERSIGN_CRASH_AT", point)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), None, "{point}: it was killed");
+        verify_audit(dir.path(), None).unwrap();
+        let skew = Arc::default();
+        let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
+        let bench = Bench::over(dir, Fake::new(), skew, config).await;
+        assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
+        let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
+        assert_eq!(first.kind == "reset", pruned, "{point}: events go with it or not at all");
+        pass(&bench, 1);
+        prune_all(&bench).await;
+        assert!(bench.get(&change.id).await.redacted.is_some());
+        let (dir, ..) = bench.end().await;
+        verify_audit(dir.path(), None).unwrap();
+    }
+}

@@ -2,13 +2,13 @@
 //!
 //! Never more than the change itself holds; what others wrote stands on lines that it cannot break.
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    changes::{Change, ChangeFault, ChangeState, Decision, Diff, Operation, Verdict},
+    changes::{Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict},
     providers::{
         ToolResult,
         text::{content_text, one_line, tool_result},
@@ -19,6 +19,8 @@ use crate::{
 const VALUE_CHARS: usize = 200;
 /// Fields shown in the text of an answer.
 const TEXT_FIELDS: usize = 16;
+/// Lines of a field that has no values.
+const TEXT_LINES: usize = 60;
 /// Characters of the tool's own answer that the text repeats.
 const RESULT_CHARS: usize = 8_000;
 
@@ -47,6 +49,12 @@ pub(super) const fn operation_name(operation: Operation) -> &'static str {
     }
 }
 
+/// What a change does, as far as the proposer may know: that nothing is there yet is live state too.
+fn operation(change: &Change) -> Operation {
+    let hidden = change.diff.fields.iter().any(|field| field.restricted);
+    if hidden && change.operation == Operation::Create { Operation::Update } else { change.operation }
+}
+
 /// `structuredContent` of everything that answers with a change.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,7 +69,7 @@ pub(super) struct ChangeView<'a> {
     summary: &'a str,
     provider: &'a str,
     tool: &'a str,
-    diff: &'a Diff,
+    diff: Cow<'a, Diff>,
     created_at: String,
     updated_at: String,
     expires_at: String,
@@ -82,14 +90,14 @@ impl<'a> ChangeView<'a> {
             change_id: &change.id,
             status: change.state,
             version: change.version,
-            operation: change.operation,
+            operation: operation(change),
             entity_type: &change.target.entity_type,
             entity_id: change.target.id.as_deref(),
             label: &change.target.label,
             summary: &change.summary,
             provider: &change.provider,
             tool: &change.tool,
-            diff: &change.diff,
+            diff: change.diff.for_proposer(),
             created_at: change.created_at.to_string(),
             updated_at: change.updated_at.to_string(),
             expires_at: change.expires_at.to_string(),
@@ -123,7 +131,7 @@ impl<'a> ChangeLine<'a> {
         Self {
             change_id: &change.id,
             status: change.state,
-            operation: change.operation,
+            operation: operation(change),
             entity_type: &change.target.entity_type,
             label: &change.target.label,
             summary: &change.summary,
@@ -295,7 +303,8 @@ pub fn state_message(change: &Change) -> String {
     format!("{} {what}", change.id)
 }
 
-/// Where it stands and why, in one line: the status message of a task.
+/// Where it stands, why, and, once it is over without success, what to do: the status message of a task, which is all
+/// that some clients show of one that failed.
 #[must_use]
 pub fn status_text(change: &Change) -> String {
     let summary = one_line(&change.summary, 400);
@@ -311,6 +320,9 @@ pub fn status_text(change: &Change) -> String {
         }
         (state, ..) => name_in_words(state).to_owned(),
     };
+    if matches!(change.state, ChangeState::Rejected | ChangeState::Expired | ChangeState::Failed) {
+        return format!("{summary}: {why}. Next: {}", next_step(change));
+    }
     format!("{summary}: {why}")
 }
 
@@ -356,12 +368,12 @@ pub(super) fn describe(change: &Change) -> String {
         ChangeState::Stale => writeln!(out, "Change stale: what it would alter has moved. ID: {id}"),
     };
     let target = &change.target;
-    let _ = writeln!(out, "Operation: {}", operation_name(change.operation));
+    let _ = writeln!(out, "Operation: {}", operation_name(operation(change)));
     let _ = writeln!(out, "Entity: {} {}", one_line(&target.entity_type, 64), one_line(&target.label, 300));
     let _ = writeln!(out, "Summary: {}", one_line(&change.summary, 400));
     // Once it is applied, the tool's answer says more than what was proposed.
     if change.state != ChangeState::Applied {
-        fields(&mut out, &change.diff);
+        fields(&mut out, &change.diff.for_proposer());
     }
     if let Some(note) = edits_note(change) {
         let _ = writeln!(out, "{note}");
@@ -417,12 +429,30 @@ fn fields(out: &mut String, diff: &Diff) {
             (Some(before), Some(after)) => {
                 writeln!(out, "- {label}: {} → {}", one_line(before, VALUE_CHARS), one_line(after, VALUE_CHARS))
             }
-            (None, None) => Ok(()),
+            (None, None) => lines(out, &label, &field.lines),
         };
     }
     if diff.fields.len() > TEXT_FIELDS {
         let _ = writeln!(out, "- … and {} more", diff.fields.len() - TEXT_FIELDS);
     }
+}
+
+/// A field that has no values but only lines: a diff that somebody else made, or what is there.
+fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
+    writeln!(out, "- {label}:")?;
+    for line in lines.iter().take(TEXT_LINES) {
+        let mark = match line.op {
+            LineOp::Equal => ' ',
+            LineOp::Insert => '+',
+            LineOp::Delete => '-',
+            LineOp::Skip => {
+                writeln!(out, "    … {} unchanged lines", one_line(&line.text, 32))?;
+                continue;
+            }
+        };
+        writeln!(out, "  {mark} {}", one_line(&line.text, VALUE_CHARS))?;
+    }
+    if lines.len() > TEXT_LINES { writeln!(out, "    … and {} more lines", lines.len() - TEXT_LINES) } else { Ok(()) }
 }
 
 fn answer_text(change: &Change) -> Option<String> {
@@ -453,6 +483,11 @@ pub(super) fn next_step(change: &Change) -> String {
         }
         ChangeState::OutcomeUnknown => {
             "do not repeat it: it may have been done. Read the live state; a person will settle how it ended.".into()
+        }
+        ChangeState::Rejected if change.fault.as_ref().is_some_and(|fault| fault.code == "CHANGE_EXPIRED") => {
+            "nobody decided in time, which counts as a no here; nothing was changed. Ask your user before proposing it \
+             again."
+                .into()
         }
         ChangeState::Rejected => "heed the reviewer's reason. Do not propose the same change again unchanged; propose \
                                   another only if it answers that reason, or ask your user."

@@ -100,7 +100,7 @@ async fn who_asks_sessions_and_providers() {
     let viewer = doors.key("vic", Role::Viewer);
     assert_eq!(
         doors.get("/api/me", &reviewer).await.json(),
-        json!({ "name": "alice", "role": "reviewer", "mayDecide": true })
+        json!({ "name": "alice", "role": "reviewer", "owner": "alice", "mayDecide": true })
     );
     assert_eq!(doors.get("/api/me", &viewer).await.json()["mayDecide"], false);
     let sessions = doors.get("/api/sessions", &viewer).await;

@@ -1,9 +1,11 @@
 //! The doors over real sockets, with real changes behind them and a provider that only pretends to write.
 
 mod api;
+mod decisions;
 mod feed;
 mod providers;
 mod routes;
+mod rules;
 mod security;
 
 use std::{
@@ -32,7 +34,7 @@ use crate::{
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
     config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
-    policy::Policy,
+    policy::{Everybody, People, Policy},
     protocol::{ErrorKind, McpError},
     providers::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
@@ -40,6 +42,7 @@ use crate::{
     },
     reload::{Applies, Source, Why},
     router::{Published, RouteTable, table::Aliases},
+    standing_rules::{Board, Parts, StandingRules},
     store::{Pinboard, SqliteOptions, SqliteStore, Store},
 };
 
@@ -50,6 +53,8 @@ pub(super) struct Pretender {
     pub state: Mutex<String>,
     /// What it offers, as an upstream would.
     pub tools: Mutex<Vec<ToolDef>>,
+    /// What its calls are judged by.
+    pub policy: Mutex<PolicyConfig>,
     events: broadcast::Sender<ProviderEvent>,
 }
 
@@ -149,9 +154,17 @@ impl Provider for Pretender {
 }
 
 /// Builds the routes of the one provider, as the router would.
-fn build(routes: Arc<Published>, provider: Arc<Pretender>, pins: Arc<Pinboard>) -> Arc<dyn Fn() + Send + Sync> {
+fn build(
+    routes: Arc<Published>,
+    provider: Arc<Pretender>,
+    pins: Arc<Pinboard>,
+    board: Arc<Board>,
+) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
-        let policy = Policy::new(&PolicyDefault::ReviewWrites.into()).with_pins(Arc::clone(&pins) as _);
+        let config = provider.policy.lock().unwrap().clone();
+        let policy = Policy::new(&config)
+            .with_pins(Arc::clone(&pins) as _)
+            .with_standing_rules(Arc::clone(&board) as _, Arc::new(People::new(&config.groups)));
         let providers: [Arc<dyn Provider>; 1] = [Arc::clone(&provider) as _];
         let generation = routes.load().generation + 1;
         let table = RouteTable::build(generation, &providers, &policy, &Aliases::default(), &json!({})).unwrap();
@@ -176,6 +189,13 @@ impl ProviderDirectory for OneProvider {
         _: &serde_json::value::RawValue,
     ) -> crate::policy::Verdict {
         crate::policy::Verdict::Allow
+    }
+    fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
+        if arguments.get().contains("wrong") {
+            let details = json!([{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }]);
+            return Err(McpError::new(ErrorKind::ValidationFailed, "invalid arguments").with("details", details));
+        }
+        Ok(())
     }
     fn has_tools(&self, _: &str) -> bool {
         true
@@ -293,14 +313,17 @@ impl Doors {
             ran: AtomicUsize::new(0),
             state: Mutex::new("old".into()),
             tools: Mutex::default(),
+            policy: Mutex::new(PolicyDefault::ReviewWrites.into()),
             events,
         });
         let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
-        let anew = build(Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&pins));
+        let board = Board::open(&store).await.unwrap();
+        let anew = build(Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&pins), Arc::clone(&board));
         anew();
         let directory = Arc::new(OneProvider(Arc::clone(&provider)));
-        let changes = Changes::start(store, directory, PendingConfig::from(&config.changes)).await.unwrap();
+        let changes =
+            Changes::start(Arc::clone(&store), directory, PendingConfig::from(&config.changes)).await.unwrap();
         let stored = Arc::new(Stored::open(dir.path()).unwrap());
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
@@ -320,6 +343,20 @@ impl Doors {
             origins: Arc::clone(&origins),
             sessions: Arc::new(Nobody),
             providers: Arc::new(Nobody),
+            standing: Arc::new(StandingRules::new(Parts {
+                store,
+                board,
+                people: Arc::new(Everybody),
+                routes: Arc::clone(&routes),
+                rebuild: Box::new({
+                    let anew = Arc::clone(&anew);
+                    move || {
+                        anew();
+                        async {}.boxed()
+                    }
+                }),
+                feed: changes.feed().clone(),
+            })),
             definitions: Arc::new(Definitions::new(
                 routes,
                 pins,
@@ -380,6 +417,14 @@ impl Doors {
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
+        self.propose_with(principal, |_| {}).await
+    }
+
+    pub async fn propose(&self, principal: &str, hash: &str, terms: Terms) -> Arc<Change> {
+        self.propose_with(principal, |proposal| (proposal.tool_hash, proposal.terms) = (hash.into(), terms)).await
+    }
+
+    pub async fn propose_with(&self, principal: &str, adjust: impl FnOnce(&mut Proposal)) -> Arc<Change> {
         let proposer = Proposer {
             principal: principal.into(),
             owner: None,
@@ -390,7 +435,7 @@ impl Doors {
             transport: "http".into(),
             revision: Some("2025-11-25".into()),
         };
-        let proposal = Proposal {
+        let mut proposal = Proposal {
             proposer,
             provider: "pretend".into(),
             tool: "write".into(),
@@ -406,6 +451,7 @@ impl Doors {
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };
+        adjust(&mut proposal);
         self.changes.propose(proposal).await.unwrap()
     }
 

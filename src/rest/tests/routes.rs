@@ -89,6 +89,12 @@ async fn answers_are_as_described() {
     check("Me", &doors.get("/api/me", &key).await.json());
     check("Session", &doors.get("/api/sessions", &key).await.json()["sessions"][0]);
     check("Provider", &doors.get("/api/providers", &key).await.json()["providers"][0]);
+    let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "comment": "no" });
+    let rule = doors.post(&format!("/api/changes/{}/rule", change.id), &key, &deny).await.json();
+    check("StandingRule", &rule);
+    check("Rules", &doors.get("/api/rules", &key).await.json());
+    doors.offer_write();
+    check("PolicyTest", &doors.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json());
     check("Reload", &doors.get("/api/reload", &key).await.json());
     doors.configure("policy: { default: allow }\nlimits: { max_batch: 9 }\n").await;
     let reload = doors.get("/api/reload", &key).await.json();

@@ -137,16 +137,21 @@ pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 
 /// Live, and able to take work.
 pub fn health_of(gateway: &Gateway) -> Value {
-    let store = gateway.changes.is_healthy();
+    let store = match gateway.changes.store_trouble() {
+        _ if !gateway.changes.is_healthy() => "failed",
+        Some(trouble) => trouble.word(),
+        None => "ok",
+    };
     let draining = gateway.shutdown.is_cancelled();
     let missing = gateway.upstreams.missing();
-    let ready = store && !draining && missing.is_empty() && gateway.routes.load().generation > 0;
+    let ready = store == "ok" && !draining && missing.is_empty() && gateway.routes.load().generation > 0;
     json!({
         "status": if ready { "ok" } else { "unavailable" },
         "live": true,
         "ready": ready,
         "checks": {
-            "store": if store { "ok" } else { "failed" },
+            // Or `disk_full`, `locked`, `damaged`, `failed`.
+            "store": store,
             "draining": draining,
             // Only those that are required.
             "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
@@ -179,6 +184,7 @@ pub fn info_of(gateway: &Gateway) -> Value {
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
         "policy": default_name(gateway.reloads.config().policy.default),
+        "policyMode": gateway.reloads.config().policy.mode,
         "uptimeSeconds": gateway.started.elapsed().as_secs(),
     })
 }

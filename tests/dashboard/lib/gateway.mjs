@@ -2,7 +2,7 @@
 // binary at COUNTERSIGN_BIN, or the mock beside these tests where that is not set.
 
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -37,8 +37,15 @@ export class Gateway {
   #keys = new Map();
   #rpc = 0;
 
-  static async start() {
+  /**
+   * `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. `flood`:
+   * thousands of proposals within a minute are no flood.
+   */
+  static async start({ review = null, groups = {}, flood = false } = {}) {
     const gateway = new Gateway();
+    gateway.review = review;
+    gateway.groups = groups;
+    gateway.flood = flood;
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
     gateway.port = await freePort();
     gateway.url = `http://127.0.0.1:${gateway.port}`;
@@ -50,20 +57,34 @@ export class Gateway {
   async run() {
     const [program, ...first] = COMMAND;
     this.log = '';
-    this.child = spawn(program, [...first, 'serve', '--listen', `127.0.0.1:${this.port}`, '--data', this.data], { stdio: ['ignore', 'pipe', 'pipe'] });
+    const config = this.#config();
+    this.child = spawn(program, [...first, 'serve', '--listen', `127.0.0.1:${this.port}`, '--data', this.data, ...config], { stdio: ['ignore', 'pipe', 'pipe'] });
     this.child.stdout.on('data', (text) => { this.log += text; });
     this.child.stderr.on('data', (text) => { this.log += text; });
     const end = Date.now() + START;
     for (;;) {
       if (this.child.exitCode !== null) throw new Error(`the gateway ended with ${this.child.exitCode}:\n${this.log}`);
       try {
-        if ((await fetch(`${this.url}/`)).ok) return;
+        if ((await fetch(`${this.url}/`)).ok) break;
       } catch {
         // Not yet.
       }
       if (Date.now() > end) throw new Error(`the gateway does not answer:\n${this.log}`);
       await pause(30);
     }
+    if (this.review && !real) await this.api('mock/review', { body: { terms: this.review, groups: this.groups } });
+  }
+
+  // The real gateway reads its rules from a file.
+  #config() {
+    if (!(this.review || this.flood) || !real) return [];
+    const file = join(this.data, 'config.yaml');
+    const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
+    const value = (key, v) => (key === 'edit' ? (v ? 'allowed' : 'forbidden') : ['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
+    const review = Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? `    preview: ${v ? 'required' : 'optional'}\n` : `    ${name(key)}: ${JSON.stringify(value(key, v))}\n`));
+    const flood = this.flood ? 'changes:\n  max_proposals_per_minute: 10000\n  max_pending: 10000\n' : '';
+    writeFileSync(file, `${flood}policy:\n  groups: ${JSON.stringify(this.groups)}\n${review.length ? `  review:\n${review.join('')}` : ''}`);
+    return ['--config', file];
   }
 
   /** Ends the process by its id. */
@@ -85,8 +106,8 @@ export class Gateway {
   }
 
   /** A key of that role; the same name gives the same key. */
-  key(role, name) {
-    if (!this.#keys.has(name)) this.#keys.set(name, this.#cli('keys', 'create', '--role', role, '--name', name));
+  key(role, name, owner = null) {
+    if (!this.#keys.has(name)) this.#keys.set(name, this.#cli('keys', 'create', '--role', role, '--name', name, ...(owner ? ['--owner', owner] : [])));
     return this.#keys.get(name);
   }
 
@@ -138,9 +159,14 @@ export class Gateway {
     return (await this.api(`changes/${id}`)).value;
   }
 
-  async decide(id, decision, comment) {
+  async decide(id, decision, comment, key) {
     const { version, digest } = await this.change(id);
-    return this.api(`changes/${id}/decision`, { body: { decision, comment, version, digest } });
+    return this.api(`changes/${id}/decision`, { body: { decision, comment, version, digest }, key });
+  }
+
+  /** A change as only an upstream's tool would make it; of the mock. `more` replaces members of the change. */
+  async mockChange(tool, args, more = {}) {
+    return (await this.api('mock/change', { body: { tool, args, ...more } })).value.id;
   }
 
   /** Waits until the change is in that state. */

@@ -4,6 +4,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { DEFAULT_TERMS, Reviews } from './reviews.mjs';
 import { Servers } from './servers.mjs';
 import { hash, newTracker, preview, run, WRITES } from './tracker.mjs';
 
@@ -35,9 +36,9 @@ export class Credentials {
     return out;
   }
 
-  create(role, name) {
+  create(role, name, owner = name) {
     const key = `csk_${token(32)}`;
-    this.#change((all) => { all.keys[sha(key)] = { role, name }; });
+    this.#change((all) => { all.keys[sha(key)] = { role, name, owner }; });
     return key;
   }
 
@@ -66,13 +67,15 @@ export class Core {
     this.listeners = new Set();
     this.sessions = new Map();
     this.servers = new Servers();
-    Object.assign(this, existsSync(this.file) ? JSON.parse(readFileSync(this.file, 'utf8')) : { tracker: newTracker(), changes: [], events: [], audit: [], signIns: {} });
+    this.reviews = new Reviews(this);
+    this.review = { ...DEFAULT_TERMS };
+    Object.assign(this, existsSync(this.file) ? JSON.parse(readFileSync(this.file, 'utf8')) : { tracker: newTracker(), changes: [], events: [], audit: [], signIns: {}, rules: [] });
     this.byId = new Map(this.changes.map((c) => [c.id, c]));
   }
 
   save() {
-    const { tracker, changes, events, audit, signIns } = this;
-    writeFileSync(this.file, JSON.stringify({ tracker, changes, events, audit, signIns }));
+    const { tracker, changes, events, audit, signIns, rules } = this;
+    writeFileSync(this.file, JSON.stringify({ tracker, changes, events, audit, signIns, rules }));
   }
 
   // Durable at once while that is cheap; thousands of changes are written together.
@@ -84,21 +87,29 @@ export class Core {
     }, 200);
   }
 
-  propose(tool, source, proposer, at = new Date()) {
+  /** `more` replaces members: for samples, and for what only an upstream's tool has. */
+  propose(tool, source, proposer, at = new Date(), more = {}) {
     const args = JSON.parse(source);
     const shown = preview(this.tracker, tool, args);
     const iso = at.toISOString();
+    const terms = { ...this.review, ...more.terms };
+    const twin = this.changes.find((c) => c.state === 'pending' && c.tool === tool && c.proposer.principal === proposer.principal && c.source === source);
     const change = {
       id: `chg_${token(18)}`, version: 1, state: 'pending', proposer, provider: 'tracker', tool, toolTitle: WRITES[tool][0], toolHash: hash(tool),
-      arguments: args, ...shown, digest: '', idempotencyKey: null, preview: { kind: 'module' }, terms: { reviewers: [], quorum: 1, onExpiry: 'expire', requireComment: false, edit: true, onReview: 'return', holdFor: 45, undoFor: 0, previewRequired: false, openPage: false }, decisions: [],
-      createdAt: iso, updatedAt: iso, expiresAt: new Date(at.getTime() + 86_400_000).toISOString(),
+      arguments: args, ...shown, digest: '', idempotencyKey: null, preview: { kind: 'module' }, decisions: [],
+      createdAt: iso, updatedAt: iso, expiresAt: new Date(at.getTime() + (terms.expireAfter ?? 86_400) * 1000).toISOString(), ...(twin ? { twinOf: twin.id } : {}), ...more, terms,
     };
-    change.digest = hash([change.diff, source]);
     change.source = source;
+    this.sign(change);
     this.changes.unshift(change);
     this.byId.set(change.id, change);
     this.#record(change, 'created', null, proposer.principal, {}, at);
     return change;
+  }
+
+  /** What a decision is about, in one hash. */
+  sign(change) {
+    change.digest = hash([change.diff, change.source]);
   }
 
   #record(change, event, from, actor, details, at = new Date()) {
@@ -127,40 +138,18 @@ export class Core {
     return change;
   }
 
-  decide(id, who, { decision, comment, version, digest }, delay = 40) {
-    const change = this.find(id);
-    const conflict = (code, detail) => new Problem(409, code, detail, { change });
-    if (!['pending', 'stale'].includes(change.state)) throw conflict('CHANGE_NOT_PENDING', `The change is ${change.state}.`);
-    if (version !== change.version || (digest && digest !== change.digest)) throw conflict('VERSION_CONFLICT', `The change is at version ${change.version}.`);
-    const vote = (verdict) => change.decisions.push({ reviewer: who.name, verdict, comment: comment ?? null, at: new Date().toISOString(), version });
-    if (decision === 'reject') {
-      vote('reject');
-      this.#move(change, 'rejected', 'rejected', who.name, { comment: comment ?? null });
-      return change;
-    }
-    if (change.proposer.principal === who.name) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot approve it.');
-    let fresh;
-    try {
-      fresh = preview(this.tracker, change.tool, change.arguments);
-    } catch (error) {
-      change.fault = { code: 'TOOL_EXECUTION_ERROR', message: error.message };
-      this.#move(change, 'stale', 'stale', 'system');
-      throw conflict('CHANGE_STALE', 'What it would alter is gone.');
-    }
-    if (fresh.fingerprint !== change.fingerprint) {
-      this.#move(change, 'stale', 'stale', 'system');
-      Object.assign(change, fresh, { previousDiff: change.diff });
-      change.digest = hash([change.diff, change.source]);
-      this.#move(change, 'pending', 'refreshed', 'system');
-      throw conflict('CHANGE_STALE', 'What it would alter has changed.');
-    }
-    vote('approve');
-    this.#move(change, 'approved', 'approved', who.name, { comment: comment ?? null });
-    setTimeout(() => this.#execute(change), delay);
-    return change;
+  decide(id, who, decision) {
+    return this.reviews.decide(this.find(id), who, decision);
   }
 
-  #execute(change) {
+  /** A transition, for the reviews. */
+  move(...args) {
+    this.#move(...args);
+  }
+
+  /** Runs an approved change, unless it has left that state meanwhile. */
+  execute(change, version) {
+    if (change.state !== 'approved' || change.version !== version) return;
     this.#move(change, 'executing', 'executing', 'system');
     setTimeout(() => {
       try {

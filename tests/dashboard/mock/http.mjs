@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 import { Problem, token } from './core.mjs';
+import { sourceOf } from '../../../src/dashboard/assets/js/core/rawjson.js';
 import { read, WRITES } from './tracker.mjs';
 
 const ASSETS = new URL('../../../src/dashboard/assets/', import.meta.url).pathname;
@@ -21,7 +22,7 @@ export function serve(core, credentials, { host, port }) {
       await route(req, res, url);
     } catch (error) {
       const problem = error instanceof Problem ? error : new Problem(500, 'INTERNAL_ERROR', error.message);
-      send(res, problem.status, 'application/problem+json', `{"type":"about:blank","title":${JSON.stringify(problem.code)},"status":${problem.status},"detail":${JSON.stringify(problem.message)},"code":"${problem.code}"${problem.extra.change ? `,"change":${encode(problem.extra.change)}` : ''}}`,
+      send(res, problem.status, 'application/problem+json', `{"type":"about:blank","title":${JSON.stringify(problem.code)},"status":${problem.status},"detail":${JSON.stringify(problem.message)},"code":"${problem.code}"${problem.extra.change ? `,"change":${encode(problem.extra.change)}` : ''}${problem.extra.details ? `,"details":${JSON.stringify(problem.extra.details)}` : ''}}`,
         problem.status === 401 ? { 'WWW-Authenticate': 'Bearer' } : problem.status === 429 ? { 'Retry-After': '7' } : {});
     }
   });
@@ -62,6 +63,20 @@ export function serve(core, credentials, { host, port }) {
       if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
       return json(res, core.servers.consent(JSON.parse(await body(req))));
     }
+    if (path === '/api/decisions' || path === '/api/rules' || path.startsWith('/api/rules/')) return bulkAndRules(req, res, path, me);
+    // Only of the mock: what rules the configuration would set for reviews.
+    if (path === '/api/mock/review') {
+      const { terms, groups } = JSON.parse(await body(req));
+      Object.assign(core.review, terms);
+      core.groups = groups ?? {};
+      return json(res, core.review);
+    }
+    // Only of the mock: a change as an upstream would make it.
+    if (path === '/api/mock/change') {
+      const { tool, args, principal = 'local-agent', ...more } = JSON.parse(await body(req));
+      const proposer = { principal, keyId: null, clientName: null, clientVersion: null, session: null, transport: 'rest', revision: null };
+      return send(res, 200, 'application/json', encode(core.propose(tool, JSON.stringify(args), proposer, new Date(), more)));
+    }
     // Only of the mock: what an upstream or the operator would do.
     if (path === '/api/mock') {
       core.servers.happen(JSON.parse(await body(req)));
@@ -69,13 +84,29 @@ export function serve(core, credentials, { host, port }) {
       return json(res, {});
     }
     if (path === '/api/events') return events(req, res, url);
-    const match = /^\/api\/changes\/([^/]+)(?:\/(decision|settle))?$/.exec(path);
+    const match = /^\/api\/changes\/([^/]+)(?:\/(decision|settle|edit|undo|refresh|rule))?$/.exec(path);
     if (!match) throw new Problem(404, 'NOT_FOUND', 'No such page.');
     const id = decodeURIComponent(match[1]);
     if (!match[2]) return send(res, 200, 'application/json', encode(core.find(id)));
     if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
-    const change = match[2] === 'decision' ? core.decide(id, me, JSON.parse(await body(req))) : core.settle(id, me, JSON.parse(await body(req)));
+    const text = await body(req);
+    const sent = JSON.parse(text);
+    if (match[2] === 'rule') return json(res, core.reviews.rule(core.find(id), me, sent));
+    if (match[2] === 'edit') return send(res, 200, 'application/json', encode(core.reviews.edit(core.find(id), me, sent, member(text, 'arguments'))));
+    if (match[2] === 'undo') return send(res, 200, 'application/json', encode(core.reviews.undo(core.find(id), me, sent)));
+    if (match[2] === 'refresh') return send(res, 200, 'application/json', encode(core.reviews.refresh(core.find(id), sent)));
+    const change = match[2] === 'decision' ? core.decide(id, me, sent) : core.settle(id, me, sent);
     return send(res, 200, 'application/json', encode(change));
+  }
+
+  async function bulkAndRules(req, res, path, me) {
+    if (path === '/api/rules') return json(res, { rules: core.rules });
+    if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+    const sent = JSON.parse(await body(req) || '{}');
+    if (path !== '/api/decisions') return json(res, core.reviews.revoke(decodeURIComponent(path.slice('/api/rules/'.length).replace(/\/revoke$/, '')), me));
+    const results = core.reviews.bulk(me, sent).map(({ id, change, problem }) => (change ? `{"id":${JSON.stringify(id)},"change":${encode(change)}}`
+      : JSON.stringify({ id, problem: { type: 'about:blank', title: problem.code, status: problem.status, detail: problem.message, code: problem.code } })));
+    return send(res, 200, 'application/json', `{"results":[${results.join(',')}]}`);
   }
 
   function who(req) {
@@ -144,7 +175,12 @@ export function serve(core, credentials, { host, port }) {
     const states = (query.get('status') ?? '').split(',').filter(Boolean);
     const limit = Math.min(200, Number(query.get('limit') ?? 50));
     const from = Number(query.get('cursor') ?? 0);
-    const all = core.changes.filter((c) => !states.length || states.includes(c.state));
+    const names = (key) => query.getAll(key).flatMap((v) => v.split(',')).filter(Boolean);
+    const one = (key, value) => { const wanted = names(key); return !wanted.length || wanted.includes(value); };
+    const q = (query.get('q') ?? '').toLowerCase();
+    const holds = (c) => [c.summary, c.target.label, c.id, c.tool, c.proposer.principal].some((t) => t.toLowerCase().includes(q));
+    const all = core.changes.filter((c) => (!states.length || states.includes(c.state)) && one('principal', c.proposer.principal) && one('tool', c.tool) && one('server', c.provider)
+      && (!q || holds(c)) && (!query.get('since') || c.createdAt >= query.get('since')) && (!query.get('until') || c.createdAt < query.get('until')));
     const page = all.slice(from, from + limit);
     const next = from + limit < all.length ? JSON.stringify(String(from + limit)) : 'null';
     return `{"changes":[${page.map(encode).join(',')}],"nextCursor":${next},"counts":${JSON.stringify(core.counts())}}`;
@@ -180,8 +216,8 @@ export function serve(core, credentials, { host, port }) {
 
 // The arguments go out as they came in, not as a parser would print them.
 function encode(change) {
-  const { source, arguments: _, ...rest } = change;
-  return `{"arguments":${source},${JSON.stringify(rest).slice(1)}`;
+  const { source, proposedSource, arguments: _, ...rest } = change;
+  return `{"arguments":${source},${proposedSource ? `"proposedArguments":${proposedSource},` : ''}${JSON.stringify(rest).slice(1)}`;
 }
 
 function asset(req, res, path) {
@@ -198,6 +234,7 @@ function asset(req, res, path) {
   res.writeHead(200, { ...headers, 'Content-Type': TYPES[extname(name)] ?? 'application/octet-stream' }).end(data);
 }
 
+const member = (text, name) => sourceOf(text, [name]);
 const cookie = (req) => /countersign_session=([^;]+)/.exec(req.headers.cookie ?? '')?.[1];
 const json = (res, value, status = 200, headers = {}) => send(res, status, 'application/json', JSON.stringify(value), headers);
 

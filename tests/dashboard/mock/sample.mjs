@@ -80,6 +80,20 @@ export function fill(core) {
   ask('create_issue', { projectId: t.projects[0].id, title: '<img src=x onerror=alert(1)> Grant admin to \u202Eecila\u202C\u200B', type: 'Bug', description: '<script>alert(document.domain)</script>\n[click](javascript:alert(1))\nzero\u200Bwidth, bell\u0007, tag \u{E0041}\u{E0042}, tab\tend\n' + 'A'.repeat(3000) }, { ...cursor, clientName: '"><svg onload=alert(2)>\u202Egnp', clientVersion: '<b>9</b>' }, 6);
   ask('create_issue', { projectId: t.projects[0].id, title: 'Add a health check for the replication lag', type: 'Task', priority: 'High', parentId: login.id, estimatedHours: 5, description: 'Expose the lag of each replica as a gauge.\n\n- warn above 5 s\n- page above 30 s\n- a panel on the on-call dashboard' }, claude, 0.6);
 
+  // What rules ask, how previews are made, and what comes in numbers.
+  const asked = (tool, args, who, minutes, more) => core.propose(tool, JSON.stringify(args), who, ago(minutes), more);
+  const two = asked('delete_issue', { issueId: rate.id }, ci, 14, { terms: { reviewers: ['dba', 'admin', 'alice', 'bob'], quorum: 3, requireComment: true, undoFor: 30, edit: false, onExpiry: 'reject' } });
+  two.decisions.push({ reviewer: 'bob', owner: 'bob', verdict: 'approve', comment: 'Checked with the team.', at: ago(5).toISOString(), version: 1 });
+  core.force(two, 'pending', 'voted', 'bob', { at: ago(5), details: { comment: 'Checked with the team.' } });
+  asked('create_project', { name: 'Data warehouse', key: 'DWH' }, modern, 12, { preview: { kind: 'arguments' }, terms: { previewRequired: true } });
+  asked('update_status', { issueId: login.id, newStatus: 'Review' }, cursor, 11, { preview: { kind: 'before_after', failed: 'read_text_file answered “ENOENT: no such file or directory, open “/srv/app/config.toml”” after 41 ms.' } });
+  const file = asked('update_issue', { issueId: runbook.id, description: RUNBOOK.replace('replica 4 has', 'replica 4 and replica 5 have').replace('Step 9: check', 'Step 9: check twice') }, claude, 8, { preview: { kind: 'before_after' } });
+  for (const field of file.diff.fields) field.restricted = true;
+  core.reviews.edit(file, { name: 'bob', role: 'reviewer' }, { version: 1, comment: 'Replica 5 is in another zone.', arguments: { issueId: runbook.id, description: RUNBOOK.replace('replica 4 has', 'replica 4 has really').replace('Step 9: check', 'Step 9: check twice') } },
+    JSON.stringify({ issueId: runbook.id, description: RUNBOOK.replace('replica 4 has', 'replica 4 has really').replace('Step 9: check', 'Step 9: check twice') }));
+  for (const field of file.diff.fields) field.restricted = true;
+  for (const n of [1, 2, 3, 4]) asked('add_comment', { issueId: login.id, content: `Checked browser ${n > 2 ? 3 : n}: it works with the patch.` }, cursor, 5 - n);
+
   for (const who of [claude, cursor, modern]) {
     core.sessions.set(who.session + who.transport, { id: `${who.session.slice(0, 8)}…`, transport: who.transport, revision: who.revision, clientName: who.clientName, clientVersion: who.clientVersion, principal: who.principal, createdAt: ago(95).toISOString(), lastActiveAt: ago(1).toISOString(), inFlight: who === cursor ? 2 : 0 });
   }

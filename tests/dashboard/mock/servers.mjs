@@ -9,12 +9,22 @@ function tool(name, read, description, more = {}) {
   return { name, definition: JSON.stringify({ name, description, inputSchema: { type: 'object', properties: { path: { type: 'string', description: 'Where' }, limit: { type: 'integer', maximum: 'BIG' } } }, annotations: { readOnlyHint: read, destructiveHint: !read }, ...more }).replace('"BIG"', '12345678901234567890123'), description, read };
 }
 
+const text = (title, more = {}) => ({ type: 'string', title, ...more });
+const CREATE_ISSUE = {
+  type: 'object', required: ['projectId', 'title', 'type'], additionalProperties: false,
+  properties: {
+    projectId: text('Project', { description: 'Id of the project' }), title: text('Title', { minLength: 1, maxLength: 200 }), type: text('Type', { enum: ['Bug', 'Task', 'Story', 'Epic'] }),
+    priority: text('Priority', { enum: ['Low', 'Medium', 'High', 'Critical'], default: 'Medium' }), description: text('Description', { maxLength: 20000, description: 'Markdown' }),
+    estimatedHours: { type: 'number', title: 'Estimated hours', minimum: 0 }, parentId: text('Parent'), status: text('Status'),
+  },
+};
+
 export class Servers {
   all = new Map();
   reload = { file: '/etc/countersign.yaml', generation: 1, waiting: null, needsRestart: [], last: null };
 
   constructor() {
-    this.#add('tracker', [tool('list_issues', true, 'Lists issues'), tool('create_issue', false, 'Creates an issue')], { kind: 'module', status: 'up', resources: 9, prompts: 3 });
+    this.#add('tracker', [tool('list_issues', true, 'Lists issues'), tool('create_issue', false, 'Creates an issue', { inputSchema: CREATE_ISSUE })], { kind: 'module', status: 'up', resources: 9, prompts: 3 });
     this.#add('gateway', [tool('get_change', true, 'Shows a change')], { kind: 'module', status: 'up', resources: 2, prompts: 0 });
   }
 

@@ -4,12 +4,18 @@ import { announce, notice } from './core/announce.js';
 import { Collection } from './core/collection.js';
 import { fill, h } from './core/dom.js';
 import { Feed } from './core/feed.js';
+import { filtered, readFilter, request } from './core/filters.js';
 import { brand, icon } from './core/icons.js';
-import { go, parseRoute, routeTo } from './core/router.js';
+import { tellOf } from './core/notify.js';
+import { go, parseRoute, replaceRoute, routeTo } from './core/router.js';
 import { count, said, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
-import { eventName, INBOX_STATES, STATES } from './core/vocab.js';
+import { now } from './core/time.js';
+import { Triage } from './core/triage.js';
+import { eventName, INBOX_STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
+import { isOwn } from './ui/terms.js';
+import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
 import { ReloadBar } from './ui/reload.js';
@@ -30,6 +36,9 @@ export class App {
   #feed;
   #inbox;
   #history = null;
+  #asked = null;
+  #triage = new Triage();
+  #undos;
   #view = null;
   #viewName = null;
   #parts;
@@ -58,6 +67,7 @@ export class App {
       theme: h('button', { type: 'button', class: 'ghost icon-only', onclick: () => this.#theme() }),
     };
     this.#reload = new ReloadBar({ api, me });
+    this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#undone(answer) });
     this.element = h('div', { class: 'app' },
       h('button', { type: 'button', class: 'skip', onclick: () => this.#view?.element.querySelector('h1')?.focus() }, 'Skip to content'),
       h('header', { class: 'top' },
@@ -67,7 +77,7 @@ export class App {
           h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', onclick: openHelp }, icon('keyboard')),
           h('div', { class: 'me' }, h('span', { class: 'me-name' }, said(me.name, 30)), h('span', { class: 'me-role' }, said(me.role, 20))),
           h('button', { type: 'button', class: 'ghost signout', title: 'Sign out', onclick: signOut }, icon('leave'), h('span', null, 'Sign out')))),
-      this.#parts.banner, this.#reload.element, this.#parts.main);
+      this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
     this.#themeButton();
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
       hello: () => this.#inbox.reload(),
@@ -98,6 +108,7 @@ export class App {
     removeEventListener('hashchange', this.#onHash);
     this.#feed.stop();
     this.#view?.dispose();
+    this.#undos.clear();
     clearTimeout(this.#grace);
     clearTimeout(this.#recounting);
     this.#keys.bind('app', null);
@@ -106,48 +117,53 @@ export class App {
 
   #route() {
     const route = parseRoute(location.hash);
+    // What links from elsewhere name: a change, wherever it stands.
+    if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
     const name = VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
-    const state = name === 'history' && STATES[route.query.get('state')] ? route.query.get('state') : '';
-    const key = `${name} ${state}`;
-    if (key !== this.#viewName) {
+    const filter = readFilter(route.query);
+    if (name !== this.#viewName) {
       const switched = this.#viewName !== null;
-      this.#viewName = key;
+      this.#viewName = name;
       this.#view?.dispose();
-      this.#view = this.#create(name, state);
+      this.#view = this.#create(name, filter);
       fill(this.#parts.main, this.#view.element);
       this.#keys.bind('view', this.#view.keys?.() ?? {});
       for (const link of this.#parts.nav.children) {
         if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');
       }
-      // Chips of the history keep the keyboard where it is.
-      if (switched && !document.activeElement?.closest('.chips')) this.#view.element.querySelector('h1')?.focus({ preventScroll: true });
+      if (switched) this.#view.element.querySelector('h1')?.focus({ preventScroll: true });
     }
+    if (name === 'history' && JSON.stringify(request(filter, 0)) !== this.#asked) this.#view.use(this.#ask(filter), filter);
     document.body.classList.toggle('on-detail', (name === 'inbox' || name === 'history') && route.id !== null);
     this.#view.route(route);
     this.#title();
   }
 
-  #create(name, state) {
+  #create(name, filter) {
     const api = this.#api;
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'providers') return new ProvidersView({ api, me: this.#me });
-    if (name === 'inbox') {
-      return new ChangesView({ name, title: 'Inbox', api, me: this.#me, collection: this.#inbox, states: () => INBOX_STATES });
-    }
-    const states = state ? [state] : [];
-    this.#history = new Collection({ load: (page) => api.changes({ ...page, states }), accepts: (c) => !state || c.state === state });
+    const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
+    if (name === 'inbox') return new ChangesView({ ...common, title: 'Inbox', collection: this.#inbox });
+    return new ChangesView({ ...common, title: 'History', collection: this.#ask(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
+  }
+
+  // The history that the gateway has filtered so.
+  #ask(filter) {
+    this.#asked = JSON.stringify(request(filter, 0));
+    const wanted = request(filter, now());
+    this.#history = new Collection({ load: (page) => this.#api.changes({ ...page, ...wanted }), accepts: (c) => filtered([c], filter, now()).length > 0 });
     this.#history.reload();
-    return new ChangesView({
-      name, title: 'History', api, me: this.#me, collection: this.#history,
-      states: () => (state ? [state] : Object.keys(STATES)),
-      onState: (chosen) => {
-        go(routeTo('history', null, { state: chosen }));
-        this.element.querySelector(`.chip[data-state="${chosen}"]`)?.focus();
-      },
-    });
+    return this.#history;
+  }
+
+  #undone(answer) {
+    this.#inbox.apply(answer.change, false);
+    this.#history?.apply(answer.change, false);
+    this.#view?.adopt?.(answer);
   }
 
   #event(event) {
@@ -166,7 +182,11 @@ export class App {
     if (this.#history?.apply(event.change)) this.#recount();
     this.#view?.event(event);
     const name = eventName(event.type);
-    if (name === 'created') announce(`New change: ${event.change.summary}`);
+    this.#undos.follow(event.change);
+    if (name === 'created') {
+      announce(`New change: ${event.change.summary}`);
+      if (this.#me.mayDecide && !isOwn(event.change, this.#me)) tellOf(event.change, (id) => go(routeTo('inbox', id)));
+    }
     if (name === 'outcome_unknown') notice(`The outcome is unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
   }

@@ -68,10 +68,7 @@ pub fn reach(exchange: &Exchange) -> Reach {
         // Its client may leave the request running.
         Related::Stream(stream) => {
             let stream = Arc::clone(stream);
-            Box::new(move || match (stream.number(), &stream.session.channel) {
-                (Some(number), Channel::Streams(streams)) => streams.is_attended(number),
-                _ => true,
-            })
+            Box::new(move || stream.is_attended())
         }
         // Without its client the request itself is given up.
         Related::Queue(_) | Related::Nowhere => Box::new(|| true),

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::tools::{Call, ToolOutcome};
 use crate::{
-    changes::{Change, OnReview, arguments::same},
+    changes::{Change, ChangeState, OnReview, arguments::same},
     pending::Proposal,
     policy::Decision,
     previews,
@@ -126,6 +126,8 @@ async fn again(exchange: &Exchange, key: &lost::Key) -> Result<Option<Arc<Change
     let gateway = &exchange.gateway;
     let Some(id) = gateway.reviewed.lost.take(key) else { return Ok(None) };
     let change = gateway.changes.get(&id).await?;
+    // Whoever took it back and calls again wants it anew.
+    let change = change.filter(|change| change.state != ChangeState::Withdrawn);
     if let Some(change) = &change {
         tracing::debug!(change = %change.id, "a repeat of a call whose answer was lost gets its change");
     }

@@ -133,10 +133,9 @@ pub async fn ask(exchange: &Exchange, change: &Arc<Change>, task: Option<&str>) 
 
 /// `notifications/elicitation/complete` once the change was decided, if its client is still there.
 fn tell_when_decided(exchange: &Exchange, change: &Arc<Change>, elicitation: String) {
-    let Ok(slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return };
+    // Of each change that is pending there is one at most, and of those only so many.
     let (exchange, change) = (exchange.clone(), Arc::clone(change));
     actix::spawn(async move {
-        let _slot = slot;
         let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
         let waited = tokio::select! {
             waited = hold::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use dashmap::DashMap;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -223,5 +223,5 @@ impl Local {
 #[must_use]
 pub fn refused() -> McpError {
     McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")
-        .with("execution", Value::from(json!({ "taskSupport": "forbidden" })))
+        .with("execution", json!({ "taskSupport": "forbidden" }))
 }

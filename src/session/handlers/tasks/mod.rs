@@ -7,7 +7,7 @@ pub mod listen;
 pub mod local;
 pub mod view;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{json, value::RawValue};
 
@@ -18,7 +18,7 @@ use super::{
         hold::{self, Waited},
         page,
     },
-    tools::encode,
+    tools::encode as encoded,
 };
 use crate::{
     bridge::tasks::{self as foreign, shape},
@@ -27,6 +27,7 @@ use crate::{
     protocol::{
         ErrorKind, McpError,
         edit::{Op, edit, member},
+        encode,
         envelope::Request,
         method::Method,
         params,
@@ -37,6 +38,9 @@ use crate::{
 
 /// Tasks in one page of a list.
 const PAGE: usize = 50;
+
+/// How long one wait for news of a task lasts.
+const TELL: Duration = Duration::from_secs(600);
 
 /// What a list's cursor begins with where changes come next.
 const CHANGES: &str = "changes";
@@ -103,9 +107,36 @@ pub fn created(exchange: &Exchange, change: &Change) -> Reply {
         let members = [("_meta", exchange.gateway.server_meta.as_str())];
         return Reply::passed_on(crate::protocol::splice::set_members(&task, &members));
     }
+    tell_of(exchange, change);
     let told = crate::providers::gateway_tools::pending_text(change);
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
     Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
+}
+
+/// Tells the session in which a task was made of every transition (2025-11-25/basic/utilities/tasks, "Task Status
+/// Notification"). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
+fn tell_of(exchange: &Exchange, change: &Change) {
+    let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
+    actix::spawn(async move {
+        let gateway = &exchange.gateway;
+        let tell = async {
+            while let Ok(Some(change)) = gateway.changes.wait(&id, version, TELL).await {
+                if change.version > version {
+                    version = change.version;
+                    let task = view::legacy(&exchange, &change);
+                    exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
+                }
+                if change.state.is_final() || gateway.shutdown.is_cancelled() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = tell => {}
+            () = exchange.session.ended.cancelled() => {}
+            () = gateway.shutdown.cancelled() => {}
+        }
+    });
 }
 
 /// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
@@ -142,7 +173,7 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
     }
     match ending(&change) {
         Some(Ending::Result(settled)) => {
-            let json = encode(&settled.result, exchange.revision(), settled.structured);
+            let json = encoded(&settled.result, exchange.revision(), settled.structured);
             Ok(Reply::passed_on(shape::related(&json, &id)).failing(settled.failure))
         }
         Some(Ending::Error(error)) => Err(error),

@@ -25,20 +25,30 @@ use crate::{
 const POLL_DECISION: u64 = 2_000;
 const POLL_RUN: u64 = 500;
 
-/// How long the task is kept from its creation on, in milliseconds; `None` while nothing ends it. It says what retention
-/// does: a change that is not over is never deleted.
-fn ttl(_change: &Change) -> Option<u64> {
-    None
+/// How long the task's result is kept, in milliseconds from its creation on (`changes.retention`). `None` is unlimited: a
+/// change that is not over is never deleted, and only its end tells when it may be.
+fn ttl(exchange: &Exchange, change: &Change) -> Option<u64> {
+    if !change.state.is_final() {
+        return None;
+    }
+    let retention = &exchange.gateway.config.changes.retention;
+    let kept = match (retention.arguments, retention.finished) {
+        (Some(contents), Some(change)) => contents.min(change),
+        (contents, change) => contents.or(change)?,
+    };
+    let until_over =
+        std::time::Duration::try_from(change.updated_at.duration_since(change.created_at)).unwrap_or_default();
+    u64::try_from(until_over.saturating_add(kept).as_millis()).ok().map(|ttl| ttl.max(1))
 }
 
-fn common(change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
+fn common(exchange: &Exchange, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
     let mut task = Map::new();
     task.insert("taskId".into(), change.id.as_str().into());
     task.insert("status".into(), status.as_str().into());
     task.insert("statusMessage".into(), gateway_tools::status_text(change).into());
     task.insert("createdAt".into(), change.created_at.to_string().into());
     task.insert("lastUpdatedAt".into(), change.updated_at.to_string().into());
-    task.insert(keys.0.into(), json!(ttl(change)));
+    task.insert(keys.0.into(), json!(ttl(exchange, change)));
     if !status.is_terminal() {
         let decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
         task.insert(keys.1.into(), if decided { POLL_RUN } else { POLL_DECISION }.into());
@@ -51,8 +61,8 @@ const LEGACY: (&str, &str) = ("ttl", "pollInterval");
 
 /// What a result that creates a task says of it. Its result stands in `tasks/get` only.
 #[must_use]
-pub fn seed(_exchange: &Exchange, change: &Change) -> String {
-    Value::Object(common(change, modern_status(change), MODERN)).to_string()
+pub fn seed(exchange: &Exchange, change: &Change) -> String {
+    Value::Object(common(exchange, change, modern_status(change), MODERN)).to_string()
 }
 
 /// The state in the words of the extension: `failed` is for errors of the protocol only.
@@ -98,7 +108,7 @@ pub fn detailed(exchange: &Exchange, change: &Change) -> String {
         }),
         _ => None,
     };
-    let task = Value::Object(common(change, status, MODERN)).to_string();
+    let task = Value::Object(common(exchange, change, status, MODERN)).to_string();
     match more {
         Some((key, value)) => edit(&task, &[(key, Op::Set(&value))]),
         None => task,
@@ -117,5 +127,5 @@ pub fn legacy(exchange: &Exchange, change: &Change) -> String {
         status = Status::InputRequired;
     }
     // A task begins as working; whoever asks again learns the rest.
-    Value::Object(common(change, status, LEGACY)).to_string()
+    Value::Object(common(exchange, change, status, LEGACY)).to_string()
 }

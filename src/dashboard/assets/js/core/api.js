@@ -35,15 +35,16 @@ export class Api {
     return secret ? { 'X-Countersign-Secret': secret, ...extra } : { ...extra };
   }
 
-  async #call(method, path, { body, signal, signingIn = false } = {}) {
+  async #call(method, path, { body, raw, signal, signingIn = false } = {}) {
+    const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body));
     const timeout = AbortSignal.timeout(TIMEOUT);
     let response;
     let text;
     try {
       response = await fetch(path, {
         method,
-        headers: this.#headers({ Accept: 'application/json', ...(body === undefined ? {} : { 'Content-Type': 'application/json' }) }),
-        body: body === undefined ? undefined : JSON.stringify(body),
+        headers: this.#headers({ Accept: 'application/json', ...(sent === undefined ? {} : { 'Content-Type': 'application/json' }) }),
+        body: sent,
         signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
         cache: 'no-store',
         credentials: 'same-origin',
@@ -80,18 +81,18 @@ export class Api {
     return (await this.#call('GET', '/api/me', { signingIn: true })).value;
   }
 
-  /** A page of changes, newest first: `{changes, nextCursor, counts}`. */
-  async changes({ states, limit = 100, cursor, signal }) {
+  /** A page of changes, newest first: `{changes, nextCursor, counts}`. What is not asked for is not sent. */
+  async changes({ states, tool, server, principal, q, since, until, limit = 100, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
     if (states?.length) query.set('status', states.join(','));
-    if (cursor) query.set('cursor', cursor);
+    for (const [key, value] of Object.entries({ tool, server, principal, q, since, until, cursor })) if (value) query.set(key, value);
     return (await this.#call('GET', `/api/changes?${query}`, { signal })).value;
   }
 
   /** `{change, source}`, where `source` is the text of the arguments as they will run. */
   async change(id, signal) {
     const { value, text } = await this.#call('GET', `/api/changes/${encodeURIComponent(id)}`, { signal });
-    return { change: value, source: sourceOf(text, ['arguments']) };
+    return open(value, text);
   }
 
   async decide(id, decision) {
@@ -102,9 +103,34 @@ export class Api {
     return this.#changing(`/api/changes/${encodeURIComponent(id)}/settle`, settlement);
   }
 
-  async #changing(path, body) {
-    const { value, text } = await this.#call('POST', path, { body });
-    return { change: value, source: sourceOf(text, ['arguments']) };
+  /** Other arguments, as JSON text: what is not touched keeps its exact form. */
+  async edit(id, { source, version, comment }) {
+    const rest = JSON.stringify({ version, comment: comment || undefined });
+    return this.#changing(`/api/changes/${encodeURIComponent(id)}/edit`, null, `{"arguments":${source},${rest.slice(1)}`);
+  }
+
+  async undo(id, version) {
+    return this.#changing(`/api/changes/${encodeURIComponent(id)}/undo`, { version });
+  }
+
+  /** Looks at the target again. */
+  async lookAgain(id, version) {
+    return this.#changing(`/api/changes/${encodeURIComponent(id)}/refresh`, { version });
+  }
+
+  /** Decides many, each on its own: `[{id, change} | {id, problem}]`. `changes` names version and digest of each. */
+  async decideAll(decision, comment, changes) {
+    return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
+  }
+
+  /** Makes a standing rule out of a change. */
+  async makeRule(id, rule) {
+    return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
+  }
+
+  async #changing(path, body, raw) {
+    const { value, text } = await this.#call('POST', path, raw === undefined ? { body } : { raw });
+    return open(value, text);
   }
 
   async audit({ change, limit = 50, cursor, signal }) {
@@ -150,10 +176,13 @@ export class Api {
   }
 }
 
+// `source` is the text of the arguments as they will run, `proposed` that of what was asked for, once edited.
+const open = (change, text) => ({ change, source: sourceOf(text, ['arguments']), proposed: sourceOf(text, ['proposedArguments']) });
+
 /** The change inside a 409, as `{change, source}`; null where there is none. */
 export function conflictOf(error) {
   if (!(error instanceof ApiError) || !error.problem.change) return null;
-  return { change: error.problem.change, source: sourceOf(error.source, ['change', 'arguments']) };
+  return { change: error.problem.change, source: sourceOf(error.source, ['change', 'arguments']), proposed: sourceOf(error.source, ['change', 'proposedArguments']) };
 }
 
 /** What to tell a person about a failed call. */
@@ -164,6 +193,7 @@ export function explain(error) {
     return error.retryAfter ? `Too many requests. Try again in ${error.retryAfter} s.` : 'Too many requests. Wait a moment and try again.';
   }
   if (error.code === 'SELF_APPROVAL') return 'You proposed this change, so somebody else has to approve it.';
+  if (error.code === 'EDIT_FORBIDDEN') return 'The rule for this tool does not allow reviewers to edit its changes.';
   if (error.status === 403) return `You may not do this. ${error.message}`;
   if (error.status === 404) return `Not found. ${error.message}`;
   return error.message;

@@ -1,9 +1,10 @@
 // A live, ordered set of changes (newest first), filled page by page from REST and kept current by the feed.
 // Whichever comes first, the higher version wins; so events and pages may arrive in any order.
 
-const PAGE = 100;
+const PAGE = 200;
 // A history that somebody leaves open for weeks must not grow for ever: beyond this the oldest rows are let go.
 const MOST = 20_000;
+const TOP_UP = 1500;
 
 export class Collection {
   items = [];
@@ -20,6 +21,7 @@ export class Collection {
   #listeners = new Set();
   #timer = null;
   #kept = null;
+  #toppingUp = null;
   /** Versions of what left while a page was under way: the page may still hold it as it was before. */
   #left = new Map();
 
@@ -121,19 +123,37 @@ export class Collection {
   /** An event of the feed, or the answer to a decision. Returns whether anything is new. */
   apply(change, live = true) {
     const known = this.#byId.get(change.id);
-    if (known && known.version >= change.version) return false;
+    // The feed says less than a page: what it leaves out is taken from the page, even if that is not newer.
+    if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isWhole(change))))) return false;
     if (this.status === 'loading') this.#left.set(change.id, change.version);
-    const row = light(change);
+    const row = light(change, known);
     row.generation = this.#generation;
     row.fresh = !known && live;
     const applied = this.#put(row);
     if (applied) this.#notify();
+    if (applied && !row.whole && live) this.#topUp();
     return applied;
+  }
+
+  // What the feed leaves out (votes, twins, when it runs) is read from the newest page, for all events of a while at once.
+  #topUp() {
+    this.#toppingUp ??= setTimeout(async () => {
+      this.#toppingUp = null;
+      const from = this.items.findLastIndex((row, i) => !row.whole && i < PAGE);
+      if (from === -1) return;
+      try {
+        const { changes } = await this.#load({ limit: Math.min(PAGE, from + 10), cursor: null });
+        for (const change of changes) this.apply(change, false);
+      } catch {
+        // The list is right without it, only poorer.
+      }
+    }, TOP_UP);
   }
 
   #put(row) {
     const known = this.#byId.get(row.id);
     if (known && known.version > row.version) return false;
+    if (known && known.version === row.version && known.whole && !row.whole) return false;
     if (!this.#accepts(row) && row.id !== this.#kept) {
       if (known) this.#remove(row.id);
       return Boolean(known);
@@ -184,10 +204,18 @@ export class Collection {
 
 const newer = (a, b) => a.at > b.at || (a.at === b.at && (a.fraction > b.fraction || (a.fraction === b.fraction && a.id > b.id)));
 
-/** What a list needs; diffs and arguments are left to the detail. */
-function light(change) {
+const isWhole = (change) => change.terms !== undefined;
+
+/** What a list needs; diffs and arguments are left to the detail. `known` is the row so far: the feed says less. */
+function light(change, known = null) {
   const { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
-  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt };
+  const whole = isWhole(change);
+  const { digest = known?.digest, twinOf = known?.twinOf ?? null } = change;
+  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, twinOf, whole };
+  row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
+  row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
+  row.edited = change.edits ? change.edits.length > 0 : Boolean(known?.edited);
+  row.previewFailed = change.preview ? Boolean(change.preview.failed) : Boolean(known?.previewFailed);
   row.at = Date.parse(createdAt) || 0;
   // A burst is finer than the milliseconds of a Date.
   row.fraction = (/\.(\d+)/.exec(createdAt)?.[1] ?? '').padEnd(9, '0');

@@ -57,6 +57,30 @@ function member(text, at, name) {
   return -1;
 }
 
+/** `[{key, source}]` of an object's members, in their order and with duplicates; null for anything else. */
+export function members(text) {
+  let i = skipSpace(text, 0);
+  if (text[i] !== '{') return null;
+  const out = [];
+  i = skipSpace(text, i + 1);
+  while (i < text.length && text[i] === '"') {
+    const end = endOfString(text, i);
+    const key = JSON.parse(text.slice(i, end));
+    i = skipSpace(text, skipSpace(text, end) + 1);
+    const until = endOfValue(text, i);
+    out.push({ key, source: text.slice(i, until) });
+    i = skipSpace(text, until);
+    if (text[i] === ',') i = skipSpace(text, i + 1);
+  }
+  return out;
+}
+
+/** The text of an object out of `[{key, source}]`. */
+export const compose = (list) => `{${list.map(({ key, source }) => `${JSON.stringify(key)}:${source}`).join(',')}}`;
+
+/** Indented text of a JSON value; every token as it was. */
+export const pretty = (source) => layout(source).map(({ indent, tokens }) => '  '.repeat(indent) + tokens.map((t) => t.text).join('')).join('\n');
+
 /** Lines of `{indent, tokens: [{kind, text}]}`; kinds are `key`, `string`, `number`, `word` and `mark`. */
 export function layout(source) {
   const lines = [];

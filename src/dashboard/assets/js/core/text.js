@@ -69,6 +69,13 @@ export function visibleString(text, options) {
   return segments(String(text), options).map((s) => s.text ?? mark(s)).join('');
 }
 
+/** JSON text whose strings show what cannot be seen as escapes; line feeds and tabs between the values stay. */
+export function escapeHidden(json) {
+  return segments(json, { block: true }).map((s) => s.text ?? escapes(String.fromCodePoint(s.code)).repeat(s.count)).join('');
+}
+
+const escapes = (char) => Array.from({ length: char.length }, (_, i) => `\\u${char.charCodeAt(i).toString(16).padStart(4, '0')}`).join('');
+
 /** Nodes for the page, with marks in place of what cannot be seen. */
 export function visible(text, options) {
   const fragment = document.createDocumentFragment();

@@ -40,7 +40,10 @@ function brief(milliseconds) {
   return seconds < 7 * 86400 ? amount(seconds) : day.format(milliseconds);
 }
 
-const FORMS = { relative: (ms) => relative(ms), brief, clock: (ms) => clock.format(ms), day: (ms) => day.format(ms) };
+/** `in 12 s`, to the second. */
+const countdown = (ms) => (ms - now() > 0 ? `in ${amount(Math.ceil((ms - now()) / 1000))}` : 'now');
+
+const FORMS = { relative: (ms) => relative(ms), countdown, brief, clock: (ms) => clock.format(ms), day: (ms) => day.format(ms) };
 
 /** A `<time>` that keeps itself current. `form` is `relative`, `brief`, `clock` or `day`. */
 export function time(iso, form = 'relative') {
@@ -65,4 +68,10 @@ export function startClock() {
       if (soon) element.classList.toggle('soon', Date.parse(element.dateTime) - now() < Number(soon));
     }
   }, 5000);
+  setInterval(() => {
+    for (const element of document.querySelectorAll('time[data-form=countdown]')) {
+      const text = countdown(Date.parse(element.dateTime));
+      if (element.textContent !== text) element.textContent = text;
+    }
+  }, 500);
 }

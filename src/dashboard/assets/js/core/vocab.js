@@ -39,6 +39,7 @@ export const EVENTS = {
   failed: { label: 'could not apply the change', icon: 'alert', tone: 'red' },
   outcome_unknown: { label: 'lost track of how it ended', icon: 'question', tone: 'red' },
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
+  undone: { label: 'took the approval back', icon: 'undo', tone: 'amber' },
   definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
   definitions_bound: { label: 'noted what accepted tools are served by', icon: 'eye', tone: 'grey' },

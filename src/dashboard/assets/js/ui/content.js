@@ -3,17 +3,22 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, said, short, visible, visibleString } from '../core/text.js';
+import { lineDiff as compareLines } from '../core/linediff.js';
+import { pretty } from '../core/rawjson.js';
+import { routeTo } from '../core/router.js';
 import { time } from '../core/time.js';
-import { stateOf } from '../core/vocab.js';
+import { decidable, stateOf } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { diffView } from './diff.js';
 import { jsonBlock } from './json.js';
+import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
+import { previewNote, quorumLine, termsLine } from './terms.js';
 
 const SOON = 3600_000;
 
 /** Badges, the sentence and who asked. The heading takes the focus when a change is opened. */
-export function head(change) {
+export function head(change, actions = null) {
   const { proposer, target } = change;
   const waits = change.state === 'pending' || change.state === 'stale';
   const expires = time(change.expiresAt);
@@ -23,10 +28,10 @@ export function head(change) {
     h('div', { class: 'detail-marks' }, operationBadge(change.operation), stateBadge(change.state),
       h('span', { class: 'entity' }, said(target.entityType, 40), target.id !== null && [' · ', said(target.label, 120)]),
       h('span', { class: 'change-id' }, h('code', { title: visibleString(change.id) }, visibleString(short(change.id, 13))),
-        copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`))),
+        copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
     h('dl', { class: 'facts' },
-      fact('by', h('strong', null, said(proposer.principal, 80))),
+      fact('by', h('strong', null, said(proposer.principal, 80)), proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', said(proposer.owner, 60))),
       proposer.clientName && fact('via', said(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', said(proposer.clientVersion, 40))),
       fact('over', throughLine(proposer)),
       fact('asked', time(change.createdAt)),
@@ -47,15 +52,23 @@ export function review({ review: why }) {
       rule && [' Rule: ', said(rule, 64), '.']));
 }
 
+/** What the rule asks, how many have approved, whose double it is. */
+export function asked(change) {
+  const twin = change.twinOf && h('p', { class: 'banner tone-accent twin' }, icon('twin'),
+    h('span', null, 'The same call of the same agent waited already when this was proposed: ', h('a', { href: routeTo('inbox', change.twinOf) }, 'open its twin'), '. Approving both runs it twice.'));
+  return [twin, decidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, decidable(change.state) ? termsLine(change) : null];
+}
+
 /** How it ended or stands, for everything that does not simply wait. */
 export function outcome(change) {
   if (change.state === 'pending') return null;
   const { label, tone, icon: name, says } = stateOf(change.state);
   const last = change.decisions.at(-1);
+  const others = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, said(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
-    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', h('strong', null, said(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
+    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', others.map((d) => [h('strong', null, said(d.reviewer, 60)), ', ']), h('strong', null, said(last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
 }
 
@@ -72,20 +85,34 @@ export function result(change) {
 
 export function changes(change) {
   const n = change.diff.fields.length;
-  return section('Changes', n ? `${count(n)} ${n === 1 ? 'field' : 'fields'}` : null, diffView(change.diff, change.operation));
+  const arguments_ = change.preview?.kind === 'arguments' || change.preview?.failed;
+  return section(arguments_ ? 'What was asked for' : 'Changes', n ? `${count(n)} ${n === 1 ? 'field' : 'fields'}` : null, previewNote(change),
+    h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, change.operation)), previous(change)));
 }
 
-export function previous(change) {
+// The new diff and the one that no longer holds are read together as long as there is something to decide.
+function previous(change) {
   if (!change.previousDiff) return null;
-  return h('details', { class: 'fold-section previous' },
-    h('summary', null, 'The diff before the target changed'),
-    h('p', { class: 'quiet' }, 'This is what was proposed at first. It no longer holds; the diff above was computed anew.'),
-    diffView(change.previousDiff, change.operation));
+  const body = [h('p', { class: 'quiet' }, 'This is what was shown until what it would alter changed. It no longer holds; the other diff was computed anew.'), diffView(change.previousDiff, change.operation)];
+  if (decidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
+  return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }
 
 export function args(change, source) {
   const tool = h('code', null, said(`${change.provider}.${change.tool}`, 120));
-  return section('Arguments', [tool, change.state === 'pending' ? ', exactly as they will run' : null], h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
+  return section('Arguments', [tool, decidable(change.state) ? ', exactly as they will run' : null], h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
+}
+
+/** What the agent asked for, apart from what a reviewer made of it. */
+export function edited(change, source, proposed) {
+  const edits = change.edits ?? [];
+  if (!edits.length) return null;
+  const last = edits.at(-1);
+  return section('Edited by a reviewer', edits.length > 1 ? `${count(edits.length)} times` : null,
+    h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, said(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
+      edit.comment && h('blockquote', null, longText(edit.comment, { chars: 400, lines: 6 })))))),
+    proposed && lineDiff({ field: 'arguments', label: last.by ? 'What the agent asked for, and what will run instead' : 'Arguments', before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
+    proposed && h('details', { class: 'fold-section' }, h('summary', null, 'The arguments as the agent proposed them'), h('div', { class: 'args' }, copyButton(proposed, 'Copy the proposed arguments'), jsonBlock(proposed, 'Proposed arguments'))));
 }
 
 export function section(title, note, ...content) {

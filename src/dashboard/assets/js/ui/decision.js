@@ -3,8 +3,11 @@
 
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { said, visibleString } from '../core/text.js';
+import { count, said, visibleString } from '../core/text.js';
+import { time, until } from '../core/time.js';
 import { decidable } from '../core/vocab.js';
+import { approvalsOf, hasVoted, isLive, isOwn } from './terms.js';
+import { undoable } from './undo.js';
 
 // A second press that comes sooner is half of a double click.
 const SECOND_PRESS = 500;
@@ -18,6 +21,7 @@ export class DecisionBar {
   #submit;
   #change = null;
   #altered = false;
+  #anew = false;
   #mode = 'idle';
   #armedAt = 0;
   #notBefore = 0;
@@ -26,7 +30,7 @@ export class DecisionBar {
   #drafts = new Map();
   #comment;
 
-  /** `submit(kind, comment)` resolves when the gateway has answered; kinds are approve, reject, applied and failed. */
+  /** `submit(kind, comment)` resolves when the gateway has answered; kinds are approve, reject, undo, again (look at the target again), applied and failed. */
   constructor({ me, submit }) {
     this.#me = me;
     this.#submit = submit;
@@ -40,8 +44,11 @@ export class DecisionBar {
     return this.#mode;
   }
 
-  /** `altered`: the content is not what was shown a moment ago, and the reader has not asked for that. */
-  show(change, { altered = false, sudden = false } = {}) {
+  /**
+   * `altered`: the content is not what was shown a moment ago, and the reader has not asked for that. `anew`: their own
+   * decision was refused because of it, and the new content stands there to be decided with one press.
+   */
+  show(change, { altered = false, sudden = false, anew = false } = {}) {
     const same = this.#change?.id === change.id;
     if (!same) this.#comment.value = this.#drafts.get(change.id) ?? '';
     if (!same || change.version !== this.#change.version) {
@@ -50,7 +57,8 @@ export class DecisionBar {
     }
     if (sudden) this.#settle();
     this.#change = change;
-    this.#altered = altered;
+    this.#altered = altered && !anew;
+    this.#anew = anew;
     this.#render();
   }
 
@@ -80,8 +88,9 @@ export class DecisionBar {
 
   /** The key `a` or the button; the second press where one is asked for. */
   approve() {
-    if (!this.#may() || this.#change.state !== 'pending' || this.#ownProposal()) return;
+    if (!this.#may() || this.#change.state !== 'pending' || this.#barred()) return;
     if (Date.now() < this.#notBefore) return;
+    if (this.#lacksComment()) return;
     if (this.#mode === 'confirm') {
       if (Date.now() - this.#armedAt >= SECOND_PRESS) this.#send('approve');
       return;
@@ -122,8 +131,46 @@ export class DecisionBar {
     return this.#me.mayDecide && this.#change !== null && this.#mode !== 'busy';
   }
 
-  #ownProposal() {
-    return this.#change.proposer.principal === this.#me.name;
+  // Why this person cannot approve it, or null. The gateway holds to the same; here it is said before anybody tries.
+  #barred() {
+    const change = this.#change;
+    if (isOwn(change, this.#me)) {
+      const by = change.proposer.principal === this.#me.name ? 'You proposed this change' : 'This change was proposed with a key of the same owner as yours';
+      return ['person', `${by}, so somebody else has to approve it.`];
+    }
+    if (hasVoted(change, this.#me)) {
+      const missing = change.terms.quorum - approvalsOf(change).length;
+      return ['check', `You have approved it. ${missing === 1 ? 'One more person has' : `${count(missing)} more people have`} to.`];
+    }
+    if (change.terms.previewRequired && !isLive(change)) return ['eye', 'The rule asks for a preview, and there is none: it cannot be approved, only rejected or edited.'];
+    return null;
+  }
+
+  #mayUndo() {
+    return undoable(this.#change) && (this.#me.role === 'admin' || hasVoted(this.#change, this.#me));
+  }
+
+  // A decision that needs a comment waits for one, with the keyboard there.
+  #lacksComment() {
+    if (!this.#change.terms.requireComment || this.#comment.value.trim() !== '') return false;
+    this.#error = 'The rule asks for a comment with each decision.';
+    this.#render();
+    this.#comment.focus();
+    return true;
+  }
+
+  /** The key `u`, where the open change has been approved and may be taken back. */
+  undo() {
+    if (this.#change === null || !this.#me.mayDecide || this.#mode === 'busy' || !this.#mayUndo()) return false;
+    this.#send('undo');
+    return true;
+  }
+
+  /** The key `f`: the target is looked at again. */
+  again() {
+    if (!this.#may() || !decidable(this.#change.state)) return false;
+    this.#send('again');
+    return true;
   }
 
   #doubt() {
@@ -145,8 +192,12 @@ export class DecisionBar {
       if (!this.cancel()) this.#comment.blur();
     } else if (event.key === 'Enter' && (event.ctrlKey || event.metaKey) && this.#mode === 'reject') {
       event.preventDefault();
-      this.#send('reject');
+      this.#reject();
     }
+  }
+
+  #reject() {
+    if (!this.#lacksComment()) this.#send('reject');
   }
 
   async #send(kind) {
@@ -170,7 +221,8 @@ export class DecisionBar {
     const change = this.#change;
     const { state } = change;
     const settling = state === 'outcome_unknown';
-    if (!decidable(state) && !settling) {
+    const undoing = undoable(change);
+    if (!decidable(state) && !settling && !undoing) {
       this.element.hidden = true;
       this.element.replaceChildren();
       return;
@@ -179,6 +231,10 @@ export class DecisionBar {
     this.element.dataset.mode = this.#mode;
     if (!this.#me.mayDecide) {
       fill(this.element, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can look at changes, and others decide on them.'));
+      return;
+    }
+    if (undoing) {
+      this.#undoRow(busyWith);
       return;
     }
     const typing = document.activeElement === this.#comment;
@@ -190,7 +246,8 @@ export class DecisionBar {
         h('label', { class: 'sr-only', for: 'comment' }, settling ? 'How do you know?' : 'Comment'),
         this.#comment,
         settling ? this.#settleRow() : this.#decideRow(busyWith)));
-    this.#comment.placeholder = this.#mode === 'reject' ? 'Why? (optional)' : settling ? 'How do you know? (goes into the audit trail)' : 'Comment (optional)';
+    const optional = change.terms.requireComment ? '(required)' : '(optional)';
+    this.#comment.placeholder = this.#mode === 'reject' ? `Why? ${optional}` : settling ? 'How do you know? (goes into the audit trail)' : `Comment ${optional}`;
     this.#comment.disabled = this.#mode === 'busy';
     if (settling) this.#settleButtons();
     if (typing && this.#comment.isConnected) {
@@ -202,26 +259,35 @@ export class DecisionBar {
   #note() {
     const change = this.#change;
     if (change.state === 'stale') {
-      return h('p', { class: 'decision-note' }, icon('refresh'), 'There is no valid preview any more, so it cannot be approved. Reject it, or leave it to its proposer.');
+      return h('p', { class: 'decision-note' }, icon('refresh'), h('span', null, 'There is no valid preview any more, so it cannot be approved. Look again, reject it, or leave it to its proposer.'));
     }
-    if (change.state === 'pending' && this.#ownProposal()) {
-      return h('p', { class: 'decision-note' }, icon('person'), 'You proposed this change, so somebody else has to approve it.');
-    }
+    const barred = change.state === 'pending' && this.#barred();
+    if (barred) return h('p', { class: 'decision-note' }, icon(barred[0]), h('span', null, barred[1]));
     if (this.#mode === 'reject') {
-      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, h('kbd', null, 'Ctrl'), ' ', h('kbd', null, 'Enter'), ' rejects, ', h('kbd', null, 'Esc'), ' cancels.'));
+      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, h('kbd', null, 'Ctrl'), ' ', h('kbd', null, 'Enter'), ' rejects, ', h('kbd', null, 'Esc'), ' cancels. The agent reads what you write.'));
     }
-    const approvals = change.decisions.filter((d) => d.verdict === 'approve').length;
-    if (change.terms.quorum > 1 && change.state === 'pending') {
-      return h('p', { class: 'decision-note' }, icon('check'), `${approvals} of ${change.terms.quorum} approvals so far.`);
+    if (this.#anew && change.state === 'pending') {
+      return h('p', { class: 'decision-note anew' }, icon('refresh'), h('span', null, 'This is the new diff. ', h('kbd', null, 'a'), ' approves it, ', h('kbd', null, 'r'), ' rejects it.'));
     }
     return null;
   }
 
+  #undoRow(busyWith) {
+    const { runAfter } = this.#change;
+    fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, 'Approved. It runs ', time(runAfter, 'countdown'), '.')),
+        this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#mode === 'busy', 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
+          icon('undo'), busyWith === 'undo' ? 'Undoing…' : 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U')))));
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#change && !undoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
+  }
+
   #decideRow(busyWith) {
     const busy = this.#mode === 'busy';
-    const canApprove = this.#change.state === 'pending' && !this.#ownProposal();
+    const canApprove = this.#change.state === 'pending' && !this.#barred();
     return h('div', { class: 'buttons' },
-      h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#send('reject') },
+      this.#change.state === 'stale' && h('button', { type: 'button', disabled: busy, data: { act: 'again' }, 'aria-keyshortcuts': 'f', onclick: () => this.again() }, icon('refresh'), busyWith === 'again' ? 'Looking…' : 'Look again', h('kbd', { 'aria-hidden': 'true' }, 'F')),
+      h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
         icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
       canApprove && h('button', { type: 'button', class: 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': 'a', onclick: () => this.approve() },
         icon('check'), busyWith === 'approve' ? 'Approving…' : 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A')));

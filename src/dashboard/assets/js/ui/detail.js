@@ -8,17 +8,25 @@ import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { visibleString } from '../core/text.js';
 import { decidable, eventOf, stateOf } from '../core/vocab.js';
-import { routeTo } from '../core/router.js';
+import { go, routeTo } from '../core/router.js';
 import * as content from './content.js';
 import { DecisionBar } from './decision.js';
 import { comparison } from './diff.js';
+import { openEdit } from './edit.js';
+import { openRule } from './rule.js';
 import { emptyState, errorState, skeleton } from './states.js';
 import { actor, timeline } from './timeline.js';
+
+const MOST_UNFOLDED = 60;
 
 export class Detail {
   element;
   #api;
+  #me;
   #decided;
+  #approved;
+  #saw;
+  #settled;
   #next;
   #bar;
   #id = null;
@@ -32,9 +40,16 @@ export class Detail {
   #open = new Set();
   #parts;
 
-  /** `decided(change)` is told of each answer; `next()` opens the next change; `back()` returns to the list. */
-  constructor({ api, me, decided, next, back }) {
+  /**
+   * `decided(change)` is told of each answer, `approved(change)` of each approval made here, `saw(change)` of what is on
+   * the screen, `settled(id)` before anything is decided here; `next()` opens the next change; `back()` returns to the list.
+   */
+  constructor({ api, me, decided, next, back, approved = () => {}, saw = () => {}, settled = () => {} }) {
     this.#api = api;
+    this.#me = me;
+    this.#approved = approved;
+    this.#saw = saw;
+    this.#settled = settled;
     this.#decided = decided;
     this.#next = next;
     this.#bar = new DecisionBar({ me, submit: (kind, comment) => this.#send(kind, comment) });
@@ -160,15 +175,93 @@ export class Detail {
     const moved = before !== null && before.change.version !== change.version;
     const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
     this.#remember();
-    fill(this.#parts.head, content.head(change), content.review(change));
+    fill(this.#parts.head, content.head(change, this.#actions(change)), content.review(change), content.asked(change));
     this.#notes(current, { altered, moved, conflict });
-    fill(this.#parts.body, content.outcome(change), content.result(change), content.changes(change), content.previous(change), content.args(change, current.source ?? 'null'));
+    const source = current.source ?? 'null';
+    fill(this.#parts.body, content.outcome(change), content.result(change), content.changes(change), content.edited(change, source, current.proposed), content.args(change, source));
     this.#restore();
     if (this.#focusWanted) this.focus();
-    this.#bar.show(change, { altered, sudden: sudden && (moved || before === null) });
+    this.#bar.show(change, { altered, sudden: sudden && (moved || before === null), anew: altered && conflict });
     if (!undecided && change.state !== 'outcome_unknown' && hadFocus) this.focus();
     this.#story(change.id);
     this.#decided(change);
+    this.#saw(change);
+  }
+
+  // What can be done beside deciding.
+  #actions(change) {
+    const may = this.#me.mayDecide;
+    const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
+    return h('span', { class: 'detail-actions' },
+      may && decidable(change.state) && change.terms.edit && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
+      may && button('rule', 'rule', 'From now on…', null, () => this.#rule()),
+      button('print', 'print', 'Print', null, () => {
+        this.#unfold();
+        print();
+      }));
+  }
+
+  // Paper has nothing to press: what is folded or cut is opened, within bounds.
+  #unfold() {
+    for (const details of this.#parts.body.querySelectorAll('details')) details.open = true;
+    for (let n = 0; n < MOST_UNFOLDED; n += 1) {
+      const more = this.#parts.body.querySelector('button.more');
+      if (!more) return;
+      more.click();
+    }
+  }
+
+  /** The key `e`. */
+  edit() {
+    const open = this.#shown;
+    if (!open || !this.#me.mayDecide || !decidable(open.change.state)) return false;
+    const { change } = open;
+    if (!change.terms.edit) {
+      notice('The rule for this tool does not allow reviewers to edit its changes.', { tone: 'amber', iconName: 'hidden' });
+      return true;
+    }
+    openEdit({
+      open: { change, source: open.source ?? 'null' },
+      schema: () => this.#schema(change),
+      send: async (source, comment) => {
+        try {
+          return await this.#api.edit(change.id, { source, version: change.version, comment });
+        } catch (error) {
+          const conflict = conflictOf(error);
+          if (conflict && conflict.change.version !== change.version && this.#id === change.id) this.#show(conflict, { conflict: true });
+          throw error;
+        }
+      },
+      done: (answer) => {
+        if (this.#id !== change.id) return;
+        this.#baseline = answer;
+        this.#show(answer);
+        this.focus();
+        this.scroll.scrollTop = 0;
+        announce('Saved. The diff shows what the new arguments would do. Decide now.');
+        notice('Saved, and previewed anew.', { tone: 'green', iconName: 'check' });
+      },
+    });
+    return true;
+  }
+
+  // The input schema as the provider's list of tools has it; without one the arguments are edited as JSON.
+  async #schema({ provider, tool }) {
+    try {
+      const { tools } = await this.#api.provider(provider);
+      const found = tools.find((t) => t.name === tool) ?? tools.find((t) => t.name.endsWith(`__${tool}`));
+      return found ? JSON.parse(found.definition).inputSchema ?? null : null;
+    } catch {
+      return null;
+    }
+  }
+
+  #rule() {
+    const { change } = this.#shown;
+    openRule({
+      change, make: (rule) => this.#api.makeRule(change.id, rule),
+      done: () => notice('The standing rule holds from now on.', { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
+    });
   }
 
   // A repaint must not close what somebody has opened.
@@ -229,24 +322,36 @@ export class Detail {
 
   async #send(kind, comment) {
     const { id, version, digest } = this.#shown.change;
+    this.#settled(id);
     try {
-      const answer = kind === 'approve' || kind === 'reject'
-        ? await this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest })
-        : await this.#api.settle(id, { outcome: kind, comment, version });
+      const answer = await {
+        approve: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),
+        reject: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),
+        undo: () => this.#api.undo(id, version),
+        again: () => this.#api.lookAgain(id, version),
+        applied: () => this.#api.settle(id, { outcome: kind, comment, version }),
+        failed: () => this.#api.settle(id, { outcome: kind, comment, version }),
+      }[kind]();
+      if (kind === 'approve') this.#approved(answer.change);
       if (this.#id === id) {
         this.#baseline = answer;
         this.#show(answer);
-        this.#offerNext();
+        if (!decidable(answer.change.state) || kind === 'approve') this.#offerNext();
       }
-      announce({ approve: 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.' }[kind]);
+      announce({
+        approve: answer.change.state === 'pending' ? 'Your approval counts; others have to approve too.' : 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.',
+        undo: 'Undone. It waits for a decision again.', again: 'Looked again.',
+      }[kind]);
       return true;
     } catch (error) {
       if (this.#id !== id) {
         notice(explain(error), { tone: 'red', iconName: 'alert' });
         return false;
       }
-      const conflict = conflictOf(error);
-      if (conflict && conflict.change.id === id) this.#show(conflict, { sudden: true, conflict: true });
+      const inside = conflictOf(error);
+      // A refusal may carry the change as it was shown: then it is no conflict.
+      const conflict = inside && inside.change.id === id && inside.change.version !== version ? inside : null;
+      if (conflict) this.#show(conflict, { sudden: true, conflict: true });
       if (!conflict || decidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error));
       return false;
     }
@@ -264,6 +369,21 @@ export class Detail {
 
   reject() {
     this.#bar.startReject();
+  }
+
+  undo() {
+    return this.#bar.undo();
+  }
+
+  again() {
+    return this.#bar.again();
+  }
+
+  /** What the open change became by other means than this page's own decision. */
+  adopt(answer) {
+    if (this.#id !== answer.change.id) return;
+    this.#baseline = answer;
+    this.#show(answer);
   }
 
   cancel() {

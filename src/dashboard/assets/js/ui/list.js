@@ -12,6 +12,8 @@ export class VirtualList {
   #render;
   #nearEnd;
   #move;
+  #aside;
+  #decorate;
   #items = [];
   #index = new Map();
   #rows = new Map();
@@ -19,9 +21,14 @@ export class VirtualList {
   #rowHeight = 84;
   #frame = null;
 
-  /** `render(item, active)` returns a link; `move(step)` asks for another row; `nearEnd()` for more items. */
-  constructor({ label, render, move, nearEnd }) {
+  /**
+   * `render(item)` returns a link or a button; `aside(item)`, once for each row, what stands beside it; `decorate(place,
+   * item)` marks the row at each repaint; `move(step)` asks for another row; `nearEnd()` for more items.
+   */
+  constructor({ label, render, move, nearEnd, aside = null, decorate = null }) {
     this.#render = render;
+    this.#aside = aside;
+    this.#decorate = decorate;
     this.#nearEnd = nearEnd;
     this.#move = move;
     this.#list = h('ul', { class: 'rows', 'aria-label': label, role: 'list' });
@@ -70,6 +77,11 @@ export class VirtualList {
     const first = Math.floor(top / this.#rowHeight);
     const item = this.#items[first];
     return item ? { id: item.id, offset: top - first * this.#rowHeight } : null;
+  }
+
+  /** Marks all rows in sight again. */
+  redecorate() {
+    this.#paint();
   }
 
   indexOf(id) {
@@ -152,12 +164,14 @@ export class VirtualList {
       const link = this.#render(item);
       // Replacing the content keeps the element that has the focus.
       if (row.link) row.link.replaceChildren(...link.childNodes);
-      else row.place.append((row.link = link));
+      else row.place.append((row.link = link), this.#aside?.(item) ?? '');
+      for (const name of ['aria-expanded', 'aria-label']) if (link.hasAttribute(name)) row.link.setAttribute(name, link.getAttribute(name));
       row.item = item;
     }
     row.place.style.transform = `translateY(${index * this.#rowHeight}px)`;
     row.place.setAttribute('aria-setsize', String(this.#items.length));
     row.place.setAttribute('aria-posinset', String(index + 1));
+    this.#decorate?.(row.place, item);
     row.link.tabIndex = tabStop ? 0 : -1;
     if (active) row.link.setAttribute('aria-current', 'true');
     else row.link.removeAttribute('aria-current');

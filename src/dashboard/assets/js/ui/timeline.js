@@ -4,7 +4,7 @@ import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { said, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
-import { eventOf, stateOf } from '../core/vocab.js';
+import { decidable, eventOf, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
 
@@ -21,7 +21,20 @@ export function timeline(entries, change) {
         h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, h('span', { class: 'quiet nowrap' }, time(entry.at))),
         comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
         details(entry, entry.from ? null : change.proposer)));
-  }));
+  }), ahead(change));
+}
+
+// What comes next, where the change has not ended.
+function ahead(change) {
+  const missing = change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length;
+  const step = (name, ...text) => h('li', { class: 'tone-grey ahead' }, h('span', { class: 'dot' }, icon(name)), h('div', { class: 'timeline-body' }, h('p', { class: 'quiet' }, text)));
+  if (decidable(change.state)) {
+    return step('clock', change.state === 'stale' ? 'Waits to be looked at again or rejected' : missing > 1 ? `Waits for ${missing} approvals` : missing === 1 && change.terms.quorum > 1 ? 'Waits for one more approval' : 'Waits for a decision',
+      change.terms.onExpiry === 'reject' ? '; is rejected ' : '; expires ', time(change.expiresAt));
+  }
+  if (change.state === 'approved' && change.runAfter) return step('play', 'Runs ', time(change.runAfter, 'countdown'));
+  if (change.state === 'outcome_unknown') return step('question', 'Waits for somebody who finds out how it ended');
+  return null;
 }
 
 export const actor = (name) => (ACTORS[name] ? ACTORS[name] : said(name ?? '', 60));

@@ -1,78 +1,126 @@
 // Inbox and History: a live list on the left, the chosen change on the right; on narrow screens one at a time.
 
+import { notice } from '../core/announce.js';
 import { h, fill, typing } from '../core/dom.js';
+import { facets, filtered, filterQuery, known, narrowed, readFilter, stateCounts } from '../core/filters.js';
+import { groupKey, grouped } from '../core/groups.js';
 import { icon } from '../core/icons.js';
-import { matching } from '../core/collection.js';
+import { notifying, toggleNotifying } from '../core/notify.js';
 import { count } from '../core/text.js';
+import { now } from '../core/time.js';
 import { go, replaceRoute, routeTo } from '../core/router.js';
 import { INBOX_STATES, STATES } from '../core/vocab.js';
-import { Detail } from '../ui/detail.js';
-import { VirtualList } from '../ui/list.js';
-import { changeRow } from '../ui/row.js';
 import { copyButton } from '../ui/badges.js';
+import { Detail } from '../ui/detail.js';
+import { FilterBar } from '../ui/filterbar.js';
+import { otherLayout } from '../ui/lines.js';
+import { VirtualList } from '../ui/list.js';
+import { changeRow, groupRow } from '../ui/row.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { Picking } from './picking.js';
 
 const wide = matchMedia('(min-width: 60rem)');
-const FILTERS = ['', 'pending', 'stale', 'applied', 'rejected', 'failed', 'expired', 'withdrawn', 'outcome_unknown'];
+const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications of this page' };
 
 export class ChangesView {
   element;
   #name;
+  #api;
+  #me;
   #collection;
-  #states;
   #detail;
   #list;
-  #filter = '';
-  #query = {};
+  #bar;
+  #undos;
+  #filter;
+  #asked;
   #shown = [];
+  #items = [];
+  #heads = new Set();
+  #turned = new Map();
+  #picking;
   #unsubscribe;
   #parts;
   #loaded = false;
-  #onState;
+  #onFilter;
 
-  /** `name` is `inbox` or `history`; `onState(state)` asks for a history of one state. */
-  constructor({ name, title, api, me, collection, states, onState = null }) {
+  /**
+   * `name` is `inbox` or `history`. `triage` and `undos` outlive the view. Where the gateway filters, `onFilter(filter)`
+   * asks for another collection and `filter` is the one that this collection was asked for.
+   */
+  constructor({ name, title, api, me, collection, triage, undos, filter, onFilter = null }) {
     this.#name = name;
+    this.#api = api;
+    this.#me = me;
     this.#collection = collection;
-    this.#states = states;
-    this.#onState = onState;
+    this.#undos = undos;
+    this.#filter = filter;
+    this.#asked = filter;
+    this.#onFilter = onFilter;
     this.#detail = new Detail({
       api, me,
       decided: (change) => this.#collection.apply(change, false),
+      approved: (change) => this.#undos.add(change),
+      settled: (id) => this.#picking.forget(id),
+      saw: (change) => this.#picking.saw(change),
       next: (open) => this.#nextAfterDecision(open),
       back: () => this.#back(),
     });
     this.#list = new VirtualList({
       label: title,
-      render: (change) => this.#row(change),
+      render: (item) => (item.group ? groupRow(item, () => this.#turn(item.id)) : this.#row(item)),
+      aside: (item) => (item.group || !me.mayDecide ? null : this.#picking.box(item.id)),
+      decorate: (place, item) => this.#decorate(place, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
+    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : Object.keys(STATES), filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
+    this.#picking = new Picking({
+      api, triage, list: this.#list, get: (id) => this.#collection.get(id), may: me.mayDecide,
+      decided: (change, verdict) => {
+        this.#collection.apply(change, false);
+        if (verdict === 'approve') this.#undos.add(change);
+      },
+      done: () => this.#detail.refresh(),
+    });
     this.#parts = {
       count: h('span', { class: 'quiet' }),
-      filter: h('input', { type: 'search', placeholder: 'Filter', 'aria-label': `Filter ${title.toLowerCase()}`, autocomplete: 'off', spellcheck: 'false', 'aria-keyshortcuts': '/', oninput: (e) => this.#setFilter(e.target.value), onkeydown: (e) => this.#filterKey(e) }),
-      states: onState ? h('div', { class: 'chips', role: 'group', 'aria-label': 'State' }) : null,
+      bell: h('button', { type: 'button', class: 'ghost icon-only bell', onclick: () => this.#ringBell() }),
       status: h('div', { class: 'list-status' }),
     };
     const pane = h('section', { class: 'pane-list', 'aria-label': title },
       h('div', { class: 'pane-head' },
-        h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, title), this.#parts.count),
-        h('label', { class: 'filter' }, icon('search'), this.#parts.filter, h('kbd', { 'aria-hidden': 'true' }, '/')),
-        this.#parts.states),
-      this.#parts.status, this.#list.element);
+        h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, title), this.#parts.count,
+          h('span', { class: 'pane-tools' }, me.mayDecide && this.#picking.toggle, name === 'inbox' && notifying() !== 'none' && this.#parts.bell)),
+        this.#bar.element),
+      this.#parts.status, this.#list.element, this.#picking.element);
     this.element = h('div', { class: 'split' }, pane, this.#detail.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
+    this.#paintBell();
     this.#paint();
+  }
+
+  /** Another collection, which the gateway has filtered so. */
+  use(collection, filter) {
+    this.#collection.keep(null);
+    this.#unsubscribe();
+    this.#collection = collection;
+    this.#asked = filter;
+    this.#loaded = false;
+    this.#collection.keep(this.#detail.id);
+    this.#unsubscribe = collection.subscribe(() => this.#paint());
   }
 
   dispose() {
     this.#collection.keep(null);
+    this.#undos.hide(null);
     this.#detail.close();
+    this.#bar.dispose();
     this.#unsubscribe();
   }
 
   #href(id) {
-    return routeTo(this.#name, id, this.#query);
+    return routeTo(this.#name, id, filterQuery(this.#filter));
   }
 
   #row(change) {
@@ -81,14 +129,18 @@ export class ChangesView {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       // The route alone does not say that somebody wants the keyboard in the detail.
       if (!wide.matches) this.focusDetail = true;
+      // The filter may be another one than when the row was made.
+      row.setAttribute('href', this.#href(change.id));
     });
     return row;
   }
 
-  /** The route asks for a change, or for none. */
+  /** The route asks for a change, or for none, and for a filter. */
   route({ id, query }) {
-    const state = query.get('state') ?? '';
-    this.#query = state ? { state } : {};
+    const filter = readFilter(query);
+    const other = JSON.stringify(filter) !== JSON.stringify(this.#filter);
+    this.#filter = filter;
+    if (other) this.#list.element.scrollTop = 0;
     this.element.classList.toggle('has-detail', id !== null);
     this.#collection.keep(id);
     if (id === null) {
@@ -98,8 +150,16 @@ export class ChangesView {
     }
     this.sudden = null;
     this.focusDetail = false;
-    this.#list.setActive(id, { reveal: true, focus: this.#list.focused });
+    this.#reveal(id);
+    this.#undos.hide(id);
     this.#paint();
+    this.#list.setActive(id, { reveal: true, focus: this.#list.focused });
+  }
+
+  // A group that holds the open change is open.
+  #reveal(id) {
+    const row = id === null ? null : this.#collection.get(id);
+    if (row) this.#turned.set(groupKey(row), this.#turned.get(groupKey(row)) ?? true);
   }
 
   /** An event of the feed. The collection has it already. */
@@ -113,23 +173,36 @@ export class ChangesView {
 
   #paint() {
     const all = this.#collection.items;
-    this.#shown = matching(all, this.#filter);
-    this.#list.setItems(this.#shown);
+    const at = now();
+    const counts = this.#onFilter ? this.#collection.counts : stateCounts(all, this.#filter, at);
+    this.#shown = filtered(all, this.#filter, at);
+    // The open change stays, whatever it has become.
+    const kept = this.#detail.id !== null && !this.#shown.some((r) => r.id === this.#detail.id) && !this.#filter.q ? this.#collection.get(this.#detail.id) : null;
+    if (kept && !INBOX_STATES.includes(kept.state) && !narrowed(this.#filter)) this.#shown = [...this.#shown, kept].sort((a, b) => b.at - a.at);
+    // What somebody searches for is a list of results.
+    // A history is told in the order of time.
+    this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : grouped(this.#shown, this.#turned);
+    this.#heads = new Set(this.#items.filter((item) => item.group).map((item) => item.id));
+    this.#list.setItems(this.#items);
     this.#list.setActive(this.#detail.id);
     const { status } = this.#collection;
-    const total = this.#collection.size(this.#states());
-    this.#parts.count.textContent = this.#filter ? `${count(this.#shown.length)} of ${count(total)}` : count(total);
+    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#asked.state ? [this.#asked.state] : Object.keys(STATES));
+    const some = this.#filter.q || this.#filter.state || narrowed(this.#filter);
+    const more = status === 'partial' ? '+' : '';
+    this.#parts.count.textContent = !some ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
+    this.#bar.show(this.#filter, this.#onFilter ? known(all, this.#filter) : facets(all, this.#filter, at), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
-    if (this.#parts.states) this.#stateChips();
-    if (status === 'ready' || status === 'partial') this.#loaded = true;
+    if (status === 'ready') this.#picking.follow();
+    // The newest come first: with the first page the first one is known.
+    if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
     this.#openFirst();
   }
 
   // Beside an empty detail a wide screen has room for the first change: so a new one is read without a click.
   #openFirst() {
-    if (!this.#loaded || !wide.matches || this.#detail.id !== null || this.#filter || !this.element.isConnected) return;
-    const first = this.#shown[0];
+    if (!this.#loaded || !wide.matches || this.#detail.id !== null || this.#filter.q || !this.element.isConnected) return;
+    const first = this.#items.find((item) => !item.group);
     if (!first) return;
     this.sudden = first.id;
     replaceRoute(this.#href(first.id));
@@ -140,8 +213,11 @@ export class ChangesView {
     if (status === 'failed') return fill(box, errorState(this.#collection.error, () => this.#collection.reload()));
     if (known === 0 && (status === 'loading' || status === 'idle')) return fill(box, skeleton(5));
     if (this.#shown.length) return fill(box);
-    if (this.#filter) {
-      return fill(box, emptyState('search', 'Nothing matches', h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#clearFilter() }, 'Clear the filter'))));
+    if (this.#filter.q || this.#filter.state || narrowed(this.#filter)) {
+      if (box.querySelector('.no-match')) return box;
+      const empty = emptyState('search', 'Nothing matches', h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, 'Clear the filter')));
+      empty.classList.add('no-match');
+      return fill(box, empty);
     }
     if (this.#name === 'history') return fill(box, emptyState('history', 'Nothing here yet', 'Changes that agents propose stay here, with how each of them ended.'));
     if (box.querySelector('.all-clear')) return box;
@@ -152,61 +228,91 @@ export class ChangesView {
     return fill(box, empty);
   }
 
-  #stateChips() {
-    const { counts } = this.#collection;
-    const chosen = this.#query.state ?? '';
-    fill(this.#parts.states, FILTERS.filter((s) => s === '' || s === chosen || counts[s] > 0 || ['applied', 'rejected', 'failed'].includes(s)).map((state) => h('button', {
-      type: 'button', class: 'chip', 'aria-pressed': String(state === chosen), data: { state }, onclick: () => this.#onState(state),
-    }, state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])))));
+  // The address holds the filter, so that it can be kept and sent.
+  #ask(filter) {
+    if (this.#onFilter) return this.#onFilter(filter);
+    return replaceRoute(routeTo(this.#name, this.#detail.id, filterQuery(filter)));
   }
 
-  #setFilter(text) {
-    this.#filter = text.trim();
-    this.#list.element.scrollTop = 0;
+  #turn(key) {
+    const group = this.#items.find((item) => item.id === key);
+    if (!group) return;
+    this.#turned.set(key, !group.open);
     this.#paint();
   }
 
-  #clearFilter() {
-    this.#parts.filter.value = '';
-    this.#setFilter('');
+  // The key `c`: the group of the open change.
+  #turnOpen() {
+    const row = this.#detail.id === null ? null : this.#collection.get(this.#detail.id);
+    if (!row || !this.#heads.has(groupKey(row))) return false;
+    return this.#turn(groupKey(row));
   }
 
-  #filterKey(event) {
-    if (event.key === 'Escape') {
-      event.preventDefault();
-      event.stopPropagation();
-      if (this.#filter) this.#clearFilter();
-      else this.#list.focus();
-    } else if (event.key === 'ArrowDown' || event.key === 'Enter') {
-      event.preventDefault();
-      this.#list.focus();
-    }
+  #decorate(place, item) {
+    place.classList.toggle('head', Boolean(item.group));
+    if (item.group) return;
+    place.classList.toggle('in-group', this.#heads.size > 0 && this.#heads.has(groupKey(item)));
+    this.#picking.decorate(place, item);
   }
+
+  // ── Notifications ──
+
+  async #ringBell() {
+    const was = notifying();
+    const is = await toggleNotifying();
+    if (is === 'blocked') notice('The browser blocks notifications of this page. Its settings for this site can allow them.', { tone: 'amber', iconName: 'bell' });
+    else if (is !== was) notice(is === 'on' ? 'You are notified of new changes while you look elsewhere.' : 'Notifications are off.', { tone: 'accent', iconName: 'bell' });
+    this.#paintBell();
+  }
+
+  #paintBell() {
+    const how = notifying();
+    const { bell } = this.#parts;
+    bell.setAttribute('aria-pressed', String(how === 'on'));
+    bell.setAttribute('aria-label', BELL[how] ?? BELL.off);
+    bell.title = BELL[how] ?? BELL.off;
+    fill(bell, icon(how === 'on' ? 'bell' : 'belloff'));
+  }
+
+  // ── Moving ──
 
   #move(step, withFocus) {
-    const items = this.#shown;
+    const items = this.#items;
     if (!items.length) return;
+    const direction = step < 0 ? -1 : 1;
     const at = this.#list.indexOf(this.#detail.id ?? this.cursor);
     let to;
     if (step === -Infinity) to = 0;
     else if (step === Infinity) to = items.length - 1;
-    else to = at === -1 ? 0 : Math.min(items.length - 1, Math.max(0, at + step));
-    const { id } = items[to];
+    else to = at === -1 ? 0 : at + step;
+    // Heads are passed; a closed group opens when somebody walks into it.
+    const looking = Number.isFinite(step) ? direction : -direction;
+    while (items[to]?.group && (items[to].open || Number.isFinite(step) === false)) to += looking;
+    let item = items[to];
+    if (item?.group) {
+      this.#turned.set(item.id, true);
+      item = direction < 0 ? item.rows.at(-1) : item.rows[0];
+    }
+    if (!item) return;
+    const { id } = item;
     const inDetail = this.element.classList.contains('has-detail');
     if (wide.matches || inDetail) {
+      if (this.#detail.id === id) return;
       replaceRoute(this.#href(id));
       if (withFocus || !inDetail) this.#list.setActive(id, { reveal: true, focus: true });
     } else {
       this.cursor = id;
+      this.#paint();
       this.#list.setActive(id, { reveal: true, focus: true });
     }
   }
 
   // The next one that waits; with `open` goes there.
   #nextAfterDecision(open) {
-    const at = this.#list.indexOf(this.#detail.id);
+    const rows = this.#items.flatMap((item) => (item.group ? (item.open ? [] : item.rows) : [item]));
+    const at = rows.findIndex((row) => row.id === this.#detail.id);
     const waits = (change) => INBOX_STATES.includes(change.state) && change.id !== this.#detail.id;
-    const next = this.#shown.slice(at + 1).find(waits) ?? this.#shown.slice(0, Math.max(0, at)).findLast(waits);
+    const next = rows.slice(at + 1).find(waits) ?? rows.slice(0, Math.max(0, at)).findLast(waits);
     if (next && open) {
       replaceRoute(this.#href(next.id));
       this.#list.setActive(next.id, { reveal: true });
@@ -218,10 +324,16 @@ export class ChangesView {
   #back() {
     const { id } = this.#detail;
     this.cursor = id;
-    go(routeTo(this.#name, null, this.#query));
+    go(this.#href(null));
     this.#list.setActive(id, { reveal: true });
     this.#list.focus();
     this.#list.setActive(null);
+  }
+
+  /** A change that another part of the page has altered. */
+  adopt(answer) {
+    this.#collection.apply(answer.change, false);
+    this.#detail.adopt(answer);
   }
 
   keys() {
@@ -233,17 +345,25 @@ export class ChangesView {
       return go(this.#href(id));
     };
     const once = (action) => (event) => (event.repeat ? undefined : action());
+    const one = () => this.#detail.id ?? this.cursor;
     return {
       j: () => this.#move(1, this.#list.focused),
       k: () => this.#move(-1, this.#list.focused),
       o: open,
       Enter: open,
-      a: once(() => this.#detail.approve()),
-      r: once(() => this.#detail.reject()),
-      '/': () => this.#parts.filter.select(),
+      a: once(() => this.#picking.decide('approve') || this.#detail.approve()),
+      r: once(() => this.#picking.decide('reject') || this.#detail.reject()),
+      e: once(() => this.#detail.edit()),
+      f: once(() => this.#detail.again()),
+      u: once(() => this.#detail.undo() || this.#undos.undoLast()),
+      x: once(() => (one() ? this.#picking.pick(one()) : false)),
+      c: () => this.#turnOpen(),
+      d: once(() => otherLayout()),
+      '/': () => this.#bar.focus(),
       Escape: (event) => {
         if (this.#detail.cancel()) return true;
         if (typing(event.target)) return false;
+        if (this.#picking.none()) return true;
         if (!wide.matches && this.#detail.id !== null) return this.#back();
         return this.#list.focus();
       },

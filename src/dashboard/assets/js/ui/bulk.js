@@ -1,0 +1,133 @@
+// Deciding what was picked, all at once: asked once, each decided on its own by the gateway, each result shown.
+
+import { explain } from '../core/api.js';
+import { announce } from '../core/announce.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { plural, said, visibleString } from '../core/text.js';
+import { stateOf } from '../core/vocab.js';
+import { operationGlyph } from './badges.js';
+import { openDialog } from './dialog.js';
+
+const MAX_COMMENT = 2000;
+
+/** The bar below the list while something is picked. */
+export class BulkBar {
+  element = h('div', { class: 'bulk', role: 'region', 'aria-label': 'Picked changes', hidden: true });
+
+  constructor({ approve, reject, clear }) {
+    this.count = h('strong');
+    fill(this.element, this.count, h('div', { class: 'buttons' },
+      h('button', { type: 'button', class: 'ghost', onclick: clear }, 'None'),
+      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
+      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+  }
+
+  show(n) {
+    this.element.hidden = n === 0;
+    this.count.textContent = `${n} picked`;
+  }
+}
+
+/**
+ * Asks, decides and shows what became of each. `picked` are `{id, version, digest, summary, operation, truncated,
+ * requireComment}`; `decide(decision, comment, changes)` resolves to the gateway's results; `decided(change)` is told of
+ * each change that came back; `done(ids)` of those that were decided, when the dialog is closed.
+ */
+export function openBulk({ decision, picked, decide, decided, done }) {
+  const approving = decision === 'approve';
+  const needsComment = picked.some((p) => p.requireComment);
+  const deletions = picked.filter((p) => p.operation === 'DELETE').length;
+  const rows = new Map();
+  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Picked changes' }, picked.map((p) => {
+    const result = h('p', { class: 'bulk-result' }, approving && p.truncated && h('span', { class: 'quiet' }, 'Its diff is cut: it has to be approved by itself.'));
+    rows.set(p.id, result);
+    return h('li', null, operationGlyph(p.operation), h('div', null, h('p', null, said(p.summary, 200)), result));
+  }));
+  const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: needsComment ? 'Required by a rule' : approving ? 'Optional' : 'Optional; each agent reads it' });
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel');
+  const go = h('button', { type: 'submit', class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
+    icon(approving ? 'check' : 'cross'), `${approving ? 'Approve' : 'Reject'} ${plural(picked.length, 'change')}`);
+  const settled = [];
+  let busy = false;
+
+  const submit = async (event) => {
+    event.preventDefault();
+    if (busy) return;
+    fill(error);
+    if (needsComment && comment.value.trim() === '') {
+      fill(error, icon('alert'), 'A rule asks for a comment with each of these decisions.');
+      comment.focus();
+      return;
+    }
+    busy = true;
+    go.disabled = true;
+    cancel.disabled = true;
+    fill(go, 'Deciding…');
+    try {
+      results(await decide(decision, comment.value.trim(), picked.map(({ id, version, digest }) => ({ id, version, digest }))));
+    } catch (problem) {
+      fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} Whether anything was decided is not known; the list shows it.` : explain(problem)));
+      fill(go, 'Try again');
+      go.disabled = false;
+    }
+    busy = false;
+    cancel.disabled = false;
+  };
+
+  const results = (all) => {
+    let good = 0;
+    for (const { id, change, problem } of all) {
+      const place = rows.get(id);
+      if (!place) continue;
+      if (change) {
+        good += 1;
+        settled.push(id);
+        decided(change);
+        const { label, icon: name, tone } = stateOf(change.state);
+        const text = change.state === 'pending' ? 'Your approval counts; others have to approve too' : label;
+        fill(place, h('span', { class: `bulk-mark tone-${tone}` }, icon(name), text));
+      } else {
+        const conflict = problem?.change;
+        if (conflict) decided(conflict);
+        fill(place, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, 'Not decided: ', visibleString(explainProblem(problem)))));
+      }
+    }
+    const text = good === all.length ? `All ${plural(good, 'change')} decided.` : `${good} of ${all.length} decided.`;
+    fill(error);
+    fill(summary, icon(good === all.length ? 'check' : 'alert'), text);
+    summary.className = `bulk-summary tone-${good === all.length ? 'green' : 'amber'}`;
+    announce(text);
+    go.remove();
+    why.remove();
+    fill(cancel, 'Close');
+    cancel.focus();
+  };
+
+  const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} something.`] : null);
+  if (deletions > 0 && approving) summary.classList.add('tone-red');
+  const why = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment);
+  const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, why, summary, error,
+    h('div', { class: 'sheet-foot' }, cancel, go));
+  const dialog = openDialog({
+    title: approving ? `Approve ${plural(picked.length, 'change')}?` : `Reject ${plural(picked.length, 'change')}?`, className: 'bulk-sheet', build: () => form,
+    closing: () => !busy, closed: () => done(settled),
+  });
+  (approving ? cancel : comment).focus();
+  return dialog;
+}
+
+const explainProblem = (problem) => {
+  if (problem?.code === 'SELF_APPROVAL') return 'it is your own proposal.';
+  if (problem?.code === 'CHANGE_STALE') return 'what it would alter has changed. Look at the new diff.';
+  if (problem?.code === 'VERSION_CONFLICT') return 'it is another version by now. Look at it again.';
+  return String(problem?.detail ?? problem?.title ?? 'the gateway did not say why.');
+};
+
+/** What a person is told when a change cannot be picked. */
+export const PICK_REFUSALS = {
+  unseen: 'Open it first: only what was on the screen can be decided together.',
+  decided: 'Only changes that wait for a decision can be picked.',
+  full: 'A hundred changes can be decided at once.',
+};

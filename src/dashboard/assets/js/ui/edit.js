@@ -1,0 +1,218 @@
+// Correcting the arguments of a change: as a form by the tool's schema, or as JSON. What is sent is checked and previewed
+// by the gateway; nothing is approved here.
+
+import { ApiError, explain } from '../core/api.js';
+import { fieldOf, formOf, sourceOfForm } from '../core/argform.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { pretty } from '../core/rawjson.js';
+import { escapeHidden, said, segments, short, visibleString } from '../core/text.js';
+import { openDialog } from './dialog.js';
+
+const MAX_COMMENT = 2000;
+const MOST_FAULTS = 20;
+// Drafts of this page, by change and version: a dialog that was closed by mistake loses nothing.
+const drafts = new Map();
+
+/**
+ * `open` is `{change, source}`; `schema()` resolves to the tool's input schema or null; `send(source, comment)` resolves
+ * to the gateway's answer or rejects with its error; `done(answer)` is told of what came of it.
+ */
+export function openEdit({ open, schema, send, done }) {
+  const { change, source } = open;
+  const key = `${change.id} ${change.version}`;
+  const draft = drafts.get(key);
+  let mode = 'json';
+  let fields = null;
+  let inputs = new Map();
+  let busy = false;
+  const json = h('textarea', { class: 'edit-json mono', id: 'edit-json', rows: '14', spellcheck: 'false', autocomplete: 'off', wrap: 'off', 'aria-describedby': 'edit-errors', oninput: () => marks(json, jsonMarks) });
+  json.value = draft?.source ?? plain(source);
+  const started = json.value;
+  const jsonMarks = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
+  marks(json, jsonMarks);
+  const comment = h('textarea', { id: 'edit-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, goes into the audit trail)' });
+  comment.value = draft?.comment ?? '';
+  const errors = h('div', { class: 'edit-errors', id: 'edit-errors', role: 'alert' });
+  const body = h('div', { class: 'edit-fields' });
+  const tabs = h('div', { class: 'layouts', role: 'group', 'aria-label': 'How to edit', hidden: true });
+  const save = h('button', { type: 'submit', class: 'primary' }, 'Save and preview');
+  let saved = false;
+
+  const current = () => {
+    if (mode === 'json') {
+      JSON.parse(json.value);
+      return json.value.trim();
+    }
+    return sourceOfForm(fields.map((field) => {
+      const { input, initial, keep } = inputs.get(field.key);
+      const untouched = input.value === initial;
+      // An optional field that was not there, and still is empty, stays away.
+      return { field, text: untouched ? field.text : input.value, absent: (untouched && field.source === null) || keep?.checked === false };
+    }));
+  };
+
+  const show = (next) => {
+    mode = next;
+    fill(errors);
+    fill(tabs, ['form', 'json'].map((name) => h('button', { type: 'button', class: 'layout', 'aria-pressed': String(name === mode), data: { layout: name }, onclick: () => name !== mode && turn(name) }, name === 'form' ? 'Fields' : 'JSON')));
+    if (mode === 'json') {
+      fill(body, h('label', { class: 'edit-label', for: 'edit-json' }, 'Arguments'), json, jsonMarks);
+      return;
+    }
+    inputs = new Map();
+    fill(body, fields.map((field) => fieldRow(field, inputs)));
+  };
+
+  const turn = (next) => {
+    try {
+      const text = current();
+      if (next === 'json') {
+        json.value = plain(text);
+        marks(json, jsonMarks);
+      } else {
+        const form = formOf(text, schemaNow);
+        if (!form) throw new SyntaxError('This text cannot be shown as fields.');
+        fields = form;
+      }
+      show(next);
+    } catch (error) {
+      problem(error);
+    }
+  };
+
+  const problem = (error) => {
+    const details = error instanceof ApiError && Array.isArray(error.problem.details) ? error.problem.details.slice(0, MOST_FAULTS) : [];
+    for (const row of body.querySelectorAll('.edit-field')) {
+      row.classList.remove('wrong');
+      row.querySelector('.edit-fault')?.remove();
+      row.querySelector('input, textarea, select').removeAttribute('aria-invalid');
+    }
+    const rest = [];
+    let first = null;
+    for (const { pointer, message } of details) {
+      const row = mode === 'form' && inputs.get(fieldOf(pointer))?.row;
+      if (!row) {
+        rest.push(h('li', null, pointer && [h('code', null, said(pointer, 120)), ' '], said(String(message ?? ''), 300)));
+        continue;
+      }
+      row.classList.add('wrong');
+      row.querySelector('input, textarea, select').setAttribute('aria-invalid', 'true');
+      row.append(h('p', { class: 'edit-fault' }, icon('alert'), said(String(message ?? ''), 300)));
+      first ??= row;
+    }
+    const text = error instanceof SyntaxError ? error.message : explain(error);
+    fill(errors, h('p', null, icon('alert'), h('span', null, details.length && !rest.length ? 'The gateway did not accept these arguments.' : visibleString(short(text, 400)))), rest.length > 0 && h('ul', null, rest));
+    (first?.querySelector('input, textarea, select') ?? (mode === 'json' ? json : null))?.focus();
+  };
+
+  const submit = async (event) => {
+    event.preventDefault();
+    if (busy) return;
+    let text;
+    try {
+      text = current();
+    } catch (error) {
+      problem(error);
+      return;
+    }
+    busy = true;
+    save.disabled = true;
+    fill(save, 'Saving…');
+    try {
+      const answer = await send(text, comment.value.trim());
+      saved = true;
+      drafts.delete(key);
+      dialog.close();
+      done(answer);
+    } catch (error) {
+      problem(error);
+    } finally {
+      busy = false;
+      save.disabled = false;
+      fill(save, 'Save and preview');
+    }
+  };
+
+  let schemaNow = null;
+  const form = h('form', { class: 'sheet-body edit', novalidate: true, onsubmit: submit, onkeydown: (event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && form.requestSubmit() },
+    h('p', { class: 'quiet' }, 'The gateway checks what you write against the tool’s schema and computes the diff anew. Approvals so far are cleared; you decide afterwards.'),
+    tabs, body, errors,
+    h('label', { class: 'edit-label', for: 'edit-comment' }, 'Comment'), comment,
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
+  const dialog = openDialog({
+    title: 'Edit the arguments', className: 'edit-sheet', build: () => form,
+    closed: () => {
+      if (saved) return;
+      try {
+        const text = current();
+        if (text !== source && plain(text) !== started) drafts.set(key, { source: plain(text), comment: comment.value });
+      } catch {
+        if (mode === 'json') drafts.set(key, { source: json.value, comment: comment.value });
+      }
+    },
+  });
+  show('json');
+  (async () => {
+    schemaNow = await schema();
+    let text = source;
+    try {
+      text = current();
+    } catch {
+      return; // A draft that is no JSON yet stays text.
+    }
+    const now = formOf(text, schemaNow);
+    if (!now || !dialog.isConnected) return;
+    tabs.hidden = false;
+    if (json.value !== started && !draft) {
+      show('json');
+      return;
+    }
+    fields = now;
+    const focused = document.activeElement === json || document.activeElement?.closest('dialog') === dialog;
+    show('form');
+    if (focused) body.querySelector('input, textarea, select')?.focus();
+  })();
+  return dialog;
+}
+
+// Indented, with what cannot be seen written as escapes: the same text to JSON, and one that can be read.
+const plain = (source) => escapeHidden(pretty(source));
+
+// One field: its title, what the schema says of it, and a place to write.
+function fieldRow(field, inputs) {
+  const id = `edit-${field.key}`;
+  const props = { id, 'aria-describedby': field.help ? `${id}-help` : null, autocomplete: 'off', spellcheck: field.kind === 'long' ? 'true' : 'false' };
+  let input;
+  if (field.kind === 'choice' || field.kind === 'flag') {
+    input = h('select', props, (!field.required || field.source === null) && h('option', { value: '' }, '—'), field.options.map((o) => h('option', { value: o }, visibleString(o))));
+  } else if (field.kind === 'long' || field.kind === 'json') {
+    input = h('textarea', { ...props, rows: String(Math.min(12, Math.max(3, field.text.split('\n').length))), class: field.kind === 'json' ? 'mono' : null });
+  } else {
+    input = h('input', { ...props, type: 'text', inputmode: field.kind === 'number' ? 'decimal' : null });
+  }
+  input.value = field.text;
+  const note = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
+  input.addEventListener('input', () => {
+    marks(input, note);
+    if (keep) keep.checked = true;
+  });
+  marks(input, note);
+  // A text that is there may be taken away only where the schema does not ask for it; empty is another thing than gone.
+  const keep = !field.required && (field.kind === 'text' || field.kind === 'long') ? h('input', { type: 'checkbox', checked: field.source !== null, 'aria-label': `Send ${visibleString(short(field.title, 60))}` }) : null;
+  const row = h('div', { class: 'edit-field' },
+    h('div', { class: 'edit-head' }, h('label', { class: 'edit-label', for: id }, said(field.title, 80), field.title !== field.key && h('code', { class: 'quiet' }, said(field.key, 60)), field.required && h('span', { class: 'quiet' }, 'required')),
+      keep && h('label', { class: 'edit-keep quiet' }, keep, 'send')),
+    input, note, field.help && h('p', { class: 'quiet edit-help', id: `${id}-help` }, said(field.help, 240)),
+    !field.known && h('p', { class: 'quiet edit-help' }, 'The schema does not name this one.'));
+  inputs.set(field.key, { input, initial: input.value, keep, row });
+  return row;
+}
+
+// A field of the browser shows nothing of what cannot be seen: it is named below.
+function marks(input, note) {
+  const hidden = segments(input.value, { block: true }).filter((s) => s.text === undefined);
+  if (!hidden.length) return fill(note);
+  const names = [...new Set(hidden.map((s) => `U+${s.code.toString(16).toUpperCase().padStart(4, '0')} (${s.name})`))];
+  return fill(note, icon('alert'), `Holds characters that cannot be seen here: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
+}

@@ -1,0 +1,131 @@
+// The head of a list: search, states, and the lists by which it can be narrowed.
+
+import { AGES, FACETS, narrowed } from '../core/filters.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { count, short, visibleString } from '../core/text.js';
+import { STATES } from '../core/vocab.js';
+
+const LATER = 200;
+
+export class FilterBar {
+  element;
+  chips;
+  #change;
+  #leave;
+  #states;
+  #filter;
+  #search;
+  #toggle;
+  #panel;
+  #selects = new Map();
+  #group;
+  #timer = null;
+
+  /** `change(filter)` asks for another filter; `leave()` moves the keyboard to the list; `states` are those to choose; `grouping` whether rows are grouped unless somebody wants otherwise. */
+  constructor({ title, grouping, states, filter, change, leave }) {
+    this.#change = change;
+    this.#leave = leave;
+    this.#states = states;
+    this.#filter = filter;
+    this.#search = h('input', {
+      type: 'search', placeholder: 'Search', 'aria-label': `Search ${title.toLowerCase()}`, autocomplete: 'off', spellcheck: 'false', maxlength: '200', 'aria-keyshortcuts': '/',
+      oninput: () => this.#later(), onkeydown: (event) => this.#key(event),
+    });
+    this.#search.value = filter.q;
+    this.#toggle = h('button', { type: 'button', class: 'icon-only narrow', 'aria-label': 'Filters', 'aria-expanded': 'false', 'aria-controls': 'filters', title: 'Filters', onclick: () => this.#open(this.#panel.hidden) }, icon('filter'));
+    const select = (key, label, options) => {
+      const element = h('select', { id: `filter-${key}`, onchange: () => this.#set({ [key]: element.value }) }, options);
+      this.#selects.set(key, element);
+      return h('div', { class: 'narrow-field' }, h('label', { for: `filter-${key}` }, label), element);
+    };
+    this.#group = h('input', { type: 'checkbox', id: 'filter-group', onchange: () => this.#set({ group: this.#group.checked ? '' : 'none' }) });
+    this.#panel = h('div', { class: 'narrow-panel', id: 'filters', hidden: true },
+      FACETS.map(([key, label]) => select(key, label)),
+      select('age', 'Age', [h('option', { value: '' }, 'Any'), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label))]),
+      grouping && h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, 'Group what belongs together'));
+    this.chips = h('div', { class: 'chips', role: 'group', 'aria-label': 'State' });
+    this.element = h('div', { class: 'filterbar' },
+      h('div', { class: 'filter-row' }, h('label', { class: 'filter' }, icon('search'), this.#search, h('kbd', { 'aria-hidden': 'true' }, '/')), this.#toggle), this.chips, this.#panel);
+    if (narrowed(filter)) this.#open(true);
+  }
+
+  focus() {
+    this.#search.select();
+  }
+
+  /** The filter that holds, what there is to choose (`facets`) and how many of each state. */
+  show(filter, facets, counts) {
+    this.#filter = filter;
+    if (document.activeElement !== this.#search && this.#search.value !== filter.q) this.#search.value = filter.q;
+    const n = narrowed(filter);
+    this.#toggle.classList.toggle('chosen', n > 0);
+    this.#toggle.setAttribute('aria-label', n ? `Filters, ${n} chosen` : 'Filters');
+    this.#group.checked = filter.group !== 'none';
+    this.#selects.get('age').value = filter.age;
+    for (const [key] of FACETS) this.#options(this.#selects.get(key), facets[key] ?? [], filter[key]);
+    this.#paintChips(filter, counts);
+  }
+
+  // Rebuilt only when it says something else, and never while it is open under somebody's hand.
+  #options(select, list, chosen) {
+    const said = JSON.stringify(list);
+    if (select.dataset.said !== said && document.activeElement !== select) {
+      select.dataset.said = said;
+      fill(select, h('option', { value: '' }, 'Any'), list.map(([value, n]) => h('option', { value }, n === null ? visibleString(short(value, 60)) : `${visibleString(short(value, 60))} (${count(n)})`)));
+    }
+    if (select.value !== chosen) select.value = chosen;
+  }
+
+  #paintChips(filter, counts) {
+    const states = ['', ...this.#states.filter((s) => s === filter.state || counts[s] > 0 || ['applied', 'rejected', 'failed'].includes(s))];
+    const had = this.chips.contains(document.activeElement) ? document.activeElement.dataset.state : null;
+    const narrow = narrowed(filter) > 0 || filter.q || filter.state;
+    fill(this.chips, states.map((state) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(state === filter.state), data: { state }, onclick: () => this.#set({ state }) },
+      state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])))),
+    narrow && h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
+    if (had !== null) this.chips.querySelector(`[data-state="${had}"]`)?.focus();
+  }
+
+  clear() {
+    this.#search.value = '';
+    this.#set({ state: '', tool: '', server: '', principal: '', age: '', q: '' });
+  }
+
+  #set(part) {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#change({ ...this.#filter, q: this.#search.value.trim(), ...part });
+  }
+
+  #later() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#set({}), LATER);
+  }
+
+  #key(event) {
+    if (event.key === 'Escape') {
+      event.preventDefault();
+      event.stopPropagation();
+      if (this.#search.value) {
+        this.#search.value = '';
+        this.#set({});
+      } else {
+        this.#leave();
+      }
+    } else if (event.key === 'ArrowDown' || event.key === 'Enter') {
+      event.preventDefault();
+      if (this.#timer !== null) this.#set({});
+      this.#leave();
+    }
+  }
+
+  #open(open) {
+    this.#panel.hidden = !open;
+    this.#toggle.setAttribute('aria-expanded', String(open));
+  }
+
+  dispose() {
+    clearTimeout(this.#timer);
+  }
+}

@@ -1,0 +1,80 @@
+// Making a standing rule out of a change: what it will do from now on, said in one sentence before it is made.
+
+import { explain } from '../core/api.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { said, visibleString } from '../core/text.js';
+import { openDialog } from './dialog.js';
+
+const DAY = 86_400;
+const SPANS = [[900, '15 minutes'], [3600, 'an hour'], [8 * 3600, '8 hours'], [DAY, 'a day'], [7 * DAY, 'a week'], [30 * DAY, '30 days']];
+const MAX_COMMENT = 2000;
+
+/** `make(rule)` resolves to the rule as the gateway keeps it; `done(rule)` is told of it. */
+export function openRule({ change, make, done }) {
+  const chosen = { verdict: 'allow', arguments: 'exact', principal: 'same', for: 3600 };
+  const sentence = h('p', { class: 'rule-sentence', 'aria-live': 'polite' });
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const comment = h('textarea', { id: 'rule-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, goes into the audit trail)' });
+  const span = h('select', { id: 'rule-for', onchange: () => {
+    chosen.for = Number(span.value);
+    paint();
+  } });
+  const save = h('button', { type: 'submit', class: 'primary' });
+
+  const radios = (name, legend, options) => h('fieldset', { class: 'radios' }, h('legend', null, legend), options.map(([value, label]) => h('label', null,
+    h('input', { type: 'radio', name: `rule-${name}`, value, checked: chosen[name] === value, onchange: () => {
+      chosen[name] = value;
+      if (name === 'verdict') spans();
+      paint();
+    } }), h('span', null, label))));
+
+  const spans = () => {
+    const forever = chosen.verdict === 'deny';
+    fill(span, SPANS.map(([value, label]) => h('option', { value: String(value) }, label)), forever && h('option', { value: '0' }, 'until somebody revokes it'));
+    chosen.for = forever ? 0 : 3600;
+    span.value = String(chosen.for);
+  };
+
+  const paint = () => {
+    const who = chosen.principal === 'same' ? said(change.proposer.principal, 60) : 'any agent';
+    const what = h('code', null, said(change.tool, 80));
+    const with_ = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
+    const time = chosen.for ? ` for ${SPANS.find(([v]) => v === chosen.for)[1]}` : ' until somebody revokes this';
+    const allow = chosen.verdict === 'allow';
+    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls of ', what, ' by ', h('strong', null, who), with_, time,
+      allow ? ' run at once, without review.' : ' are refused, without review.'));
+    sentence.className = `rule-sentence tone-${allow ? (chosen.arguments === 'any' ? 'amber' : 'green') : 'red'}`;
+    fill(save, icon('rule'), allow ? 'Allow from now on' : 'Refuse from now on');
+  };
+
+  const submit = async (event) => {
+    event.preventDefault();
+    save.disabled = true;
+    fill(error);
+    try {
+      const { verdict, principal } = chosen;
+      const rule = await make({ verdict, arguments: chosen.arguments, principal, ...(chosen.for ? { for: chosen.for } : {}), ...(comment.value.trim() ? { comment: comment.value.trim() } : {}) });
+      dialog.close();
+      done(rule);
+    } catch (problem) {
+      save.disabled = false;
+      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? 'This gateway has no standing rules.' : explain(problem)));
+    }
+  };
+
+  const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
+    h('p', { class: 'quiet' }, 'A standing rule decides later calls by itself. It does not decide this change. Everybody sees it in the list of standing rules and in the audit trail, and any reviewer can revoke it.'),
+    radios('verdict', 'From now on', [['allow', 'Allow'], ['deny', 'Refuse']]),
+    radios('arguments', 'Arguments', [['exact', 'Exactly these'], ['any', 'Any']]),
+    radios('principal', 'Agent', [['same', h('span', null, 'Only ', said(change.proposer.principal, 60))], ['any', 'Any agent']]),
+    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, 'For'), span),
+    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-comment' }, 'Comment'), comment),
+    sentence, error,
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
+  spans();
+  paint();
+  const dialog = openDialog({ title: 'Decide like this from now on', build: () => form });
+  form.querySelector('input')?.focus();
+  return dialog;
+}

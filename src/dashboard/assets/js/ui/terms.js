@@ -1,0 +1,75 @@
+// What the rule asks of a review, and how far it has come.
+
+import { h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { count, said, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+
+const SPANS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+
+/** `90` as `90 s`, `3600` as `1 h`. */
+export function span(seconds) {
+  const [unit, name] = SPANS.find(([size]) => seconds >= size && seconds % size === 0) ?? SPANS.at(-1);
+  return `${count(seconds / unit)} ${name}`;
+}
+
+export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict === 'approve');
+
+/** Whether a preview shows what the change would do, and not only what was asked for. */
+export const isLive = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
+
+/** Whose proposal it is: by name, by owner, by key. */
+export function isOwn(change, me) {
+  const { principal, owner, keyId } = change.proposer;
+  return principal === me.name || (owner ?? principal) === (me.owner ?? me.name) || Boolean(keyId && me.keyId && keyId === me.keyId);
+}
+
+/** Whether this person has approved it already, also with another key. */
+export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
+
+/** What the rule asks beyond one approval by anybody; null where that is all. */
+export function termsLine(change) {
+  const { terms } = change;
+  const parts = [];
+  if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', terms.reviewers.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, said(name, 60))])));
+  if (terms.quorum > 1) parts.push(part('check', `${count(terms.quorum)} people have to approve`));
+  if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
+  if (terms.previewRequired) parts.push(part('eye', 'Only with a preview of what it would do'));
+  if (!terms.edit) parts.push(part('hidden', 'Reviewers may not edit it'));
+  if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after it was approved; until then it can be undone`));
+  if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
+  return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule asks' }, parts) : null;
+}
+
+const part = (name, ...text) => h('li', null, icon(name), h('span', null, text));
+
+/** Who has approved, and how many are missing; null where one approval is enough. */
+export function quorumLine(change) {
+  const { quorum } = change.terms;
+  if (!(quorum > 1)) return null;
+  const votes = approvalsOf(change);
+  const places = Array.from({ length: Math.min(quorum, 12) }, (_, n) => h('span', { class: `vote${n < votes.length ? ' given' : ''}` }, n < votes.length ? icon('check') : null));
+  return h('div', { class: 'quorum', role: 'group', 'aria-label': 'Approvals' },
+    h('span', { class: 'votes', 'aria-hidden': 'true' }, places),
+    h('span', null, h('strong', null, `${count(Math.min(votes.length, quorum))} of ${count(quorum)}`), ' approvals',
+      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', said(d.reviewer, 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
+}
+
+const KINDS = {
+  dry_run: 'The preview is what the tool’s own dry run answered.',
+  before_after: 'The preview compares what is there now with what these arguments would make of it.',
+};
+
+/** How the preview was made; loud where there is none. */
+export function previewNote(change) {
+  const { preview, terms } = change;
+  if (!preview || preview.kind === 'module' && !preview.failed) return null;
+  const barred = terms.previewRequired && !isLive(change) && ' The rule asks for a preview: it cannot be approved.';
+  if (preview.failed) {
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'Below are only the arguments, not what would come of them. Reason: ', said(preview.failed, 600), barred));
+  }
+  if (preview.kind === 'arguments') {
+    return h('p', { class: 'banner tone-amber preview-note' }, icon('eye'), h('span', null, h('strong', null, 'No preview. '), 'Nobody can tell what this call would do; below are its arguments, field by field.', barred));
+  }
+  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, visibleString(KINDS[preview.kind] ?? preview.kind)));
+}

@@ -1,0 +1,135 @@
+// Picking changes of a list to decide on them together: boxes beside the rows, the bar below, the question.
+
+import { announce, notice } from '../core/announce.js';
+import { h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { plural } from '../core/text.js';
+import { BulkBar, openBulk, PICK_REFUSALS } from '../ui/bulk.js';
+
+export class Picking {
+  /** The bar below the list, and the button that shows the boxes where there is no pointer to hover with. */
+  element;
+  toggle;
+  #api;
+  #triage;
+  #list;
+  #get;
+  #may;
+  #decided;
+  #done;
+  #bar;
+  #wanted = false;
+  #deciding = false;
+
+  /**
+   * `get(id)` is the row as it is now; `decided(change, verdict)` is told of each result and `done()` when the dialog is
+   * closed. `triage` knows what was on the screen and what is picked.
+   */
+  constructor({ api, triage, list, get, may, decided, done }) {
+    this.#api = api;
+    this.#triage = triage;
+    this.#list = list;
+    this.#get = get;
+    this.#may = may;
+    this.#decided = decided;
+    this.#done = done;
+    this.#bar = new BulkBar({ approve: () => this.decide('approve'), reject: () => this.decide('reject'), clear: () => this.none() });
+    this.element = this.#bar.element;
+    this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Pick several', title: 'Pick several (x)', onclick: () => this.#want(!this.#wanted) }, icon('stack'));
+  }
+
+  box(id) {
+    const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Pick this change', onclick: () => {
+      this.pick(id);
+      box.checked = this.#triage.isPicked(id);
+    } });
+    return h('label', { class: 'pick' }, box);
+  }
+
+  decorate(place, item) {
+    const picked = this.#triage.isPicked(item.id);
+    const seen = this.#triage.hasSeen(item);
+    place.classList.toggle('picked', picked);
+    place.classList.toggle('seen', seen);
+    const label = place.querySelector('.pick');
+    if (!label) return;
+    label.firstChild.checked = picked;
+    label.title = seen ? 'Pick (x)' : PICK_REFUSALS.unseen;
+    label.classList.toggle('barred', !picked && (!seen || item.state !== 'pending'));
+  }
+
+  /** What was on the screen is known from now on. */
+  saw(change) {
+    this.#triage.saw(change);
+    this.#paint();
+  }
+
+  /** It is decided by itself. */
+  forget(id) {
+    this.#triage.drop(id);
+    this.#paint();
+  }
+
+  /** Picks it or no longer; says why not. Returns whether there was anything to pick. */
+  pick(id) {
+    const row = this.#get(id);
+    if (!row || !this.#may) return false;
+    const what = this.#triage.toggle(row);
+    if (PICK_REFUSALS[what]) notice(PICK_REFUSALS[what], { tone: 'amber', iconName: 'info' });
+    else announce(what === 'picked' ? `Picked, ${plural(this.#triage.size, 'change')} in all.` : 'No longer picked.');
+    this.#paint();
+    return true;
+  }
+
+  /** Picks nothing. Returns whether there was anything. */
+  none() {
+    const had = this.#triage.size > 0 || this.#wanted;
+    if (had) this.#want(false);
+    return had;
+  }
+
+  #want(wanted) {
+    this.#wanted = wanted;
+    this.toggle.setAttribute('aria-pressed', String(wanted));
+    if (!wanted) this.#triage.clear();
+    this.#paint();
+  }
+
+  #paint() {
+    this.#show();
+    this.#list.redecorate();
+  }
+
+  #show() {
+    this.#bar.show(this.#triage.size);
+    this.#list.element.classList.toggle('picking', this.#wanted || this.#triage.size > 0);
+  }
+
+  /** What was picked and has altered since is not what somebody picked. */
+  follow() {
+    if (!this.#triage.size || this.#deciding) return;
+    const dropped = this.#triage.follow(this.#get);
+    if (dropped) notice(`${plural(dropped, 'picked change')} altered meanwhile, and ${dropped === 1 ? 'is' : 'are'} no longer picked.`, { tone: 'amber', iconName: 'refresh' });
+    this.#show();
+  }
+
+  /** Asks, and decides all that is picked. Returns whether anything is. */
+  decide(decision) {
+    const { picked } = this.#triage;
+    if (!picked.length) return false;
+    this.#deciding = true;
+    openBulk({
+      decision, picked,
+      decide: (verdict, comment, changes) => this.#api.decideAll(verdict, comment, changes),
+      decided: (change) => this.#decided(change, decision),
+      done: (ids) => {
+        for (const id of ids) this.#triage.drop(id);
+        this.#deciding = false;
+        this.#paint();
+        this.follow();
+        this.#done();
+      },
+    });
+    return true;
+  }
+}

@@ -1,0 +1,36 @@
+//! Whether the store works, for readiness: what the last write met, and damage for good.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::StoreError;
+
+#[derive(Default)]
+pub(super) struct Health(Mutex<Option<StoreError>>);
+
+impl Health {
+    /// Something failed that is no fault of what was asked.
+    pub(super) fn failed(&self, error: &StoreError) {
+        let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*trouble, Some(StoreError::Damaged(_))) {
+            *trouble = Some(error.clone());
+        }
+    }
+
+    /// A write succeeded. Damage does not heal by that. Whether there was trouble.
+    pub(super) fn works(&self) -> bool {
+        let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.take_if(|trouble| !matches!(trouble, StoreError::Damaged(_))).is_some()
+    }
+
+    pub(super) fn trouble(&self) -> Option<StoreError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks whether a read met damage.
+    pub(super) fn heard<T>(&self, result: &Result<T, StoreError>) {
+        if let Err(error @ StoreError::Damaged(_)) = result {
+            tracing::error!(%error, "the store is damaged; stop the gateway and restore a backup");
+            self.failed(error);
+        }
+    }
+}

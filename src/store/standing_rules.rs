@@ -1,0 +1,42 @@
+//! Standing rules in the store: written with the record that tells of them, read as a whole.
+
+use rusqlite::{Connection, params};
+
+use super::StoreError;
+use crate::policy::StandingRule;
+
+/// Rules that are over are kept for people to look at, the newest of them; the audit trail keeps all.
+pub const KEPT: i64 = 1000;
+
+/// Within the writer's transaction.
+pub(super) fn store(conn: &Connection, rules: &[StandingRule]) -> Result<(), StoreError> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let mut statement = conn.prepare_cached(
+        "INSERT INTO standing_rules (id, over, body) VALUES (?1, ?2, ?3)
+         ON CONFLICT (id) DO UPDATE SET over = excluded.over, body = excluded.body",
+    )?;
+    for rule in rules {
+        let body = serde_json::to_string(rule).map_err(|e| StoreError::BadRecord(format!("{}: {e}", rule.id)))?;
+        statement.execute(params![rule.id, rule.is_over(), body])?;
+    }
+    conn.prepare_cached(
+        "DELETE FROM standing_rules WHERE over = 1 AND no <=
+         (SELECT no FROM standing_rules WHERE over = 1 ORDER BY no DESC LIMIT 1 OFFSET ?1)",
+    )?
+    .execute([KEPT])?;
+    Ok(())
+}
+
+/// Oldest first.
+pub(super) fn load(conn: &Connection) -> Result<Vec<StandingRule>, StoreError> {
+    let mut statement = conn.prepare("SELECT id, body FROM standing_rules ORDER BY no")?;
+    let mut rows = statement.query([])?;
+    let mut rules = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (id, body): (String, String) = (row.get(0)?, row.get(1)?);
+        rules.push(serde_json::from_str(&body).map_err(|e| StoreError::BadRecord(format!("{id}: {e}")))?);
+    }
+    Ok(rules)
+}
