@@ -84,3 +84,4 @@ pub mod store;
 pub mod telemetry;
 pub mod transports;
 pub mod upstream;
+pub mod webhooks;

@@ -44,12 +44,13 @@ use crate::{
         actor::{PublishProviders, RuleAnew},
         table::{Aliases, RouteError},
     },
-    session::Registry,
+    session::{Registry, handlers::reviewed::page},
     standing_rules::{self, Board, StandingRules},
     store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
     transports::{connections::Connection, http, lines, ws},
     upstream::Upstreams,
+    webhooks::Webhooks,
 };
 
 /// How long calls may still run where stdin is served.
@@ -189,7 +190,9 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         rebuild: rebuild(&gateway),
         feed: gateway.feed.clone(),
     }));
-    let (server, serving, address) = open_doors(&gateway, &keys, definitions, &standing, options, tls)?;
+    let webhooks_thread = Arbiter::new();
+    let doors = open_doors(&gateway, &keys, definitions, &standing, options, tls, &webhooks_thread);
+    let (server, serving, address) = doors?;
     actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
@@ -210,7 +213,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         options,
         server,
         serving,
-        core: vec![router_thread, lines_thread],
+        core: vec![router_thread, lines_thread, webhooks_thread],
         file: Some(file),
         _lock: lock,
     })
@@ -275,12 +278,15 @@ fn open_doors(
     standing: &Arc<StandingRules>,
     options: Options,
     tls: Option<rustls::ServerConfig>,
+    webhooks_thread: &Arbiter,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
     let config = Arc::clone(&gateway.config);
     let listen = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
     gateway.listening.get_or_init(|| address);
+    let (feed, link) = (gateway.feed.clone(), page::url(gateway, ""));
+    let webhooks = Webhooks::start(&config.data, &config.webhooks, feed, &link, webhooks_thread, &gateway.shutdown)?;
     let origins = Arc::new(OriginRules::new(&config));
     let rest = web::Data::new(RestState {
         changes: gateway.changes.clone(),
@@ -294,6 +300,7 @@ fn open_doors(
         reloads: Arc::clone(&gateway.reloads),
         definitions,
         standing: Arc::clone(standing),
+        webhooks: Arc::new(webhooks),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),

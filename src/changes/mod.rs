@@ -4,6 +4,7 @@ pub mod arguments;
 pub mod audit;
 pub mod diff;
 pub mod digest;
+pub mod export;
 pub mod machine;
 pub mod people;
 pub mod retention;

@@ -84,6 +84,8 @@ pub enum Command {
     Rules(RulesArgs),
     /// Ask what the policy says of a call
     Policy(PolicyArgs),
+    /// List webhooks and their deliveries, try them again, test them
+    Webhooks(WebhooksArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
     /// Copy the store to a file, also while its gateway runs
@@ -95,7 +97,7 @@ pub enum Command {
     /// `countersign --data DIR`. What was approved when the backup was taken may have run since, so it does not run by
     /// itself: a reviewer looks at it again.
     Backup(BackupArgs),
-    /// Check the audit trail
+    /// Check or export the audit trail
     Audit(AuditArgs),
     /// Check or show the configuration
     #[command(subcommand)]
@@ -215,6 +217,31 @@ pub struct ChangesArgs {
     pub connect: ConnectArgs,
     #[command(subcommand)]
     pub command: ChangesCommand,
+}
+
+#[derive(Debug, Args)]
+pub struct WebhooksArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<WebhooksCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebhooksCommand {
+    /// List webhooks: where they lead, what waits, and what was wrong last (also without a command)
+    List,
+    /// List what went out and what waits, newest first
+    Deliveries {
+        name: String,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=200))]
+        limit: u8,
+    },
+    /// Send what waits at once, and try again what was given up
+    Retry { name: String },
+    /// Send an event that says that it is a test
+    Test { name: String },
 }
 
 const PROVIDERS_HELP: &str = "\
@@ -575,6 +602,26 @@ pub enum AuditCommand {
         #[arg(long, value_name = "HEAD")]
         head: Option<String>,
     },
+    /// Print the trail, oldest entry first, as JSON lines or CSV
+    ///
+    /// JSON lines hold everything that the hashes are of. In CSV, a cell that a spreadsheet would run as a formula begins
+    /// with an apostrophe.
+    Export {
+        #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
+        format: ExportFormat,
+        /// Not what is older than this moment, as 2026-07-28T12:00:00Z
+        #[arg(long, value_name = "TIME")]
+        since: Option<jiff::Timestamp>,
+        /// Only what is older than this moment
+        #[arg(long, value_name = "TIME")]
+        until: Option<jiff::Timestamp>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Jsonl,
+    Csv,
 }
 
 #[derive(Debug, Subcommand)]

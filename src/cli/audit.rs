@@ -1,18 +1,27 @@
-//! `audit verify`: reads the trail from outside, also while the gateway runs.
+//! `audit verify` and `audit export`: read the trail from outside, also while the gateway runs.
 
 use super::{
-    args::{AuditArgs, AuditCommand},
+    args::{AuditArgs, AuditCommand, ExportFormat},
     configuration,
     exit::{Exit, Failure},
-    output::Output,
+    output::{Output, harmless_json, one_line},
 };
 use crate::{
-    changes::audit::AuditHead,
-    store::{VerifyError, verify_audit},
+    changes::{
+        audit::AuditHead,
+        export::{Format, Span},
+    },
+    store::{VerifyError, read_audit, verify_audit},
 };
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let AuditCommand::Verify { head } = &args.command;
+    let head = match &args.command {
+        AuditCommand::Verify { head } => head,
+        AuditCommand::Export { format, since, until } => {
+            let format = if *format == ExportFormat::Csv { Format::Csv } else { Format::Jsonl };
+            return export(args, format, Span { since: *since, until: *until }, out);
+        }
+    };
     let expected = match head {
         None => None,
         Some(text) => Some(AuditHead::parse(text).ok_or_else(|| {
@@ -40,4 +49,24 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
         Err(VerifyError::Store(error)) => Err(error.into()),
     }
+}
+
+fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Result<Exit, Failure> {
+    let data = configuration(&args.data.flags())?.config.data;
+    out.text(&format.head())?;
+    let mut text = String::new();
+    read_audit(&data, |entry| -> Result<(), Failure> {
+        if span.holds(entry) {
+            text.clear();
+            format.entry(entry, &mut text);
+            // A file keeps every character, since the hashes are of them; a terminal obeys none.
+            match format {
+                _ if out.width().is_none() => out.text(&text)?,
+                Format::Jsonl => out.text(&harmless_json(&text))?,
+                Format::Csv => out.line(&one_line(text.trim_end()))?,
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Exit::Ok)
 }

@@ -15,6 +15,7 @@ mod open;
 mod output;
 mod providers;
 mod rules;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Providers(args) => providers::run(&args, &mut out),
         Command::Rules(args) => rules::run(&args, &mut out),
         Command::Policy(args) => rules::policy(&args, &mut out),
+        Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),

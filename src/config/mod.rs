@@ -32,6 +32,7 @@ use crate::{
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
+pub use servers::webhooks::{WebhookConfig, WebhookUrl};
 pub use upstreams::{Authorities, BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 
 /// All keys, documented for users in `config/countersign.yaml`.
@@ -55,6 +56,7 @@ pub struct Config {
     pub routes: RoutesConfig,
     pub policy: PolicyConfig,
     pub changes: ChangesConfig,
+    pub webhooks: Vec<WebhookConfig>,
     pub limits: LimitsConfig,
     pub log: LogConfig,
 }

@@ -38,6 +38,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         routes: routes(r),
         policy: policy(r),
         changes: changes(r),
+        webhooks: servers::webhooks::read(r),
         limits: limits(r),
         log: log(r),
     }

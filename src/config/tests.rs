@@ -127,6 +127,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "transports.http.cors_origins" => "https://a.example",
             "modules.tracker.workflow" => "{Todo: [InProgress]}",
             "mcpServers" => "{a: {command: x}}",
+            "webhooks" => "{a: {url: 'http://127.0.0.1:1', format: text}}",
             "routes.prefixes" => "{pm_: tracker}",
             "routes.patterns" => "{'jira_(.*)': '$1'}",
             "routes.categories" => "{'file.*': fs/do_*}",

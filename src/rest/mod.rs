@@ -4,6 +4,7 @@
 //! description of the API. Handlers only translate: what may happen to a change is decided in [`crate::pending`].
 
 pub mod account;
+pub mod audit_export;
 pub mod body;
 pub mod caller;
 pub mod changes;
@@ -16,6 +17,7 @@ pub mod query;
 pub mod reload;
 pub mod rules;
 pub mod views;
+pub mod webhooks;
 
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ use crate::{
     reload::Reloads,
     session::slots::StreamSlots,
     standing_rules::StandingRules,
+    webhooks::Webhooks,
 };
 
 /// The description of this API (OpenAPI 3.1). A test holds it and [`ROUTES`] to each other.
@@ -63,6 +66,7 @@ pub struct RestState {
     pub reloads: Arc<Reloads>,
     pub definitions: Arc<Definitions>,
     pub standing: Arc<StandingRules>,
+    pub webhooks: Arc<Webhooks>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
@@ -104,6 +108,19 @@ pub const ROUTES: &[Route] = &[
     Route { path: "/api/rules/{id}/revoke", allow: POST, build: |r| r.route(web::post().to(rules::revoke)) },
     Route { path: "/api/policy/test", allow: POST, build: |r| r.route(web::post().to(rules::test)) },
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
+    Route {
+        path: "/api/audit/export",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(audit_export::export)),
+    },
+    Route { path: "/api/webhooks", allow: READ, build: |r| r.route(web::route().guard(read()).to(webhooks::list)) },
+    Route {
+        path: "/api/webhooks/{name}/deliveries",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(webhooks::deliveries)),
+    },
+    Route { path: "/api/webhooks/{name}/retry", allow: POST, build: |r| r.route(web::post().to(webhooks::retry)) },
+    Route { path: "/api/webhooks/{name}/test", allow: POST, build: |r| r.route(web::post().to(webhooks::test)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
     Route {

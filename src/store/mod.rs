@@ -22,7 +22,9 @@ mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
 mod suite;
+mod trail;
 mod verify;
+pub mod webhooks;
 mod witness;
 mod writer;
 
@@ -48,6 +50,7 @@ pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
+pub use trail::read_audit;
 pub use verify::{Verified, VerifyError, verify_audit};
 
 /// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.

@@ -42,6 +42,8 @@ pub const UPSTREAM_LINKS: &str = "countersign_upstream_links";
 pub const UPSTREAM_RESTARTS: &str = "countersign_upstream_restarts_total";
 pub const UPSTREAM_UNATTRIBUTED: &str = "countersign_upstream_unattributed_total";
 pub const POLICY_SIMULATED: &str = "countersign_policy_simulated_total";
+pub const WEBHOOK_ATTEMPTS: &str = "countersign_webhook_attempts_total";
+pub const WEBHOOK_WAITING: &str = "countersign_webhook_waiting";
 pub const INFO: &str = "countersign_info";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +54,7 @@ enum Kind {
 }
 
 /// Name, kind, unit, HELP text.
-const TABLE: [(&str, Kind, Unit, &str); 27] = [
+const TABLE: [(&str, Kind, Unit, &str); 29] = [
     (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
     (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
     (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
@@ -79,6 +81,8 @@ const TABLE: [(&str, Kind, Unit, &str); 27] = [
     (UPSTREAM_RESTARTS, Kind::Counter, Unit::Count, "Times that an upstream's connection was lost after it was up."),
     (UPSTREAM_UNATTRIBUTED, Kind::Counter, Unit::Count, "Messages of an upstream that belong to no one call."),
     (POLICY_SIMULATED, Kind::Counter, Unit::Count, "Calls that policy.mode: simulate let through, by what was meant."),
+    (WEBHOOK_ATTEMPTS, Kind::Counter, Unit::Count, "Attempts to deliver to a webhook, by outcome."),
+    (WEBHOOK_WAITING, Kind::Gauge, Unit::Count, "Deliveries that wait for a webhook."),
     (INFO, Kind::Gauge, Unit::Count, "1, with the version as a label."),
 ];
 

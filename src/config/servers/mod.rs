@@ -10,6 +10,7 @@ mod shown;
 mod target;
 #[cfg(test)]
 mod tests;
+pub(super) mod webhooks;
 
 use std::{collections::BTreeSet, time::Duration};
 

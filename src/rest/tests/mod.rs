@@ -335,6 +335,7 @@ impl Doors {
         let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ())));
         let state = web::Data::new(RestState {
             reloads,
+            webhooks: Arc::new(Webhooks::none(changes.feed().clone())),
             changes: changes.clone(),
             sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), &origins)),
             authenticator,

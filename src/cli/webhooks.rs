@@ -1,0 +1,153 @@
+//! `webhooks [list]|deliveries|retry|test`, through a gateway's REST door.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    args::{WebhooksArgs, WebhooksCommand},
+    changes::client::{self, Client},
+    exit::{Exit, Failure},
+    output::{Output, Style, one_line, remark},
+};
+
+pub fn run(args: &WebhooksArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        let json = args.connect.json;
+        match &args.command {
+            None | Some(WebhooksCommand::List) => list(&client, json, out).await,
+            Some(WebhooksCommand::Deliveries { name, limit }) => deliveries(&client, name, *limit, json, out).await,
+            Some(WebhooksCommand::Retry { name }) => retry(&client, name, json, out).await,
+            Some(WebhooksCommand::Test { name }) => test(&client, name, json, out).await,
+        }
+    })
+}
+
+#[derive(Deserialize)]
+struct All {
+    webhooks: Vec<Webhook>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Webhook {
+    name: String,
+    url: String,
+    format: String,
+    waiting: u64,
+    failing: bool,
+    last_error: Option<String>,
+    next_attempt_at: Option<String>,
+}
+
+async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["webhooks"], &[]).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let All { webhooks } = answer.read()?;
+    if webhooks.is_empty() {
+        remark("There are no webhooks; see `webhooks` in config/countersign.yaml.");
+    }
+    for webhook in &webhooks {
+        let (style, word) = if webhook.failing { (Style::Red, "failing") } else { (Style::Green, "up") };
+        out.styled(Style::Bold, &one_line(&webhook.name))?;
+        out.text("  ")?;
+        out.styled(style, word)?;
+        out.line(&format!(
+            "  {} to {}  {} waiting",
+            one_line(&webhook.format),
+            one_line(&webhook.url),
+            webhook.waiting
+        ))?;
+        if let Some(error) = &webhook.last_error {
+            out.styled(Style::Yellow, &format!("  ! {}", one_line(error)))?;
+            let next = webhook.next_attempt_at.as_deref().map(|at| format!("  next attempt {}", one_line(at)));
+            out.line(&next.unwrap_or_default())?;
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+#[derive(Deserialize)]
+struct Page {
+    deliveries: Vec<Delivery>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivery {
+    seq: u64,
+    #[serde(rename = "type")]
+    kind: String,
+    change_id: String,
+    state: String,
+    attempts: u32,
+    error: Option<String>,
+    taken_at: String,
+}
+
+async fn deliveries(client: &Client, name: &str, limit: u8, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["webhooks", name, "deliveries"], &[("limit", &limit.to_string())]).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    for delivery in &answer.read::<Page>()?.deliveries {
+        let style = match delivery.state.as_str() {
+            "delivered" => Style::Green,
+            "waiting" => Style::Yellow,
+            _ => Style::Red,
+        };
+        out.text(&format!("{:>8}  {}  ", delivery.seq, one_line(&delivery.taken_at)))?;
+        out.styled(style, &format!("{:<9}", one_line(&delivery.state)))?;
+        let times = if delivery.attempts == 1 { "attempt" } else { "attempts" };
+        out.line(&format!(
+            "  {}  {}  {} {times}{}",
+            one_line(&delivery.kind),
+            one_line(&delivery.change_id),
+            delivery.attempts,
+            delivery.error.as_deref().map_or(String::new(), |error| format!("  {}", one_line(error)))
+        ))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn retry(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    #[derive(Deserialize)]
+    struct Retried {
+        again: u64,
+    }
+    let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        let Retried { again } = answer.read()?;
+        out.line(&format!("What waits is sent now; {again} that were given up are tried again."))?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn test(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    #[derive(Deserialize)]
+    struct Tested {
+        delivered: bool,
+        status: Option<u16>,
+        error: Option<String>,
+    }
+    let answer = client.post(&["webhooks", name, "test"], &json!({})).await?;
+    let tested: Tested = answer.read()?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else if tested.delivered {
+        out.line(&format!("Delivered; the receiver answered {}.", tested.status.unwrap_or_default()))?;
+    }
+    match tested {
+        Tested { delivered: true, .. } => Ok(Exit::Ok),
+        Tested { error, .. } => {
+            Err(Failure::new(Exit::Failed, format!("not delivered: {}", one_line(&error.unwrap_or_default()))))
+        }
+    }
+}
