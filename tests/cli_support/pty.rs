@@ -38,9 +38,12 @@ impl Pty {
         let mut whole = Command::new("/usr/bin/setsid");
         whole.arg("--ctty").arg(command.get_program()).args(command.get_args()).env_clear();
         whole.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        whole.envs([("TERM", "xterm-256color"), ("LANG", "C.UTF-8")].iter().filter(|(name, _)| {
-            !command.get_envs().any(|(other, _)| other == *name)
-        }));
+        for (name, value) in [("TERM", "xterm-256color"), ("LANG", "C.UTF-8")] {
+            if !command.get_envs().any(|(other, _)| other == name) {
+                whole.env(name, value);
+            }
+        }
+        whole.current_dir(command.get_current_dir().unwrap());
         let end = || slave.try_clone().unwrap();
         let child = whole.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));

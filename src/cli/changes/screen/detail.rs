@@ -39,7 +39,9 @@ impl Writer {
     }
 
     fn head(&mut self, text: &str) {
-        self.lines.push(Line::default());
+        if self.lines.last().is_some_and(|line| line.width() > 0) {
+            self.lines.push(Line::default());
+        }
         self.text(1, &[(text.to_owned(), self.paint.bold())]);
     }
 

@@ -82,14 +82,16 @@ impl Writer {
             match line.op {
                 LineOp::Equal => {
                     self.equal(&line.text);
-                    (at, rest) = (at + 1, tail);
+                    (at, rest) = (at.saturating_add(1), tail);
                 }
                 LineOp::Skip => {
                     let many = line.text.parse::<usize>().unwrap_or(0);
                     let hidden = at.checked_add(many).and_then(|end| before.get(at..end));
                     match hidden {
                         // Where the text was cut, its last line was, too.
-                        Some(hidden) if self.look.unfolded && (self.whole || at + many < before.len()) => {
+                        Some(hidden)
+                            if self.look.unfolded && (self.whole || at.saturating_add(many) < before.len()) =>
+                        {
                             hidden.iter().for_each(|text| self.equal(text));
                         }
                         _ => self.skip(&line.text),
@@ -101,7 +103,7 @@ impl Writer {
                     let (run, tail) = rest.split_at(end.unwrap_or(rest.len()));
                     let of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
                     let (old, new) = (of(LineOp::Delete), of(LineOp::Insert));
-                    at += old.len();
+                    at = at.saturating_add(old.len());
                     self.block(&old, &new);
                     rest = tail;
                 }

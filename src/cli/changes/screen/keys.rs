@@ -142,6 +142,11 @@ impl App {
 
     /// The next change; in a change, that one is opened.
     fn neighbour(&mut self, by: isize) -> Option<Action> {
+        let shown = self.detail.as_ref().map(|detail| detail.change.id.as_str());
+        // Where the shown one has left the list, the cursor is on the next one already.
+        if by > 0 && shown.is_some() && self.at_cursor().map(|brief| brief.id.as_str()) != shown {
+            return self.open();
+        }
         let before = self.cursor;
         self.step(by);
         if self.detail.is_some() && self.cursor != before { self.open() } else { None }

@@ -133,7 +133,7 @@ impl Inbox {
                 Some(Action::Repaint) => self.screen.anew()?,
                 Some(Action::Suspend) => self.suspend()?,
                 Some(Action::Load) => self.load(),
-                Some(Action::Open(id)) => self.net.change(id, true),
+                Some(Action::Open(id)) => self.net.change(id, true, true),
                 Some(Action::Post { path, body, said }) => {
                     self.app.busy += 1;
                     self.net.post(path, body, said);
@@ -185,13 +185,17 @@ impl Inbox {
         let known = |id: &String| self.app.changes.iter().any(|b| b.id == *id);
         // With a search, only the gateway knows whether a new change matches.
         let new = !self.app.search.is_empty() && !moved.iter().all(known);
+        let shown = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
         if self.again || new || moved.len() > FEW {
-            if let Some(shown) = self.app.detail.as_ref().map(|d| d.change.id.clone()) {
-                self.net.change(shown, false);
+            if let Some(shown) = shown {
+                self.net.change(shown, false, true);
             }
             return self.load();
         }
-        moved.into_iter().for_each(|id| self.net.change(id, false));
+        for id in moved {
+            let trail = shown.as_ref() == Some(&id);
+            self.net.change(id, false, trail);
+        }
         self.net.count();
     }
 

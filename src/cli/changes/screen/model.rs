@@ -249,7 +249,8 @@ pub struct Detail {
     pub seen: usize,
     /// It became another while it was on the screen: the next decision is not one on this.
     pub moved: bool,
-    laid_out: Option<(Look, usize)>,
+    /// How, and in which minute, its lines were made.
+    laid_out: Option<(Look, i64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -448,6 +449,9 @@ impl App {
                     }
                     detail.change = change;
                     detail.laid_out = None;
+                } else if show && detail.change.version == change.version {
+                    // The feed was faster than the answer to one's own request.
+                    detail.moved = false;
                 }
             }
             _ if show => {
@@ -488,14 +492,15 @@ impl App {
         let room = self.room();
         let look = Look { width: usize::from(self.size.0), split: self.is_split(), unfolded: self.unfolded };
         if let Some(detail) = &mut self.detail {
-            if detail.laid_out.map(|(look, _)| look) != Some(look) {
+            let minute = self.now.as_second() / 60;
+            if detail.laid_out != Some((look, minute)) {
                 let (lines, end) = detail::lines(&detail.change, &detail.timeline, self.now, look, self.paint);
                 if detail.diff_end != 0 && detail.diff_end != end {
                     // Other lines: what was seen of the old ones says little, unless it was everything.
                     detail.seen = if detail.seen >= detail.diff_end { end } else { 0 };
                 }
                 (detail.lines, detail.diff_end) = (lines, end);
-                detail.laid_out = Some((look, end));
+                detail.laid_out = Some((look, minute));
             }
             let last = detail.lines.len().saturating_sub(room);
             detail.scroll = detail.scroll.min(last);

@@ -131,8 +131,8 @@ impl Net {
         });
     }
 
-    /// One change; opened ones with their timeline.
-    pub fn change(&self, id: String, show: bool) {
+    /// One change, to be opened or not; with its timeline where that is looked at.
+    pub fn change(&self, id: String, show: bool, trail: bool) {
         let net = self.clone();
         actix_web::rt::spawn(async move {
             let change = match net.client.get(&["changes", &id], &[]).await {
@@ -143,7 +143,7 @@ impl Net {
                 Ok(change) => net.tell(News::Change { change: Box::new(change), show }).await,
                 Err(failure) => return net.tell(News::Refused { what: failure.message, id: None }).await,
             }
-            if show {
+            if trail {
                 net.timeline(&id).await;
             }
         });

@@ -62,9 +62,10 @@ fn screen(app: &mut App) -> String {
     app.lay_out();
     terminal.draw(|frame| draw::screen(app, frame)).unwrap();
     let buffer = terminal.backend().buffer();
-    let rows = buffer.content.chunks(usize::from(app.size.0)).map(|row| {
-        row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_owned()
-    });
+    let rows = buffer
+        .content
+        .chunks(usize::from(app.size.0))
+        .map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_owned());
     rows.collect::<Vec<_>>().join("\n")
 }
 
@@ -98,8 +99,8 @@ fn the_list() {
     let mut app = app("reviewer", &[change("chg_1", 1, "pending"), quorum], (90, 6));
     app.selected.insert("chg_1".into());
     let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)
-x  pending    5m local-agent    UPDATE Write “a\u{202e}b”\nforged
-   pending    5m local-agent    UPDATE 0/2 twin Write “a\u{202e}b”\nforged
+x pending    5m local-agent    UPDATE Write “a\u{202e}b”\nforged
+  pending    5m local-agent    UPDATE 0/2 twin Write “a\u{202e}b”\nforged
 
 
  j k Enter  x A  / s g  ? help  q quit";
@@ -111,17 +112,16 @@ x  pending    5m local-agent    UPDATE Write “a\u{202e}b”\nforged
 fn a_change_and_its_diff() {
     let mut app = app("reviewer", &[change("chg_1", 3, "pending")], (64, 22));
     open(&mut app, change("chg_1", 3, "pending"));
-    let expected = r#" ● live  pending 1  stale 0  unknown 0  [inbox]  alice (review…
+    let expected = r#" ● live  pending 1  stale 0  unknown 0  [inbox]  alice (reviewe…
  Write “a\u{202e}b”\nforged
  pending  UPDATE file /a
- Write file (files.write_file), proposed by local-agent with cl
- i\u{1b}[2Jent over http, 5m ago; chg_1 v3
+ Write file (files.write_file), proposed by local-agent with cli
+ \u{1b}[2Jent over http, 5m ago; chg_1 v3
  0 of 1 approvals; expires in 23h
 
   Text
   - old
   + new→   x\u{200b}
-
 
  Arguments
    {
@@ -251,7 +251,9 @@ fn many_are_approved_once_all_were_opened() {
         .map(|(id, version)| json!({"id": id, "version": version, "digest": format!("sha256:{id}-{version}")}));
     assert_eq!(body, json!({"decision": "approve", "comment": "ok", "changes": expected}));
     let problem = json!({"title": "T", "detail": "no\u{1b}", "code": "SELF_APPROVAL"});
-    app.decided(&json!({"results": [{"id": "chg_1", "change": {"state": "approved"}}, {"id": "chg_2", "problem": problem}]}));
+    app.decided(
+        &json!({"results": [{"id": "chg_1", "change": {"state": "approved"}}, {"id": "chg_2", "problem": problem}]}),
+    );
     let shown = screen(&mut app);
     assert!(shown.contains(" approved  Write") && shown.contains(r" no\u{1b} (SELF_APPROVAL)  Write"), "{shown}");
     assert_eq!(app.selected.iter().collect::<Vec<_>>(), ["chg_2"]);
@@ -344,6 +346,18 @@ fn the_list_follows_what_happens() {
     assert_eq!(app.query(), [("principal", "bob".to_owned()), ("q", "fix".to_owned())]);
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Action::Load));
     assert_eq!(press(&mut app, KeyCode::Char('q')), Some(Action::Quit));
+}
+
+#[test]
+fn the_next_one_is_not_skipped() {
+    let all = ["chg_1", "chg_2", "chg_3"].map(|id| change(id, 1, "pending"));
+    let mut app = app("reviewer", &all, (80, 24));
+    open(&mut app, all[0].clone());
+    // It is done, and no longer in the list.
+    app.took(change("chg_1", 2, "applied"), true);
+    assert_eq!(typed(&mut app, "j"), Some(Action::Open("chg_2".into())));
+    app.took(all[1].clone(), true);
+    assert_eq!(typed(&mut app, "j"), Some(Action::Open("chg_3".into())));
 }
 
 #[test]
