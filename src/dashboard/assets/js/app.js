@@ -20,9 +20,10 @@ import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
 import { ReloadBar } from './ui/reload.js';
 import { ProvidersView, toReview } from './views/providers.js';
+import { RulesView } from './views/rules.js';
 import { SessionsView } from './views/sessions.js';
 
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Servers']];
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Servers']];
 // Servers and the configuration file change without an event of their own, too.
 const LOOK = 30_000;
 // A connection that is back before this was never worth a banner.
@@ -60,7 +61,7 @@ export class App {
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
     this.#inbox.subscribe(() => this.#counts());
     this.#parts = {
-      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name), h('span', null, title), (name === 'inbox' || name === 'providers') && h('span', { class: 'count', hidden: true })))),
+      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'providers') && h('span', { class: 'count', hidden: true })))),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
       banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
       main: h('main', { id: 'main', tabindex: '-1' }),
@@ -88,7 +89,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g p': () => go(routeTo('providers')),
+      'g s': () => go(routeTo('sessions')), 'g p': () => go(routeTo('providers')), 'g r': () => go(routeTo('rules')),
     });
   }
 
@@ -144,6 +145,7 @@ export class App {
     const api = this.#api;
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
+    if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'providers') return new ProvidersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
@@ -170,6 +172,10 @@ export class App {
     if (this.#ended) return;
     if (event.session) {
       this.#view?.sessionEvent?.(event);
+      return;
+    }
+    if (/^rule\./.test(event.type ?? '')) {
+      this.#view?.ruleEvent?.(event);
       return;
     }
     if (/^(provider|config)\./.test(event.type ?? '')) {

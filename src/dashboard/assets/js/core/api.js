@@ -1,6 +1,6 @@
 // Calls the gateway's REST door. The secret goes along as a header; the cookie alone authorizes nothing.
 
-import { sourceOf } from './rawjson.js';
+import { elementsOf, sourceOf } from './rawjson.js';
 import { learnClock } from './time.js';
 
 const TIMEOUT = 20_000;
@@ -126,6 +126,17 @@ export class Api {
   /** Makes a standing rule out of a change. */
   async makeRule(id, rule) {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
+  }
+
+  /** Standing rules, newest first: `[{rule, source}]`, where `source` is the text of its arguments, or null. */
+  async rules(signal) {
+    const { value, text } = await this.#call('GET', '/api/rules', { signal });
+    const sources = elementsOf(sourceOf(text, ['rules']));
+    return value.rules.map((rule, i) => ({ rule, source: rule.arguments ? sourceOf(sources[i], ['arguments']) : null }));
+  }
+
+  async revokeRule(id, comment) {
+    return (await this.#call('POST', `/api/rules/${encodeURIComponent(id)}/revoke`, { body: { comment } })).value;
   }
 
   async #changing(path, body, raw) {

@@ -58,6 +58,11 @@ export class AuditView {
     }, 300);
   }
 
+  // Rules have entries of their own, which are of no change.
+  ruleEvent() {
+    if (this.#change === null) this.event({});
+  }
+
   refresh() {
     this.#load();
   }
@@ -158,6 +163,9 @@ export class AuditView {
 
 /** What an entry is about that is of no change. */
 function about(details) {
+  const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
+  if (rules.length === 1) return h('span', null, h('a', { href: routeTo('rules', rules[0].id) }, 'the rule'), typeof rules[0].tool === 'string' && [' for ', said(rules[0].tool, 80)]);
+  if (rules.length > 1) return plural(rules.length, 'rule');
   if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
   const n = Array.isArray(details.tools) ? details.tools.length : 0;
   return h('span', null, said(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));
