@@ -66,6 +66,7 @@ export class Core {
     this.file = join(dir, 'mock.json');
     this.listeners = new Set();
     this.sessions = new Map();
+    this.doors = ['/api/rules', '/api/audit/export', '/api/webhooks'];
     this.servers = new Servers();
     this.reviews = new Reviews(this);
     this.review = { ...DEFAULT_TERMS };

@@ -23,6 +23,7 @@ export class NetworkError extends Error {}
 export class Api {
   #secret;
   #unauthorized;
+  #doors = null;
 
   /** `secret()` returns the header's value or null; `unauthorized()` is told of every 401 but those of a sign-in. */
   constructor(secret, unauthorized) {
@@ -149,6 +150,44 @@ export class Api {
     if (change) query.set('change', change);
     if (cursor) query.set('cursor', cursor);
     return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
+  }
+
+  /** Whether this gateway has a door, by its path as its own description writes it; asked once. */
+  async has(path) {
+    this.#doors ??= this.#call('GET', '/api/openapi.json').then(({ value }) => new Set(Object.keys(value.paths)));
+    try {
+      return (await this.#doors).has(path);
+    } catch {
+      this.#doors = null;
+      return false;
+    }
+  }
+
+  /** The audit trail as `{name, blob}`, once it has come wholly. It takes as long as it takes. */
+  async exportAudit({ format, since, until, signal }) {
+    const query = new URLSearchParams({ format });
+    if (since) query.set('since', since);
+    if (until) query.set('until', until);
+    let response;
+    try {
+      response = await fetch(`/api/audit/export?${query}`, { headers: this.#headers(), signal, cache: 'no-store', credentials: 'same-origin', redirect: 'error' });
+      if (response.ok) {
+        const name = /filename="([\w.-]{1,100})"/.exec(response.headers.get('Content-Disposition') ?? '')?.[1] ?? `countersign-audit.${format}`;
+        return { name, blob: await response.blob() };
+      }
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      throw new NetworkError(response ? 'The export broke off; nothing was saved.' : 'The gateway did not answer.');
+    }
+    const text = await response.text();
+    if (response.status === 401) this.#unauthorized();
+    let problem = {};
+    try {
+      problem = JSON.parse(text);
+    } catch {
+      // What is between us and the gateway has answered.
+    }
+    throw new ApiError(response.status, problem, text, Number(response.headers.get('Retry-After')) || null);
   }
 
   async sessions(signal) {

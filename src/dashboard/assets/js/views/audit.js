@@ -11,6 +11,7 @@ import { eventName, eventOf, stateOf } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { actor } from '../ui/timeline.js';
+import { openExport } from '../ui/export.js';
 import { longText } from '../ui/longtext.js';
 
 const PAGE = 50;
@@ -28,9 +29,9 @@ export class AuditView {
 
   constructor({ api }) {
     this.#api = api;
-    this.#parts = { sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
+    this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (wanted) => api.exportAudit(wanted) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
     this.element = h('div', { class: 'page audit' },
-      h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Audit'), this.#parts.sub), this.#parts.head, this.#parts.body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), this.#parts.export), this.#parts.sub), this.#parts.head, this.#parts.body);
   }
 
   dispose() {
@@ -41,12 +42,19 @@ export class AuditView {
   route({ id }) {
     if (this.#generation > 0 && id === this.#change) return;
     this.#change = id;
+    this.#offer();
     fill(this.#parts.sub, id
       ? [h('span', null, 'What happened to '), h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'everything')]
       : 'Every transition of every change, in one chain of hashes.');
     fill(this.#parts.head);
     fill(this.#parts.body, skeleton(8));
     this.#load();
+  }
+
+  // The whole trail is exported, so that is where it is offered.
+  async #offer() {
+    const offered = this.#change === null && await this.#api.has('/api/audit/export');
+    this.#parts.export.hidden = this.#change !== null || !offered;
   }
 
   event(event) {
