@@ -47,6 +47,17 @@ export function serve(core, credentials, { host, port }) {
     }
     if (path === '/api/changes') return send(res, 200, 'application/json', listing(url.searchParams));
     if (path === '/api/openapi.json') return json(res, { paths: Object.fromEntries(core.doors.map((door) => [door, {}])) });
+    const hook = /^\/api\/webhooks(?:\/([^/]+)\/(deliveries|retry))?$/.exec(path);
+    if (hook && core.doors.includes('/api/webhooks')) {
+      if (!hook[1]) return json(res, { webhooks: core.hooks.list() });
+      if (hook[2] === 'retry' && !DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+      return json(res, hook[2] === 'retry' ? core.hooks.retry(decodeURIComponent(hook[1])) : core.hooks.deliveries(decodeURIComponent(hook[1]), url.searchParams));
+    }
+    // Only of the mock: webhooks that work or fail.
+    if (path === '/api/mock/hooks') {
+      core.hooks.set(JSON.parse(await body(req)));
+      return json(res, {});
+    }
     if (path === '/api/audit/export' && core.doors.includes(path)) return exported(res, url.searchParams);
     if (path === '/api/audit') return json(res, audit(url.searchParams));
     if (path === '/api/sessions') return json(res, { sessions: [...core.sessions.values()] });

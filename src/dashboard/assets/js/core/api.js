@@ -190,6 +190,22 @@ export class Api {
     throw new ApiError(response.status, problem, text, Number(response.headers.get('Retry-After')) || null);
   }
 
+  async webhooks(signal) {
+    return (await this.#call('GET', '/api/webhooks', { signal })).value.webhooks;
+  }
+
+  /** What went out to one webhook, newest first: `{deliveries, nextCursor}`. */
+  async deliveries(name, { limit, cursor, signal }) {
+    const query = new URLSearchParams({ limit: String(limit) });
+    if (cursor) query.set('cursor', cursor);
+    return (await this.#call('GET', `/api/webhooks/${encodeURIComponent(name)}/deliveries?${query}`, { signal })).value;
+  }
+
+  /** `{again}`: how many that had been given up. */
+  async retryWebhook(name) {
+    return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/retry`)).value ?? {};
+  }
+
   async sessions(signal) {
     return (await this.#call('GET', '/api/sessions', { signal })).value.sessions;
   }
