@@ -1,9 +1,13 @@
 // The page of webhooks, against the mock, whose webhooks fail on request; the door is tested with the gateway.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
 import { assertClean, dashboard, launch, status } from './lib/browser.mjs';
 import { Gateway, real } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 let browser;
 let gateway;
@@ -49,6 +53,26 @@ test('a viewer cannot send again', options, async () => {
   await page.locator('.hook').first().waitFor();
   assert.equal(await page.getByRole('button', { name: 'Send again' }).count(), 0);
   await page.context().close();
+});
+
+test('narrow, wide, light and dark: nothing is cut off and everybody can use it', options, async () => {
+  const long = 'a-name-that-is-longer-than-anybody-would-choose-'.repeat(3);
+  await hooks({ [long]: { url: `https://tickets.example/${long}`, failing: true, error: 'it answered 503 \u202eesrever\u202c '.repeat(8) }, chat: { url: 'https://chat.example/x' } });
+  for (const [width, dark] of [[360, false], [1280, true], [1280, false]]) {
+    const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/hooks', bypassCSP: true });
+    await page.getByText('Deliveries').first().click();
+    await page.locator('.deliveries tbody tr').first().waitFor();
+    const wide = await page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
+      const { right, left, width: w } = e.getBoundingClientRect();
+      return w > 1 && !e.closest('.sr-only, .skip') && (right > innerWidth + 1 || left < -1);
+    }).map((e) => `${e.tagName}.${e.className}`));
+    assert.deepEqual(wide, [], `at ${width} pixels`);
+    await page.evaluate(AXE);
+    const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+    assert.deepEqual(violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]), []);
+    if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/hooks-${width}${dark ? '-dark' : ''}.png` });
+    await page.context().close();
+  }
 });
 
 test('a gateway without the door has no such page in sight, and says so to whom a link led there', options, async () => {
