@@ -136,9 +136,10 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
     let people = Arc::new(People::new(&config.policy.groups));
-    let board = Board::open(&store).await?;
     let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
+    // After it, because what a restored backup allowed is ended there.
+    let board = Board::open(&store).await?;
     let router_thread = Arbiter::new();
     let router = {
         let policy = Policy::new(&config.policy)

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
 mod cli_support;
+#[path = "cli_support/pty.rs"]
+mod pty;
 
 use std::{
     io::{Read, Write},
@@ -11,6 +13,7 @@ use std::{
 };
 
 use cli_support::{Home, Lines, Ran, signal, wait_until};
+use pty::Pty;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -65,6 +68,15 @@ impl Gateway {
         let answer = self.call("create_issue", &json!({"projectId": self.project(), "title": title, "type": "Story"}));
         let id = answer["structuredContent"]["changeId"].as_str();
         id.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+}
+
+impl Gateway {
+    /// The full-screen inbox, in a terminal of its own.
+    fn inbox(&self, key: &str, vars: &[(&str, &str)], columns: u16, rows: u16) -> Pty {
+        let mut command = self.home.command(&["changes", "watch"]);
+        command.env("COUNTERSIGN_KEY", key).envs(vars.iter().copied());
+        Pty::start(&command, columns, rows)
     }
 }
 
@@ -166,4 +178,115 @@ fn a_link_signs_in() {
     let answer = sign_in();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"reviewer\""), "{answer}");
     assert!(sign_in().starts_with("HTTP/1.1 401"), "a code works once");
+}
+
+/// What a terminal is left like, whatever ended the inbox.
+#[track_caller]
+fn is_given_back(pty: &Pty) {
+    // Its last words may still be on their way.
+    for (back, taken) in
+        [("\u{1b}[?1049l", "\u{1b}[?1049h"), ("\u{1b}[?25h", "\u{1b}[?25l"), ("\u{1b}[?2004l", "\u{1b}[?2004h")]
+    {
+        wait_until(back, || {
+            let raw = pty.raw();
+            raw.contains(taken) && raw.rfind(back) > raw.rfind(taken)
+        });
+    }
+    assert!(pty.is_cooked(), "lines are edited");
+}
+
+#[test]
+fn the_inbox_is_a_place_to_decide_in() {
+    let gateway = Gateway::start();
+    let mut inbox = gateway.inbox(&gateway.key, &[], 100, 60);
+    inbox.shows("pending 0");
+    inbox.shows("live");
+    assert!(!inbox.is_cooked());
+    // What is proposed appears by itself; what is hidden in it does not reach the terminal.
+    let first = gateway.propose("First \u{202e}\u{1b}[7mstory");
+    inbox.shows("pending 1");
+    inbox.shows(r"First \u{202e}\u{1b}[7mstory");
+    inbox.keys("a");
+    inbox.shows("This is what it would do.");
+    inbox.keys("a");
+    inbox.shows("applied");
+    gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice"]);
+
+    let second = gateway.propose("Second story");
+    inbox.keys("q");
+    inbox.shows("Second story");
+    inbox.keys("\r");
+    inbox.shows("0 of 1 approvals");
+    inbox.keys("r");
+    inbox.shows("Why rejected");
+    inbox.keys("not now\r");
+    inbox.shows("Rejected; the change is rejected.");
+    gateway.changes(&["show", &second]).ends(0).says(&["rejected", "not now"]);
+
+    // A small window is one, too; and one that was stopped draws itself again.
+    inbox.keys("q");
+    inbox.resize(40, 10);
+    inbox.shows("Nothing waits here");
+    inbox.keys("\u{1a}");
+    inbox.keys("?");
+    inbox.shows("any key goes on");
+    inbox.keys(" q");
+    assert!(inbox.ends().success());
+    is_given_back(&inbox);
+    assert!(!inbox.raw().contains('\u{202e}') && !inbox.raw().contains("\u{1b}[7mstory"));
+}
+
+#[test]
+fn arguments_are_corrected_in_the_own_editor() {
+    let gateway = Gateway::start();
+    let id = gateway.propose("A stroy");
+    let mut inbox = gateway.inbox(&gateway.key, &[("EDITOR", "sed -i s/stroy/story/")], 100, 60);
+    inbox.shows("A stroy");
+    inbox.keys("\r");
+    inbox.shows("0 of 1 approvals");
+    inbox.keys("e");
+    inbox.shows("Comment for the correction:");
+    inbox.keys("a typo\r");
+    inbox.shows("Corrected and previewed again");
+    inbox.shows("+ A story");
+    inbox.shows("as the agent proposed them");
+    inbox.keys("a");
+    inbox.shows("applied");
+    let shown = gateway.changes(&["show", &id, "--json"]).ends(0).stdout();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["arguments"]["title"], &shown["state"]), (&json!("A story"), &json!("applied")));
+    assert_eq!(shown["edits"][0]["comment"], "a typo");
+    // No draft is left behind.
+    inbox.keys("\u{3}");
+    assert!(inbox.ends().success());
+    is_given_back(&inbox);
+}
+
+#[test]
+fn a_terminal_is_given_back_whatever_ends_the_inbox() {
+    let gateway = Gateway::start();
+    gateway.propose("A story");
+    for end in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let mut inbox = gateway.inbox(&gateway.key, &[("NO_COLOR", "1"), ("LANG", "C")], 80, 24);
+        inbox.shows("live  pending 1");
+        signal(i32::try_from(inbox.child.id()).unwrap(), end);
+        assert!(inbox.ends().success());
+        is_given_back(&inbox);
+        let raw = inbox.raw();
+        assert!(raw.is_ascii(), "no UTF-8 where the locale has none");
+        assert!(!raw.contains("\u{1b}[38;") && !raw.contains("\u{1b}[3"), "no colours: {raw:?}");
+    }
+    // A viewer sees it and cannot act.
+    let viewer = gateway.home.run(&["keys", "create", "--role", "viewer", "--name", "vera"]).ends(0).stdout();
+    let mut inbox = gateway.inbox(viewer.trim(), &[], 80, 24);
+    inbox.shows("vera (viewer)");
+    inbox.shows("A story");
+    inbox.keys("a");
+    inbox.shows("A viewer looks on and cannot decide");
+    inbox.keys("q");
+    assert!(inbox.ends().success());
+    // A key that may not look is told so before the screen is taken.
+    let mut inbox = gateway.inbox("csk_wrong", &[], 80, 24);
+    assert_eq!(inbox.ends().code(), Some(5));
+    assert!(!inbox.raw().contains("?1049h"));
 }

@@ -444,8 +444,12 @@ pub enum ChangesCommand {
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },
-    /// Print every event of the feed as it comes, until interrupted; reconnects by itself
+    /// Look at what agents propose, and decide: a full-screen inbox (? shows its keys). When stdout is no terminal,
+    /// or with --json, --plain or --since: a line for each event of the feed, until interrupted; reconnects by itself
     Watch {
+        /// Print a line for each event, in a terminal too
+        #[arg(long)]
+        plain: bool,
         /// Begin after this event instead of now; 0 is the beginning
         #[arg(long, value_name = "SEQ")]
         since: Option<u64>,

@@ -24,7 +24,7 @@ pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     json_ok(&Answer { rules: state.standing.list() })
 }
 
-fn id<'a>(request: &'a HttpRequest, missing: ErrorKind) -> Result<&'a str, Problem> {
+fn id(request: &HttpRequest, missing: ErrorKind) -> Result<&str, Problem> {
     let id = request.match_info().query("id");
     let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     if legal { Ok(id) } else { Err(Problem::new(missing, "there is nothing with this id")) }

@@ -543,8 +543,11 @@ impl ProviderDirectory for Directory {
 
     fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {
         let route = self.0.load().served_by(tool, provider);
-        let route = route
-            .ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")))?;
+        let route = route.ok_or_else(|| match self.has_tools(provider) {
+            true => McpError::new(ErrorKind::ToolNotFound, format!("{provider} offers no tool {tool} now")),
+            // That says nothing about the tool.
+            false => McpError::new(ErrorKind::UpstreamUnavailable, format!("{provider} has not been reached yet")),
+        })?;
         validate::check(&route, arguments)
     }
 

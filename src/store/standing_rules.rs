@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::StoreError;
-use crate::policy::StandingRule;
+use crate::{changes::machine::SYSTEM, policy::StandingRule};
 
 /// Rules that are over are kept for people to look at, the newest of them; the audit trail keeps all.
 pub const KEPT: i64 = 1000;
@@ -39,4 +39,13 @@ pub(super) fn load(conn: &Connection) -> Result<Vec<StandingRule>, StoreError> {
         rules.push(serde_json::from_str(&body).map_err(|e| StoreError::BadRecord(format!("{id}: {e}")))?);
     }
     Ok(rules)
+}
+/// Ends what allows, as in a restored backup, where nobody knows what was revoked since.
+pub(super) fn end_allowances(conn: &Connection, at: jiff::Timestamp) -> Result<(), StoreError> {
+    conn.execute(
+        "UPDATE standing_rules SET over = 1, body = json_set(body, '$.revokedAt', ?1, '$.revokedBy', ?2)
+         WHERE over = 0 AND json_extract(body, '$.verdict') = 'allow'",
+        params![at.to_string(), SYSTEM],
+    )?;
+    Ok(())
 }

@@ -324,6 +324,7 @@ impl Writer {
     fn write_restored(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let forget = "DELETE FROM facts WHERE name = 'backup_of'";
         self.conn.execute(forget, []).map_err(|e| WriteError::Store(e.into()))?;
+        super::standing_rules::end_allowances(&self.conn, record.at).map_err(WriteError::Store)?;
         self.write_record(record)
     }
 

@@ -98,7 +98,7 @@ impl<'a> Killer<'a> {
         match what {
             0..4 => {
                 let points: Vec<_> = reachable().collect();
-                Kill::Point(points[self.chance.below(points.len() as u64) as usize], passage)
+                Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)
             }
             4..9 => Kill::Random(Duration::from_millis(20 + self.chance.below(900))),
             _ => Kill::Start(Duration::from_millis(1 + self.chance.below(250))),

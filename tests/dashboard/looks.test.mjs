@@ -26,6 +26,7 @@ before(async () => {
   const no = await gateway.proposeIssue('Rejected one');
   await gateway.decide(no, 'reject', 'No, thank you');
   changes.rejected = no;
+  for (const [verdict, which, principal] of [['allow', 'exact', 'same'], ['deny', 'exact', 'any']]) await gateway.api(`changes/${no}/rule`, { body: { verdict, arguments: which, principal, for: 3600, comment: 'Looks like a rule' } });
   const call = await gateway.mcp({ name: 'looks', version: '1' });
   await call('create_project', { name: 'Looks', key: 'LOOK' });
 });
@@ -34,13 +35,14 @@ after(async () => {
   await gateway?.end();
 });
 
-const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', `/#/history/${changes.rejected}`, '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/providers'];
+const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', `/#/history/${changes.rejected}`, '/#/rules', '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/providers'];
 
 async function show(page, route) {
   await page.goto(`${gateway.url}${route}`);
   await page.locator('h1, article h2').first().waitFor({ state: 'attached' });
   if (route.includes('chg_') && !route.includes('audit')) await page.locator('.timeline').waitFor();
   else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
+  else if (route.includes('rules')) await page.locator('.rule').nth(1).waitFor();
   else if (route.includes('providers')) await page.locator('.card').first().waitFor();
   else await row(page, 'Looks like').first().waitFor({ state: 'attached' });
 }
@@ -124,6 +126,19 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await dialog.waitFor();
     await check('a standing rule');
     await closed();
+    await show(page, '/#/rules');
+    await page.getByRole('button', { name: 'Revoke' }).first().click();
+    await dialog.waitFor();
+    await check('revoking a rule');
+    await closed();
+    await show(page, '/#/audit');
+    if (Object.hasOwn((await gateway.api('openapi.json')).value.paths, '/api/audit/export')) {
+      await page.getByRole('button', { name: 'Export…' }).click();
+      await dialog.waitFor();
+      await check('exporting the trail');
+      await closed();
+    }
+    await show(page, `/#/inbox/${changes.create}`);
     await page.keyboard.press('x');
     await page.keyboard.press('a');
     await dialog.waitFor();

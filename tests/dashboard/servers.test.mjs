@@ -38,6 +38,10 @@ test('claimed reads of a new server are accepted in one step, with their definit
   await fs.getByRole('button', { name: 'Accept 2 reads' }).click();
   await fs.getByText('2 tools say').waitFor({ state: 'detached' });
   const tools = (await gateway.api('providers/fs')).value.tools;
+  await fs.getByText('Previews: recipes for 1 tool, with the shipped set filesystem.').waitFor();
+  await fs.getByText('All 3 tools').click();
+  const cells = await fs.locator('table.tools tbody tr').evaluateAll((rows) => rows.map((r) => [...r.cells].slice(1, 4).map((c) => c.innerText)));
+  assert.deepEqual(cells.map(([calls, , preview]) => [calls, preview]), [['Runs', '—'], ['Runs', '—'], ['Reviewed', 'by recipe']]);
   assert.deepEqual(tools.map((t) => [t.standing, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
   assert.equal(tools[0].acceptedBy, 'alice');
   await page.locator('nav a[data-view=providers] .count').waitFor({ state: 'hidden' });

@@ -4,9 +4,13 @@ pub(super) mod client;
 mod edit;
 mod feed;
 mod render;
+mod screen;
 mod watch;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::{
+    io::{BufRead, IsTerminal, Write},
+    rc::Rc,
+};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -23,7 +27,7 @@ use crate::changes::{Change, ChangeState, Verdict};
 pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;
     actix_web::rt::System::new().block_on(async {
-        let client = Client::new(target)?;
+        let client = Rc::new(Client::new(target)?);
         let json = args.connect.json;
         match &args.command {
             ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, json, out).await,
@@ -37,7 +41,11 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
             ChangesCommand::Settle { id, outcome, comment } => {
                 settle(&client, id, *outcome, comment.as_deref(), json, out).await
             }
-            ChangesCommand::Watch { since } => watch::run(&client, *since, json, out).await,
+            // In a terminal an inbox to decide in; elsewhere, and from a given event on, a line an event.
+            ChangesCommand::Watch { since: None, plain: false } if !json && screen::possible() => {
+                screen::run(&client).await
+            }
+            ChangesCommand::Watch { since, .. } => watch::run(&client, *since, json, out).await,
         }
     })
 }

@@ -52,7 +52,7 @@ const fn operation_style(operation: Operation) -> Style {
 }
 
 /// `3m`, `2h`, `5d`.
-fn span(duration: SignedDuration) -> String {
+pub fn span(duration: SignedDuration) -> String {
     let seconds = duration.abs().as_secs();
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -5,6 +5,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DEFAULT_TERMS, Reviews } from './reviews.mjs';
+import { Hooks } from './hooks.mjs';
 import { Servers } from './servers.mjs';
 import { hash, newTracker, preview, run, WRITES } from './tracker.mjs';
 
@@ -66,6 +67,8 @@ export class Core {
     this.file = join(dir, 'mock.json');
     this.listeners = new Set();
     this.sessions = new Map();
+    this.doors = ['/api/rules', '/api/audit/export', '/api/webhooks'];
+    this.hooks = new Hooks(this);
     this.servers = new Servers();
     this.reviews = new Reviews(this);
     this.review = { ...DEFAULT_TERMS };

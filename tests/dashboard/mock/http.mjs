@@ -46,6 +46,19 @@ export function serve(core, credentials, { host, port }) {
       return;
     }
     if (path === '/api/changes') return send(res, 200, 'application/json', listing(url.searchParams));
+    if (path === '/api/openapi.json') return json(res, { paths: Object.fromEntries(core.doors.map((door) => [door, {}])) });
+    const hook = /^\/api\/webhooks(?:\/([^/]+)\/(deliveries|retry))?$/.exec(path);
+    if (hook && core.doors.includes('/api/webhooks')) {
+      if (!hook[1]) return json(res, { webhooks: core.hooks.list() });
+      if (hook[2] === 'retry' && !DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+      return json(res, hook[2] === 'retry' ? core.hooks.retry(decodeURIComponent(hook[1])) : core.hooks.deliveries(decodeURIComponent(hook[1]), url.searchParams));
+    }
+    // Only of the mock: webhooks that work or fail.
+    if (path === '/api/mock/hooks') {
+      core.hooks.set(JSON.parse(await body(req)));
+      return json(res, {});
+    }
+    if (path === '/api/audit/export' && core.doors.includes(path)) return exported(res, url.searchParams);
     if (path === '/api/audit') return json(res, audit(url.searchParams));
     if (path === '/api/sessions') return json(res, { sessions: [...core.sessions.values()] });
     if (path === '/api/providers') return json(res, { providers: core.servers.list() });
@@ -70,6 +83,11 @@ export function serve(core, credentials, { host, port }) {
       Object.assign(core.review, terms);
       core.groups = groups ?? {};
       return json(res, core.review);
+    }
+    // Only of the mock: doors that a gateway may have or not.
+    if (path === '/api/mock/doors') {
+      core.doors = JSON.parse(await body(req)).doors;
+      return json(res, {});
     }
     // Only of the mock: a change as an upstream would make it.
     if (path === '/api/mock/change') {
@@ -194,6 +212,15 @@ export function serve(core, credentials, { host, port }) {
     const last = page.at(-1)?.seq;
     const head = core.audit.at(-1);
     return { entries: page, nextCursor: all.some((e) => e.seq < last) ? String(last) : null, head: head ? { seq: head.seq, hash: head.hash } : { seq: 0, hash: '' } };
+  }
+
+  function exported(res, query) {
+    const format = query.get('format') ?? 'jsonl';
+    if (!['jsonl', 'csv'].includes(format)) throw new Problem(400, 'INVALID_PARAMS', 'format must be jsonl or csv');
+    const entries = core.audit.filter((e) => (!query.get('since') || e.at >= query.get('since')) && (!query.get('until') || e.at < query.get('until')));
+    const columns = ['seq', 'at', 'changeId', 'event', 'from', 'to', 'actor', 'details', 'prevHash', 'hash'];
+    const lines = format === 'jsonl' ? entries.map((e) => JSON.stringify(e)) : [columns.join(','), ...entries.map((e) => columns.map((c) => JSON.stringify(e[c] ?? '')).join(','))];
+    send(res, 200, format === 'csv' ? 'text/csv; charset=utf-8' : 'application/jsonl', lines.map((l) => `${l}\n`).join(''), { 'Content-Disposition': `attachment; filename="countersign-audit-${new Date().toISOString().slice(0, 10)}.${format}"` });
   }
 
   function events(req, res, url) {

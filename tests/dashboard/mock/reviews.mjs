@@ -130,16 +130,17 @@ export class Reviews {
     };
     this.core.rules.unshift(rule);
     this.core.save();
-    for (const listener of this.core.listeners) listener({ type: 'rule.created', at: rule.createdAt, rule: rule.id });
+    for (const listener of this.core.listeners) listener({ type: 'rule.created', at: rule.createdAt, actor: who.name, rule });
     return rule;
   }
 
   revoke(id, who) {
     const rule = this.core.rules.find((r) => r.id === id);
     if (!rule) throw new Problem(404, 'NOT_FOUND', 'There is no such rule.');
+    if (rule.revokedAt) throw new Problem(409, 'VERSION_CONFLICT', 'the standing rule is over already');
     Object.assign(rule, { revokedAt: new Date().toISOString(), revokedBy: who.name });
     this.core.save();
-    for (const listener of this.core.listeners) listener({ type: 'rule.revoked', at: rule.revokedAt, rule: id });
+    for (const listener of this.core.listeners) listener({ type: 'rule.revoked', at: rule.revokedAt, actor: who.name, rule });
     return rule;
   }
 }

@@ -90,7 +90,7 @@ export class Servers {
   happen({ connect, redefine, offer, waiting, refused }) {
     if (connect) {
       this.#add(connect, [tool(`${connect}__read_file`, true, 'Reads a file'), tool(`${connect}__list`, true, 'Lists a folder\u202e\u200b of files'), tool(`${connect}__write_file`, false, 'Writes a file')],
-        { kind: 'upstream', status: 'up', resources: 3, prompts: 1, transport: 'stdio', target: 'npx server-filesystem', era: 'handshake', revision: '2025-11-25', required: false, breaker: 'closed', inFlight: 0, waiting: 0, links: 0, lastError: null, leftOut: [], since: new Date().toISOString(), restarts: 0 });
+        { kind: 'upstream', status: 'up', resources: 3, prompts: 1, transport: 'stdio', target: 'npx server-filesystem', era: 'handshake', revision: '2025-11-25', required: false, breaker: 'closed', inFlight: 0, waiting: 0, links: 0, lastError: null, leftOut: [], previews: { sets: ['filesystem'], tools: ['write_file'] }, since: new Date().toISOString(), restarts: 0 });
     }
     if (redefine) {
       const server = this.#find(redefine.server);

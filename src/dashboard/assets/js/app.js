@@ -19,10 +19,12 @@ import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
 import { ReloadBar } from './ui/reload.js';
+import { HooksView } from './views/hooks.js';
 import { ProvidersView, toReview } from './views/providers.js';
+import { RulesView } from './views/rules.js';
 import { SessionsView } from './views/sessions.js';
 
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Servers']];
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Servers'], ['hooks', 'Webhooks']];
 // Servers and the configuration file change without an event of their own, too.
 const LOOK = 30_000;
 // A connection that is back before this was never worth a banner.
@@ -60,7 +62,7 @@ export class App {
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
     this.#inbox.subscribe(() => this.#counts());
     this.#parts = {
-      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name), h('span', null, title), (name === 'inbox' || name === 'providers') && h('span', { class: 'count', hidden: true })))),
+      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), hidden: name === 'hooks', data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'providers') && h('span', { class: 'count', hidden: true })))),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
       banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
       main: h('main', { id: 'main', tabindex: '-1' }),
@@ -88,7 +90,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g p': () => go(routeTo('providers')),
+      'g s': () => go(routeTo('sessions')), 'g p': () => go(routeTo('providers')), 'g w': () => go(routeTo('hooks')), 'g r': () => go(routeTo('rules')),
     });
   }
 
@@ -97,6 +99,7 @@ export class App {
     this.#feed.start();
     this.#route();
     this.#look();
+    this.#doors();
     this.#looking = setInterval(() => !document.hidden && this.#look(), LOOK);
   }
 
@@ -144,6 +147,8 @@ export class App {
     const api = this.#api;
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
+    if (name === 'rules') return new RulesView({ api, me: this.#me });
+    if (name === 'hooks') return new HooksView({ api, me: this.#me });
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'providers') return new ProvidersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
@@ -172,6 +177,14 @@ export class App {
       this.#view?.sessionEvent?.(event);
       return;
     }
+    if (/^webhook\./.test(event.type ?? '')) {
+      this.#webhook(event);
+      return;
+    }
+    if (/^rule\./.test(event.type ?? '')) {
+      this.#view?.ruleEvent?.(event);
+      return;
+    }
     if (/^(provider|config)\./.test(event.type ?? '')) {
       this.#look();
       this.#view?.providerEvent?.(event);
@@ -189,6 +202,19 @@ export class App {
     }
     if (name === 'outcome_unknown') notice(`The outcome is unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
+  }
+
+  #webhook(event) {
+    this.#view?.hookEvent?.(event);
+    const name = short(event.webhook ?? '', 60);
+    const action = { label: 'Open', run: () => go(routeTo('hooks')) };
+    if (event.type === 'webhook.failing') notice(`The webhook ${name} does not get through.`, { tone: 'red', iconName: 'alert', action });
+    if (event.type === 'webhook.recovered') notice(`The webhook ${name} gets through again.`, { tone: 'green', iconName: 'check', action });
+  }
+
+  // Not every gateway sends webhooks.
+  async #doors() {
+    this.#parts.nav.querySelector('[data-view=hooks]').hidden = !await this.#api.has('/api/webhooks');
   }
 
   #recount() {

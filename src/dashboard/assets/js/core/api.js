@@ -1,6 +1,6 @@
 // Calls the gateway's REST door. The secret goes along as a header; the cookie alone authorizes nothing.
 
-import { sourceOf } from './rawjson.js';
+import { elementsOf, sourceOf } from './rawjson.js';
 import { learnClock } from './time.js';
 
 const TIMEOUT = 20_000;
@@ -23,6 +23,7 @@ export class NetworkError extends Error {}
 export class Api {
   #secret;
   #unauthorized;
+  #doors = null;
 
   /** `secret()` returns the header's value or null; `unauthorized()` is told of every 401 but those of a sign-in. */
   constructor(secret, unauthorized) {
@@ -128,6 +129,17 @@ export class Api {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
 
+  /** Standing rules, newest first: `[{rule, source}]`, where `source` is the text of its arguments, or null. */
+  async rules(signal) {
+    const { value, text } = await this.#call('GET', '/api/rules', { signal });
+    const sources = elementsOf(sourceOf(text, ['rules']));
+    return value.rules.map((rule, i) => ({ rule, source: rule.arguments ? sourceOf(sources[i], ['arguments']) : null }));
+  }
+
+  async revokeRule(id, comment) {
+    return (await this.#call('POST', `/api/rules/${encodeURIComponent(id)}/revoke`, { body: { comment } })).value;
+  }
+
   async #changing(path, body, raw) {
     const { value, text } = await this.#call('POST', path, raw === undefined ? { body } : { raw });
     return open(value, text);
@@ -138,6 +150,60 @@ export class Api {
     if (change) query.set('change', change);
     if (cursor) query.set('cursor', cursor);
     return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
+  }
+
+  /** Whether this gateway has a door, by its path as its own description writes it; asked once. */
+  async has(path) {
+    this.#doors ??= this.#call('GET', '/api/openapi.json').then(({ value }) => new Set(Object.keys(value.paths)));
+    try {
+      return (await this.#doors).has(path);
+    } catch {
+      this.#doors = null;
+      return false;
+    }
+  }
+
+  /** The audit trail as `{name, blob}`, once it has come wholly. It takes as long as it takes. */
+  async exportAudit({ format, since, until, signal }) {
+    const query = new URLSearchParams({ format });
+    if (since) query.set('since', since);
+    if (until) query.set('until', until);
+    let response;
+    try {
+      response = await fetch(`/api/audit/export?${query}`, { headers: this.#headers(), signal, cache: 'no-store', credentials: 'same-origin', redirect: 'error' });
+      if (response.ok) {
+        const name = /filename="([\w.-]{1,100})"/.exec(response.headers.get('Content-Disposition') ?? '')?.[1] ?? `countersign-audit.${format}`;
+        return { name, blob: await response.blob() };
+      }
+    } catch (error) {
+      if (signal?.aborted) throw error;
+      throw new NetworkError(response ? 'The export broke off; nothing was saved.' : 'The gateway did not answer.');
+    }
+    const text = await response.text();
+    if (response.status === 401) this.#unauthorized();
+    let problem = {};
+    try {
+      problem = JSON.parse(text);
+    } catch {
+      // What is between us and the gateway has answered.
+    }
+    throw new ApiError(response.status, problem, text, Number(response.headers.get('Retry-After')) || null);
+  }
+
+  async webhooks(signal) {
+    return (await this.#call('GET', '/api/webhooks', { signal })).value.webhooks;
+  }
+
+  /** What went out to one webhook, newest first: `{deliveries, nextCursor}`. */
+  async deliveries(name, { limit, cursor, signal }) {
+    const query = new URLSearchParams({ limit: String(limit) });
+    if (cursor) query.set('cursor', cursor);
+    return (await this.#call('GET', `/api/webhooks/${encodeURIComponent(name)}/deliveries?${query}`, { signal })).value;
+  }
+
+  /** `{again}`: how many that had been given up. */
+  async retryWebhook(name) {
+    return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/retry`)).value ?? {};
   }
 
   async sessions(signal) {

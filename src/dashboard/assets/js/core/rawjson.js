@@ -12,6 +12,18 @@ export function sourceOf(text, path) {
   return text.slice(at, endOfValue(text, at));
 }
 
+/** The source texts of the elements of a JSON array. The text must be a valid array. */
+export function elementsOf(text) {
+  const out = [];
+  for (let at = skipSpace(text, 1); text[at] !== ']' && at < text.length;) {
+    const end = endOfValue(text, at);
+    out.push(text.slice(at, end));
+    at = skipSpace(text, end);
+    if (text[at] === ',') at = skipSpace(text, at + 1);
+  }
+  return out;
+}
+
 function skipSpace(text, at) {
   while (at < text.length && ' \t\r\n'.includes(text[at])) at += 1;
   return at;

@@ -32,6 +32,7 @@ export class ToolsPanel {
   #error = '';
   #busy = false;
   #notBefore = 0;
+  #recipes = null;
   #unchecked = new Set();
   #opened = new Set();
 
@@ -52,6 +53,13 @@ export class ToolsPanel {
     this.#text = text;
     this.#tools = tools;
     this.#paint();
+  }
+
+  /** The tools with a recipe for previews, by the server's own names; null where previews are the provider's own. */
+  useRecipes(names) {
+    if (JSON.stringify(names) === JSON.stringify(this.#recipes)) return;
+    this.#recipes = names;
+    if (this.#tools) this.#paint();
   }
 
   #settle() {
@@ -142,7 +150,7 @@ export class ToolsPanel {
 
   #all() {
     return this.#fold('all', `All ${plural(this.#tools.length, 'tool')}`, () => h('table', { class: 'records tools' },
-      h('thead', null, h('tr', null, ['Tool', 'Calls', 'Why', 'Definition'].map((c) => h('th', { scope: 'col' }, c)))),
+      h('thead', null, h('tr', null, ['Tool', 'Calls', 'Why', 'Preview', 'Definition'].map((c) => h('th', { scope: 'col' }, c)))),
       h('tbody', null, this.#tools.map((tool) => this.#row(tool)))));
   }
 
@@ -153,12 +161,20 @@ export class ToolsPanel {
     return h('tr', null,
       h('td', { data: { label: 'Tool' } }, h('code', null, said(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, said(tool.title, 120))),
       h('td', { class: 'nowrap', data: { label: 'Calls' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
-      h('td', { data: { label: 'Why' } }, said(why, 300), rule && h('span', { class: 'quiet' }, ' · ', said(rule, 64))),
+      h('td', { data: { label: 'Why' } }, said(why, 300), rule && h('div', { class: 'quiet' }, 'by ', h('code', null, said(rule, 64)))),
+      h('td', { data: { label: 'Preview' } }, this.#preview(tool)),
       h('td', { data: { label: 'Definition' } },
         h('span', null, STANDINGS[tool.standing] ?? visibleString(String(tool.standing))),
         tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', said(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
         this.#fold(`row ${tool.name}`, 'Show', () => definitionBlock(tool)),
         this.#may && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
+  }
+
+  // Only what may be reviewed is ever previewed.
+  #preview(tool) {
+    if (tool.verdict === 'allow' || tool.verdict === 'deny') return h('span', { class: 'quiet' }, '—');
+    if (this.#recipes === null) return 'live';
+    return hasRecipe(tool.name, this.#recipes) ? 'by recipe' : h('span', { class: 'quiet' }, 'arguments only');
   }
 
   /** A fold that stays open over repaints, and is made when it is opened first. */
@@ -175,6 +191,9 @@ export class ToolsPanel {
     return fold;
   }
 }
+
+/** Whether a tool has a recipe: clients may see its name behind a prefix of its server. Pure. */
+export const hasRecipe = (name, recipes) => recipes.some((own) => name === own || name.endsWith(`__${own}`));
 
 /** What a reviewer has to look at. */
 export const waits = (tool) => Boolean(tool.claimsRead || tool.mark);

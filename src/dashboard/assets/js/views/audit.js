@@ -11,6 +11,7 @@ import { eventName, eventOf, stateOf } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { actor } from '../ui/timeline.js';
+import { openExport } from '../ui/export.js';
 import { longText } from '../ui/longtext.js';
 
 const PAGE = 50;
@@ -28,9 +29,9 @@ export class AuditView {
 
   constructor({ api }) {
     this.#api = api;
-    this.#parts = { sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
+    this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (wanted) => api.exportAudit(wanted) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
     this.element = h('div', { class: 'page audit' },
-      h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Audit'), this.#parts.sub), this.#parts.head, this.#parts.body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), this.#parts.export), this.#parts.sub), this.#parts.head, this.#parts.body);
   }
 
   dispose() {
@@ -41,12 +42,19 @@ export class AuditView {
   route({ id }) {
     if (this.#generation > 0 && id === this.#change) return;
     this.#change = id;
+    this.#offer();
     fill(this.#parts.sub, id
       ? [h('span', null, 'What happened to '), h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'everything')]
       : 'Every transition of every change, in one chain of hashes.');
     fill(this.#parts.head);
     fill(this.#parts.body, skeleton(8));
     this.#load();
+  }
+
+  // The whole trail is exported, so that is where it is offered.
+  async #offer() {
+    const offered = this.#change === null && await this.#api.has('/api/audit/export');
+    this.#parts.export.hidden = this.#change !== null || !offered;
   }
 
   event(event) {
@@ -56,6 +64,11 @@ export class AuditView {
       this.#timer = null;
       this.#newer();
     }, 300);
+  }
+
+  // Rules have entries of their own, which are of no change.
+  ruleEvent() {
+    if (this.#change === null) this.event({});
   }
 
   refresh() {
@@ -158,6 +171,9 @@ export class AuditView {
 
 /** What an entry is about that is of no change. */
 function about(details) {
+  const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
+  if (rules.length === 1) return h('span', null, h('a', { href: routeTo('rules', rules[0].id) }, 'the rule'), typeof rules[0].tool === 'string' && [' for ', said(rules[0].tool, 80)]);
+  if (rules.length > 1) return plural(rules.length, 'rule');
   if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
   const n = Array.isArray(details.tools) ? details.tools.length : 0;
   return h('span', null, said(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));

@@ -2,7 +2,7 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, said, visible, visibleString } from '../core/text.js';
+import { count, plural, said, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { ToolsPanel } from '../ui/tools.js';
@@ -97,6 +97,12 @@ export class ProvidersView {
   }
 }
 
+// `Previews: recipes for 4 tools, with the shipped set filesystem.`
+function previews({ sets = [], tools = [] }) {
+  if (!tools.length) return ['Previews: no recipes; reviewers see the arguments.'];
+  return [`Previews: recipes for ${plural(tools.length, 'tool')}`, sets.length > 0 && [`, with the shipped ${sets.length === 1 ? 'set' : 'sets'} `, said(sets.join(', '), 200)], '.'].flat().filter(Boolean);
+}
+
 class Server {
   element;
   #name;
@@ -162,6 +168,7 @@ class Server {
 
   #paint(p) {
     const { label, tone, icon: name } = STATUS[p.status] ?? { label: visibleString(String(p.status)), tone: 'grey', icon: 'question' };
+    this.#panel.useRecipes(p.kind === 'upstream' ? p.previews?.tools ?? [] : null);
     const n = toReview(p);
     const through = [TRANSPORTS[p.transport] ?? p.transport, p.era && `${p.era}${p.revision ? ` · ${p.revision}` : ''}`].filter(Boolean);
     fill(this.#head,
@@ -173,6 +180,7 @@ class Server {
           h('span', { class: `badge state tone-${tone}` }, icon(name), label))),
       h('p', { class: 'quiet server-line' }, [KINDS[p.kind] ?? visibleString(String(p.kind)), ...through.map((t) => visibleString(String(t))), p.required && 'required'].filter(Boolean).join(' · ')),
       p.target && h('p', { class: 'server-target' }, h('code', null, said(p.target, 300))),
+      p.kind === 'upstream' && p.previews && h('p', { class: 'quiet server-line' }, ...previews(p.previews)),
       p.lastError && p.status !== 'up' && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, said(p.lastError, 500), p.since && h('span', { class: 'quiet' }, ' · ', time(p.since)))),
       p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
       p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.warnings.length)} to know`), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, said(text, 300))))),

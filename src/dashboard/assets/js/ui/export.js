@@ -1,0 +1,78 @@
+// The audit trail as a file. It is fetched with the sign-in's secret, which a plain link could not carry, and saved once
+// it has come wholly: what broke off on its way is never mistaken for the trail.
+
+import { explain } from '../core/api.js';
+import { notice } from '../core/announce.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { visibleString } from '../core/text.js';
+import { openDialog } from './dialog.js';
+
+const FORMATS = [['jsonl', 'JSON lines', 'Everything that the hashes are of, to be checked or kept.'], ['csv', 'CSV', 'For a spreadsheet; what it would run as a formula is defused.']];
+
+/** `{since, until}` of two days as date fields give them, both included and both optional. Pure but for the time zone. */
+export function spanOf(from, to) {
+  const midnight = (day, days) => {
+    const [y, m, d] = day.split('-').map(Number);
+    return new Date(y, m - 1, d + days).toISOString();
+  };
+  return { since: from ? midnight(from, 0) : null, until: to ? midnight(to, 1) : null };
+}
+
+/** `load({format, since, until, signal})` resolves to `{name, blob}`. */
+export function openExport({ load }) {
+  const abort = new AbortController();
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const from = h('input', { type: 'date', id: 'export-from' });
+  const to = h('input', { type: 'date', id: 'export-to' });
+  const save = h('button', { type: 'submit', class: 'primary' }, icon('download'), h('span', null, 'Export'));
+  let format = 'jsonl';
+  const submit = async (event) => {
+    event.preventDefault();
+    fill(error);
+    if (from.value && to.value && from.value > to.value) {
+      fill(error, icon('alert'), 'The first day is after the last one.');
+      return;
+    }
+    save.disabled = true;
+    save.lastChild.textContent = 'Reading the trail…';
+    try {
+      const { name, blob } = await load({ format, ...spanOf(from.value, to.value), signal: abort.signal });
+      download(blob, name);
+      dialog.close();
+      notice(`The audit trail is in ${name}.`, { tone: 'green', iconName: 'check' });
+    } catch (problem) {
+      if (abort.signal.aborted) return;
+      save.disabled = false;
+      save.lastChild.textContent = 'Export';
+      fill(error, icon('alert'), visibleString(problem.status === 404 ? 'This gateway has no export of the audit trail.' : explain(problem)));
+    }
+  };
+  const dialog = openDialog({
+    title: 'Export the audit trail',
+    build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
+      h('fieldset', { class: 'radios export-formats' }, h('legend', null, 'Format'), FORMATS.map(([value, label, says]) => h('label', null,
+        h('input', { type: 'radio', name: 'export-format', value, checked: value === format, onchange: () => { format = value; } }),
+        h('span', null, label, h('span', { class: 'quiet' }, ` ${says}`))))),
+      h('div', { class: 'export-span' },
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-from' }, 'From'), from),
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-to' }, 'To and including'), to)),
+      h('p', { class: 'quiet' }, 'Days are those of this browser. Without them, the whole trail is exported, the oldest entry first.'),
+      error,
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)),
+    closed: () => abort.abort(),
+  });
+  dialog.querySelector('input').focus();
+  return dialog;
+}
+
+function download(blob, name) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  // The browser has it in hand once it has begun to save.
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

@@ -1,0 +1,222 @@
+// Webhooks: how far each is, what went out, and sending again what did not get through.
+
+import { explain } from '../core/api.js';
+import { notice } from '../core/announce.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { routeTo } from '../core/router.js';
+import { count, plural, said, short, visible, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+import { eventOf } from '../core/vocab.js';
+import { emptyState, errorState, skeleton } from '../ui/states.js';
+
+// Positions move with every event: they are looked up while somebody looks.
+const LOOK = 5_000;
+const PAGE = 25;
+const STATES = {
+  delivered: { label: 'Delivered', tone: 'green', icon: 'check' },
+  waiting: { label: 'Waits', tone: 'amber', icon: 'clock' },
+  given_up: { label: 'Given up', tone: 'red', icon: 'cross' },
+};
+
+export class HooksView {
+  element;
+  #api;
+  #may;
+  #abort = new AbortController();
+  #timer;
+  #soon = null;
+  #hooks = new Map();
+  #shown = false;
+  #count = h('span', { class: 'quiet' });
+  #body = h('div', { class: 'page-body' }, skeleton(4));
+  #list = h('ul', { class: 'hooks' });
+
+  constructor({ api, me }) {
+    this.#api = api;
+    this.#may = Boolean(me.mayDecide);
+    this.element = h('div', { class: 'page' },
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway tells others what happens to changes. They are set in the configuration.')), this.#body);
+    this.#load();
+    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+  }
+
+  dispose() {
+    this.#abort.abort();
+    clearInterval(this.#timer);
+    clearTimeout(this.#soon);
+  }
+
+  route() {}
+
+  // What happened goes out in a moment.
+  event() {
+    this.hookEvent();
+  }
+
+  hookEvent() {
+    this.#soon ??= setTimeout(() => {
+      this.#soon = null;
+      this.#load();
+    }, 500);
+  }
+
+  refresh() {
+    this.#load();
+  }
+
+  async #load() {
+    try {
+      const hooks = await this.#api.webhooks(this.#abort.signal);
+      this.#shown = true;
+      this.#paint(hooks);
+    } catch (error) {
+      if (this.#abort.signal.aborted || error.status === 401 || this.#shown) return;
+      fill(this.#body, error.status === 404 ? emptyState('hooks', 'No webhooks here', 'This gateway sends none.') : errorState(error, () => this.#load()));
+    }
+  }
+
+  #paint(hooks) {
+    this.#count.textContent = count(hooks.length);
+    if (!hooks.length) {
+      this.#hooks.clear();
+      this.#list.replaceChildren();
+      fill(this.#body, emptyState('hooks', 'No webhooks', 'Name an address under webhooks in the configuration, and it is told of every change: signed, in order, and again until it answers.'));
+      return;
+    }
+    if (!this.#list.isConnected) fill(this.#body, this.#list);
+    for (const [name, hook] of this.#hooks) {
+      if (hooks.some((w) => w.name === name)) continue;
+      hook.element.remove();
+      this.#hooks.delete(name);
+    }
+    for (const w of hooks) {
+      let hook = this.#hooks.get(w.name);
+      if (!hook) {
+        hook = new Hook(w.name, this.#api, this.#may, this.#abort.signal, () => this.#load());
+        this.#hooks.set(w.name, hook);
+        this.#list.append(hook.element);
+      }
+      hook.show(w);
+    }
+  }
+}
+
+class Hook {
+  element;
+  #name;
+  #api;
+  #signal;
+  #changed;
+  #retry;
+  #head = h('div');
+  #rest = h('div', { class: 'fold-body' });
+  #fold;
+  #text = '';
+  #deliveries = [];
+  #cursor = null;
+  #asking = false;
+
+  constructor(name, api, may, signal, changed) {
+    this.#name = name;
+    this.#api = api;
+    this.#signal = signal;
+    this.#changed = changed;
+    this.#retry = may && h('button', { type: 'button', class: 'small', onclick: () => this.#again() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
+    this.#fold = h('details', { class: 'fold-section' }, h('summary', null, 'Deliveries'), this.#rest);
+    this.#fold.addEventListener('toggle', () => this.#fold.open && this.#newest());
+    this.element = h('li', { class: 'card hook' }, this.#head, this.#fold);
+  }
+
+  show(w) {
+    const text = JSON.stringify(w);
+    if (text === this.#text) return;
+    this.#text = text;
+    const focused = this.#retry && document.activeElement === this.#retry;
+    const behind = Math.max(0, w.head - w.position);
+    const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
+    fill(this.#head,
+      h('div', { class: 'card-head' },
+        h('h2', null, said(w.name, 80)),
+        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Works'), this.#retry)),
+      h('p', { class: 'server-target' }, h('code', null, said(w.url, 300))),
+      w.lastError && h('p', { class: `banner tone-${w.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, said(w.lastError, 500), w.nextAttemptAt && h('span', { class: 'quiet' }, ' · tried again ', time(w.nextAttemptAt, 'countdown')))),
+      h('dl', { class: 'rule-facts' },
+        fact('Position', `${count(w.position)} of ${count(w.head)}`),
+        fact('Behind', behind === 0 ? 'nothing' : plural(behind, 'event')),
+        typeof w.waiting === 'number' && fact('Waiting', count(w.waiting)),
+        w.format && fact('Format', said(w.format, 40)),
+        w.events?.length > 0 && fact('Events', said(w.events.join(', '), 200))));
+    if (focused) this.#retry.focus();
+    if (this.#fold.open) this.#newest();
+  }
+
+  async #newest() {
+    if (this.#asking) return;
+    this.#asking = true;
+    try {
+      const page = await this.#api.deliveries(this.#name, { limit: PAGE, signal: this.#signal });
+      // What was asked for further back stays, where the newest page reaches it.
+      const oldest = page.deliveries.at(-1)?.seq ?? 0;
+      const older = this.#deliveries.filter((d) => d.seq < oldest);
+      this.#deliveries = [...page.deliveries, ...older];
+      if (!older.length) this.#cursor = page.nextCursor;
+      this.#list();
+    } catch (error) {
+      if (!this.#signal.aborted && error.status !== 401 && !this.#deliveries.length) fill(this.#rest, errorState(error, () => this.#newest()));
+    } finally {
+      this.#asking = false;
+    }
+  }
+
+  async #older(button) {
+    button.disabled = true;
+    try {
+      const page = await this.#api.deliveries(this.#name, { limit: PAGE, cursor: this.#cursor, signal: this.#signal });
+      const oldest = this.#deliveries.at(-1)?.seq ?? Infinity;
+      this.#deliveries.push(...page.deliveries.filter((d) => d.seq < oldest));
+      this.#cursor = page.nextCursor;
+      this.#list();
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = `Load older (${visibleString(explain(error))})`;
+    }
+  }
+
+  #list() {
+    if (!this.#deliveries.length) {
+      fill(this.#rest, h('p', { class: 'quiet' }, 'Nothing has gone out yet.'));
+      return;
+    }
+    fill(this.#rest, h('table', { class: 'records deliveries' },
+      h('thead', null, h('tr', null, ['No.', 'Event', 'Change', 'State', 'Attempts', 'Last'].map((c) => h('th', { scope: 'col' }, c)))),
+      h('tbody', null, this.#deliveries.map((d) => this.#row(d)))),
+    this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#older(e.currentTarget) }, 'Load older')));
+  }
+
+  #row(d) {
+    const { label, tone, icon: name } = STATES[d.state] ?? { label: String(d.state), tone: 'grey', icon: 'question' };
+    const at = d.lastAttemptAt ?? d.takenAt;
+    return h('tr', null,
+      h('td', { class: 'num', data: { label: 'No.' } }, count(d.seq)),
+      h('td', { data: { label: 'Event' } }, h('span', { title: eventOf(d.type).label }, said(d.type, 60))),
+      h('td', { data: { label: 'Change' } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : '—'),
+      h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
+        d.error ? h('div', { class: 'quiet' }, said(d.error, 200)) : d.status && h('span', { class: 'quiet' }, ` HTTP ${Number(d.status)}`)),
+      h('td', { class: 'num', data: { label: 'Attempts' } }, count(d.attempts ?? 0)),
+      h('td', { class: 'nowrap', data: { label: 'Last' } }, at ? time(at) : '—'));
+  }
+
+  async #again() {
+    this.#retry.disabled = true;
+    try {
+      const { again } = await this.#api.retryWebhook(this.#name);
+      notice(again > 0 ? `What waits for ${this.#name} is sent now, and ${plural(again, 'delivery', 'deliveries')} that had been given up.` : `What waits for ${this.#name} is sent now.`, { tone: 'accent', iconName: 'refresh' });
+      this.#changed();
+    } catch (error) {
+      notice(explain(error), { tone: 'red', iconName: 'alert' });
+    } finally {
+      this.#retry.disabled = false;
+    }
+  }
+}

@@ -1,0 +1,208 @@
+// Standing rules: what reviewers decided once for later calls. Everybody sees them; a reviewer revokes one.
+
+import { explain } from '../core/api.js';
+import { notice } from '../core/announce.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { go, routeTo } from '../core/router.js';
+import { count, plural, said, short, visible, visibleString } from '../core/text.js';
+import { now, time } from '../core/time.js';
+import { openDialog } from '../ui/dialog.js';
+import { jsonBlock } from '../ui/json.js';
+import { longText } from '../ui/longtext.js';
+import { emptyState, errorState, skeleton } from '../ui/states.js';
+
+// Rules come and go by the feed; how often they were used is looked up while somebody looks.
+const LOOK = 10_000;
+// Nobody reads more at once; the newest come first.
+const SHOWN = 300;
+const MAX_COMMENT = 2000;
+
+/** What has become of a rule: `holds`, `revoked` or `expired`. Pure. */
+export function standing(rule, at) {
+  if (rule.revokedAt) return 'revoked';
+  if (rule.expiredAt || (rule.expiresAt && Date.parse(rule.expiresAt) <= at)) return 'expired';
+  return 'holds';
+}
+
+export class RulesView {
+  element;
+  #api;
+  #may;
+  #rules = null;
+  #ended = false;
+  #chosen = null;
+  #open = new Set();
+  #painted = '';
+  #abort = new AbortController();
+  #timer;
+  #soon = null;
+  #parts;
+
+  constructor({ api, me }) {
+    this.#api = api;
+    this.#may = Boolean(me.mayDecide);
+    this.#parts = { count: h('span', { class: 'quiet' }), chips: h('div', { class: 'chips page-chips' }), body: h('div', { class: 'page-body' }, skeleton(5)) };
+    this.element = h('div', { class: 'page rules-page' },
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Standing rules'), this.#parts.count),
+        h('p', { class: 'quiet' }, 'What reviewers decided once for later calls. A rule is made from a change, with “From now on…”.')),
+      this.#parts.chips, this.#parts.body);
+    this.#load();
+    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+  }
+
+  dispose() {
+    this.#abort.abort();
+    clearInterval(this.#timer);
+    clearTimeout(this.#soon);
+  }
+
+  route({ id }) {
+    this.#chosen = id;
+    if (this.#rules) this.#find();
+  }
+
+  event() {}
+
+  refresh() {
+    this.#load();
+  }
+
+  // Events say which rule; the list is read again, so that arguments are shown as they were sent. A burst is one look.
+  ruleEvent() {
+    this.#soon ??= setTimeout(() => {
+      this.#soon = null;
+      this.#load();
+    }, 200);
+  }
+
+  async #load() {
+    try {
+      const first = this.#rules === null;
+      this.#rules = await this.#api.rules(this.#abort.signal);
+      if (first) this.#find();
+      else this.#paint();
+    } catch (error) {
+      if (this.#abort.signal.aborted || error.status === 401 || this.#rules) return;
+      fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not keep any.') : errorState(error, () => this.#load()));
+    }
+  }
+
+  // The rule that a link names, wherever it stands.
+  #find() {
+    const found = this.#rules.find(({ rule }) => rule.id === this.#chosen);
+    if (found) this.#ended = standing(found.rule, now()) !== 'holds';
+    this.#painted = '';
+    this.#paint();
+    this.element.querySelector('.rule.chosen')?.scrollIntoView({ block: 'center' });
+  }
+
+  #paint() {
+    const at = now();
+    const ended = (entry) => standing(entry.rule, at) !== 'holds';
+    const over = this.#rules.filter(ended).length;
+    const text = JSON.stringify([this.#rules, over, this.#ended]);
+    if (text === this.#painted) return;
+    this.#painted = text;
+    const holding = this.#rules.length - over;
+    this.#parts.count.textContent = count(holding);
+    const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    fill(this.#parts.chips, over > 0 && [['In force', false, holding], ['Ended', true, over]].map(([label, which, n]) => h('button', {
+      type: 'button', class: 'chip', 'aria-pressed': String(this.#ended === which), data: { key: `chip ${label}` },
+      onclick: () => {
+        this.#ended = which;
+        this.#paint();
+      },
+    }, label, h('span', { class: 'quiet' }, count(n)))));
+    if (over === 0) this.#ended = false;
+    const all = this.#rules.filter((entry) => ended(entry) === this.#ended);
+    if (all.length === 0) {
+      fill(this.#parts.body, emptyState('rule', over > 0 ? 'No rule is in force' : 'No standing rules',
+        'Every call is decided by the policy and by reviewers. To decide the next ones like it, open a change and choose “From now on…”.'));
+    } else {
+      fill(this.#parts.body, h('ul', { class: 'rules' }, all.slice(0, SHOWN).map((entry) => this.#item(entry, at))),
+        all.length > SHOWN && h('p', { class: 'quiet pad' }, `and ${plural(all.length - SHOWN, 'older rule')}.`));
+    }
+    if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  #item({ rule, source }, at) {
+    const state = standing(rule, at);
+    const allow = rule.verdict === 'allow';
+    const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
+    return h('li', { class: `card rule${state === 'holds' ? '' : ' over'}${rule.id === this.#chosen ? ' chosen' : ''}` },
+      h('div', { class: 'card-head' },
+        h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), allow ? 'Allows' : 'Refuses'), ' ', h('code', null, said(rule.tool, 200))),
+        state !== 'holds' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), state === 'revoked' ? 'Revoked' : 'Expired'),
+        state === 'holds' && this.#may && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#ask(rule) }, icon('undo'), 'Revoke',
+          h('span', { class: 'sr-only' }, ` the rule for ${visibleString(short(rule.tool, 60))}`))),
+      h('p', { class: 'rule-words' }, ...sentence(rule)),
+      rule.comment && h('blockquote', null, longText(String(rule.comment), { chars: 400, lines: 4 })),
+      h('dl', { class: 'rule-facts' },
+        state === 'revoked' ? fact('Revoked', time(rule.revokedAt), ' by ', said(rule.revokedBy ?? '', 60))
+          : state === 'expired' ? fact('Expired', time(rule.expiresAt ?? rule.expiredAt)) : fact('Until', rule.expiresAt ? time(rule.expiresAt) : 'somebody revokes it'),
+        fact('Used', rule.uses === 0 ? 'never' : plural(rule.uses, 'time')),
+        fact('Given by', said(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
+        fact('Server', said(rule.provider, 80)),
+        fact('From', h('a', { class: 'mono', href: routeTo('history', rule.fromChange) }, visible(short(rule.fromChange, 14)), h('span', { class: 'sr-only' }, ', the change')))),
+      rule.argumentsHash && this.#arguments(rule, source));
+  }
+
+  #arguments(rule, source) {
+    // What was too large to be kept is known by its hash only.
+    if (source === null) return h('p', { class: 'quiet rule-hash' }, 'These arguments were too large to be kept; they are known by their hash ', h('code', { class: 'breakable' }, visibleString(rule.argumentsHash)), '.');
+    const body = h('div', { class: 'fold-body' });
+    const fold = h('details', { class: 'fold-section', open: this.#open.has(rule.id) }, h('summary', { data: { key: `args ${rule.id}` } }, 'Arguments'), body);
+    const show = () => !body.hasChildNodes() && body.append(jsonBlock(source, 'Arguments of the rule'));
+    if (fold.open) show();
+    fold.addEventListener('toggle', () => {
+      if (fold.open) this.#open.add(rule.id);
+      else this.#open.delete(rule.id);
+      if (fold.open) show();
+    });
+    return fold;
+  }
+
+  #ask(rule) {
+    const error = h('p', { class: 'edit-errors', role: 'alert' });
+    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, goes into the audit trail)' });
+    const save = h('button', { type: 'submit', class: 'primary' }, icon('undo'), 'Revoke the rule');
+    const submit = async (event) => {
+      event.preventDefault();
+      save.disabled = true;
+      fill(error);
+      try {
+        await this.#api.revokeRule(rule.id, comment.value.trim() || undefined);
+        dialog.close();
+        notice('The rule is revoked: the policy and reviewers decide again.', { tone: 'green', iconName: 'undo' });
+        this.#load();
+      } catch (problem) {
+        save.disabled = false;
+        // It may be over already: the list says so.
+        this.#load();
+        fill(error, icon('alert'), visibleString(problem.code === 'SELF_APPROVAL' ? 'This rule refuses your own calls, so somebody else has to revoke it.' : explain(problem)));
+      }
+    };
+    const dialog = openDialog({
+      title: 'Revoke this rule?',
+      build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
+        h('p', { class: `rule-sentence tone-${rule.verdict === 'allow' ? 'green' : 'red'}` }, icon('rule'), h('span', null, h('code', null, said(rule.tool, 80)), ': so far, ', ...sentence(rule))),
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'revoke-comment' }, 'Comment'), comment),
+        error,
+        h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)),
+      closed: () => !this.element.contains(document.activeElement) && this.element.querySelector('h1').focus({ preventScroll: true }),
+    });
+    comment.focus();
+  }
+
+  keys() {
+    return { Escape: () => (this.#chosen ? go(routeTo('rules')) : false) };
+  }
+}
+
+// `Calls by claude with exactly these arguments run at once, without review.`
+function sentence(rule) {
+  return [rule.principal === null || rule.principal === undefined ? 'Calls by any agent' : ['Calls by ', h('strong', null, said(rule.principal, 80))],
+    rule.argumentsHash ? ' with exactly these arguments' : ' with any arguments',
+    rule.verdict === 'allow' ? ' run at once, without review.' : ' are refused, without review.'];
+}

@@ -1,0 +1,100 @@
+// The page of standing rules: what holds, whose it is, what it came from, and taking it back.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { assertClean, dashboard, launch, status } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+async function rule(title, { by = 'rest-reviewer', ...more } = {}) {
+  const id = await gateway.proposeIssue(title);
+  const { status: code, value } = await gateway.api(`changes/${id}/rule`, { key: gateway.key('reviewer', by), body: { verdict: 'allow', arguments: 'exact', principal: 'same', for: 3600, ...more } });
+  assert.equal(code, 200, JSON.stringify(value));
+  return value;
+}
+const card = (page, text) => page.locator('.rule', { hasText: text });
+
+test('with no rule it says how one is made', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/rules' });
+  await page.getByText('No standing rules').waitFor();
+  await page.getByText('From now on…').first().waitFor();
+  assertClean(page);
+  await page.context().close();
+});
+
+test('rules appear by themselves with what they decide, for whom, until when and from which change', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/inbox' });
+  await page.keyboard.press('g');
+  await page.keyboard.press('r');
+  await page.getByText('No standing rules').waitFor();
+  const made = await rule('Allowed for an hour', { comment: 'It is the nightly job' });
+  const allow = card(page, 'It is the nightly job');
+  await allow.waitFor();
+  const text = await allow.innerText();
+  assert.match(text, /Allows\s+create_issue/);
+  assert.match(text, /Calls by local-agent with exactly these arguments run at once, without review\./);
+  assert.match(text, /in (59 min|1 h)/);
+  assert.match(text, /never/);
+  assert.match(text, /rest-reviewer/);
+  await allow.getByText('Arguments', { exact: true }).click();
+  assert.match(await allow.locator('.json').innerText(), /"title": "Allowed for an hour"/);
+  const never = await rule('Never again', { verdict: 'deny', arguments: 'any', principal: 'any', for: undefined });
+  const deny = card(page, 'by any agent with any arguments are refused');
+  await deny.getByText('somebody revokes it').waitFor();
+  assert.equal(await allow.locator('details').evaluate((e) => e.open), true, 'what is open stays open');
+  await gateway.api(`rules/${never.id}/revoke`, { body: {} });
+  await deny.waitFor({ state: 'detached' });
+  await allow.getByRole('link', { name: 'the change' }).click();
+  await page.locator('article h2', { hasText: 'Allowed for an hour' }).waitFor();
+  assert.ok(page.url().endsWith(`#/history/${made.fromChange}`));
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a reviewer revokes a rule and says why, and a refusal is explained', async () => {
+  const made = await rule('To be taken back', { arguments: 'exact', comment: 'Take me back' });
+  const page = await dashboard(browser, gateway, { route: `/#/rules/${made.id}` });
+  await page.locator('.rule.chosen', { hasText: 'Take me back' }).waitFor();
+  await card(page, 'Take me back').getByRole('button', { name: 'Revoke' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Revoke this rule?' });
+  await dialog.getByText('by local-agent with exactly these arguments').waitFor();
+  await dialog.getByLabel('Comment').fill('The job is gone');
+  // Somebody else was faster.
+  const { status: code } = await gateway.api(`rules/${made.id}/revoke`, { body: {} });
+  assert.equal(code, 200);
+  await dialog.getByRole('button', { name: 'Revoke the rule' }).click();
+  await dialog.getByText('over already').waitFor();
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  await page.getByRole('button', { name: /Ended/ }).click();
+  await card(page, 'Take me back').getByText('by rest-reviewer').first().waitFor();
+  await page.getByRole('button', { name: /In force/ }).click();
+  const again = await rule('To be taken back too', { comment: 'Me too' });
+  await card(page, 'Me too').getByRole('button', { name: 'Revoke' }).click();
+  await dialog.getByRole('button', { name: 'Revoke the rule' }).click();
+  await page.locator('.notice', { hasText: 'The rule is revoked' }).waitFor();
+  await card(page, 'Me too').waitFor({ state: 'detached' });
+  const now = (await gateway.api('rules')).value.rules.find((r) => r.id === again.id);
+  assert.equal(now.revokedBy, 'alice');
+  assertClean(page, status(409));
+  await page.context().close();
+});
+
+test('a viewer sees the rules and has nothing to press', async () => {
+  await rule('For eyes only', { comment: 'Look at me' });
+  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/rules' });
+  await card(page, 'Look at me').waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Revoke' }).count(), 0);
+  assertClean(page);
+  await page.context().close();
+});
