@@ -97,7 +97,10 @@ impl WebhookStore {
     /// # Errors
     /// Those of opening the database.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        Ok(Self { conn: Mutex::new(open_writer(data_dir)?) })
+        let conn = open_writer(data_dir)?;
+        // The machine's own crash may take the last of it back: then something is sent again, and nothing is lost.
+        conn.pragma_update(None, "synchronous", "NORMAL")?;
+        Ok(Self { conn: Mutex::new(conn) })
     }
 
     /// Forgets those that are not configured any more: one that comes back later begins anew.
