@@ -174,9 +174,16 @@ fn what_is_shown_is_what_is_approved() {
     let (path, body) = post(typed(&mut app, "a"));
     assert_eq!(path, "changes/chg_1/decision");
     assert_eq!(body, json!({"decision": "approve", "comment": null, "version": 2, "digest": "sha256:chg_1-2"}));
+    // It was refused because the target moved: that was said, and one key decides on what is shown now.
+    app.expected = Some("chg_1".into());
+    app.took(change("chg_1", 3, "pending"), false);
+    screen(&mut app);
+    assert_eq!(post(typed(&mut app, "a")).1["version"], 3);
+    app.took(change("chg_1", 4, "pending"), false);
+    assert_eq!(typed(&mut app, "a"), None, "nobody said anything of this");
     // An answer that comes late does not take it back.
     app.took(change("chg_1", 1, "pending"), false);
-    assert_eq!(app.detail.as_ref().unwrap().change.version, 2);
+    assert_eq!(app.detail.as_ref().unwrap().change.version, 4);
 }
 
 #[test]
@@ -184,7 +191,7 @@ fn a_diff_that_was_not_read_to_its_end_is_asked_about() {
     let text: Vec<String> = (0..50).map(|n| n.to_string()).collect();
     let field = json!({"field": "t", "label": "T", "before": null, "after": text.join("\n")});
     let long = with("chg_1", 1, "pending", &json!({"diff": {"fields": [field], "truncated": false}}));
-    let mut app = app("reviewer", &[long.clone()], (80, 24));
+    let mut app = app("reviewer", std::slice::from_ref(&long), (80, 24));
     open(&mut app, long);
     assert_eq!(typed(&mut app, "an"), None);
     assert!(app.prompt.is_none());
@@ -202,7 +209,7 @@ fn a_diff_that_was_not_read_to_its_end_is_asked_about() {
 #[test]
 fn comments_are_asked_for() {
     let strict = with("chg_1", 1, "pending", &json!({"terms": {"requireComment": true}}));
-    let mut app = app("reviewer", &[strict.clone()], (80, 24));
+    let mut app = app("reviewer", std::slice::from_ref(&strict), (80, 24));
     open(&mut app, strict);
     typed(&mut app, "a");
     assert_eq!(press(&mut app, KeyCode::Enter), None);
@@ -263,7 +270,7 @@ fn many_are_approved_once_all_were_opened() {
 fn stale_ones_are_previewed_again_beside_what_was() {
     let before = json!({"fields": [{"field": "text", "label": "Text", "before": "OLD", "after": "new"}]});
     let stale = with("chg_1", 2, "stale", &json!({"previousDiff": before}));
-    let mut app = app("reviewer", &[stale.clone()], (121, 30));
+    let mut app = app("reviewer", std::slice::from_ref(&stale), (121, 30));
     open(&mut app, stale.clone());
     let shown = screen(&mut app);
     let line = shown.lines().find(|l| l.contains("- OLD")).unwrap();
