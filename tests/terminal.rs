@@ -209,7 +209,7 @@ fn the_inbox_is_a_place_to_decide_in() {
     inbox.keys("a");
     inbox.shows("This is what it would do.");
     inbox.keys("a");
-    inbox.shows("applied");
+    inbox.shows("applied  CREATE");
     gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice"]);
 
     let second = gateway.propose("Second story");
@@ -251,7 +251,7 @@ fn arguments_are_corrected_in_the_own_editor() {
     inbox.shows("+ A story");
     inbox.shows("as the agent proposed them");
     inbox.keys("a");
-    inbox.shows("applied");
+    inbox.shows("applied  CREATE");
     let shown = gateway.changes(&["show", &id, "--json"]).ends(0).stdout();
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((&shown["arguments"]["title"], &shown["state"]), (&json!("A story"), &json!("applied")));

@@ -1,8 +1,9 @@
 //! `changes watch` in a terminal: a full-screen inbox to decide in.
 //!
-//! [`model`] and [`keys`] are a state machine, [`draw`] shows it, [`net`] speaks to the gateway; the loop here is the
+//! [`model`], [`keys`] and [`asked`] are a state machine, [`draw`] shows it, [`net`] speaks to the gateway; the loop here is the
 //! only part that touches the terminal ([`terminal`]), the person's editor ([`editor`]) and signals.
 
+mod asked;
 mod detail;
 mod diff;
 mod draw;
@@ -15,6 +16,7 @@ mod search;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use std::{collections::BTreeSet, io::IsTerminal, rc::Rc, time::Duration};
 
@@ -232,6 +234,7 @@ impl Inbox {
                 app.busy = app.busy.saturating_sub(usize::from(id.is_some()));
                 app.say(Tone::Bad, what);
                 // It was refused because it is not as it was shown.
+                app.expected.clone_from(&id);
                 self.moved.extend(id);
             }
             News::Live => {

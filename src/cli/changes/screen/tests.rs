@@ -174,9 +174,16 @@ fn what_is_shown_is_what_is_approved() {
     let (path, body) = post(typed(&mut app, "a"));
     assert_eq!(path, "changes/chg_1/decision");
     assert_eq!(body, json!({"decision": "approve", "comment": null, "version": 2, "digest": "sha256:chg_1-2"}));
+    // It was refused because the target moved: that was said, and one key decides on what is shown now.
+    app.expected = Some("chg_1".into());
+    app.took(change("chg_1", 3, "pending"), false);
+    screen(&mut app);
+    assert_eq!(post(typed(&mut app, "a")).1["version"], 3);
+    app.took(change("chg_1", 4, "pending"), false);
+    assert_eq!(typed(&mut app, "a"), None, "nobody said anything of this");
     // An answer that comes late does not take it back.
     app.took(change("chg_1", 1, "pending"), false);
-    assert_eq!(app.detail.as_ref().unwrap().change.version, 2);
+    assert_eq!(app.detail.as_ref().unwrap().change.version, 4);
 }
 
 #[test]
