@@ -56,6 +56,7 @@ test('a viewer cannot send again', options, async () => {
 });
 
 test('narrow, wide, light and dark: nothing is cut off and everybody can use it', options, async () => {
+  await gateway.proposeIssue('Told of');
   const long = 'a-name-that-is-longer-than-anybody-would-choose-'.repeat(3);
   await hooks({ [long]: { url: `https://tickets.example/${long}`, failing: true, error: 'it answered 503 \u202eesrever\u202c '.repeat(8) }, chat: { url: 'https://chat.example/x' } });
   for (const [width, dark] of [[360, false], [1280, true], [1280, false]]) {

@@ -9,15 +9,18 @@ import { facets, filtered, filterQuery, readFilter, request, stateCounts } from 
 import { Feed } from '../../src/dashboard/assets/js/core/feed.js';
 import { grouped } from '../../src/dashboard/assets/js/core/groups.js';
 import { lineDiff } from '../../src/dashboard/assets/js/core/linediff.js';
-import { compose, layout, members, pretty, sourceOf } from '../../src/dashboard/assets/js/core/rawjson.js';
+import { compose, elementsOf, layout, members, pretty, sourceOf } from '../../src/dashboard/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/dashboard/assets/js/core/router.js';
 import { SseParser } from '../../src/dashboard/assets/js/core/sse.js';
 import { cut, escapeHidden, visibleString } from '../../src/dashboard/assets/js/core/text.js';
 import { Triage } from '../../src/dashboard/assets/js/core/triage.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
+import { spanOf } from '../../src/dashboard/assets/js/ui/export.js';
+import { hasRecipe } from '../../src/dashboard/assets/js/ui/tools.js';
 import { indented } from '../../src/dashboard/assets/js/ui/definition.js';
 import { boundary } from '../../src/dashboard/assets/js/ui/longtext.js';
 import { chain } from '../../src/dashboard/assets/js/views/audit.js';
+import { standing } from '../../src/dashboard/assets/js/views/rules.js';
 
 test('what cannot be seen is made visible', () => {
   const cases = [
@@ -307,4 +310,33 @@ test('members, composing and indenting change no value', () => {
   const hidden = '{\n  "a": "x\u202e\u200b\u{e0041}"}';
   assert.equal(escapeHidden(hidden), '{\n  "a": "x\\u202e\\u200b\\udb40\\udc41"}');
   assert.deepEqual(JSON.parse(escapeHidden(hidden)), JSON.parse(hidden));
+});
+
+test('elements of an array keep their text', () => {
+  const text = ' [ {"a": [1, "],"], "n": 12345678901234567890}, null ,"x\\"]" ]'.trimStart();
+  assert.deepEqual(elementsOf(text), ['{"a": [1, "],"], "n": 12345678901234567890}', 'null', '"x\\"]"']);
+  assert.deepEqual(elementsOf('[]'), []);
+  assert.deepEqual(elementsOf('[ ]'), []);
+});
+
+test('a standing rule ends by being revoked, by its time, or when the gateway has noticed', () => {
+  const at = Date.parse('2026-01-01T12:00:00Z');
+  assert.equal(standing({ expiresAt: null, revokedAt: null }, at), 'holds');
+  assert.equal(standing({ expiresAt: '2026-01-01T12:00:01Z' }, at), 'holds');
+  assert.equal(standing({ expiresAt: '2026-01-01T12:00:00Z' }, at), 'expired');
+  assert.equal(standing({ expiresAt: '2026-01-01T13:00:00Z', expiredAt: '2026-01-01T11:00:00Z' }, at), 'expired');
+  assert.equal(standing({ expiresAt: '2026-01-01T11:00:00Z', revokedAt: '2026-01-01T10:00:00Z' }, at), 'revoked');
+});
+
+test('days of an export are whole, also over the end of a month', () => {
+  const { since, until } = spanOf('2026-01-31', '2026-01-31');
+  assert.deepEqual([new Date(since).getDate(), new Date(since).getHours()], [31, 0]);
+  assert.deepEqual([new Date(until).getMonth(), new Date(until).getDate(), new Date(until).getHours()], [1, 1, 0]);
+  assert.deepEqual(spanOf('', ''), { since: null, until: null });
+});
+
+test('a tool has the recipe of its own name, behind the prefix of its server', () => {
+  assert.equal(hasRecipe('fs__write_file', ['write_file']), true);
+  assert.equal(hasRecipe('write_file', ['write_file']), true);
+  assert.equal(hasRecipe('fs__overwrite_file', ['write_file']), false);
 });

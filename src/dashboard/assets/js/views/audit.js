@@ -172,7 +172,7 @@ export class AuditView {
 /** What an entry is about that is of no change. */
 function about(details) {
   const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
-  if (rules.length === 1) return h('span', null, h('a', { href: routeTo('rules', rules[0].id) }, 'the rule'), typeof rules[0].tool === 'string' && [' for ', said(rules[0].tool, 80)]);
+  if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? ['rule for ', said(rules[0].tool, 80)] : 'the rule');
   if (rules.length > 1) return plural(rules.length, 'rule');
   if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
   const n = Array.isArray(details.tools) ? details.tools.length : 0;

@@ -199,7 +199,7 @@ class Hook {
     const at = d.lastAttemptAt ?? d.takenAt;
     return h('tr', null,
       h('td', { class: 'num', data: { label: 'No.' } }, count(d.seq)),
-      h('td', { data: { label: 'Event' } }, h('span', { title: eventOf(d.type).label }, said(d.type, 60))),
+      h('td', { class: 'nowrap', data: { label: 'Event' } }, h('span', { title: eventOf(d.type).label }, said(d.type, 60))),
       h('td', { data: { label: 'Change' } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : '—'),
       h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
         d.error ? h('div', { class: 'quiet' }, said(d.error, 200)) : d.status && h('span', { class: 'quiet' }, ` HTTP ${Number(d.status)}`)),

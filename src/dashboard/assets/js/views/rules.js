@@ -186,7 +186,7 @@ export class RulesView {
     const dialog = openDialog({
       title: 'Revoke this rule?',
       build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
-        h('p', { class: `rule-sentence tone-${rule.verdict === 'allow' ? 'green' : 'red'}` }, icon('rule'), h('span', null, h('code', null, said(rule.tool, 80)), ': so far, ', ...sentence(rule))),
+        h('div', { class: `rule-sentence tone-${rule.verdict === 'allow' ? 'green' : 'red'}` }, icon('rule'), h('div', null, h('p', null, h('code', null, said(rule.tool, 80))), h('p', null, ...sentence(rule)))),
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'revoke-comment' }, 'Comment'), comment),
         error,
         h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)),
