@@ -102,11 +102,14 @@ impl Upstreams {
         self.all.lock().iter().map(|upstream| (upstream.config.name.clone(), upstream.status())).collect()
     }
 
-    /// The required ones that are not up.
+    /// The required ones that are not up, or whose tools cannot be called yet: `listed` says whether the route table has
+    /// some of a server, which it gets a moment after the server was reached.
     #[must_use]
-    pub fn missing(&self) -> Vec<String> {
+    pub fn missing(&self, listed: impl Fn(&str) -> bool) -> Vec<String> {
         let all = self.all.lock();
-        let missing = all.iter().filter(|up| up.config.required && !matches!(up.phase(), Phase::Up));
+        let callable = |up: &Upstream| up.offered.load().tools.is_empty() || listed(&up.config.name);
+        let missing =
+            all.iter().filter(|up| up.config.required && !(matches!(up.phase(), Phase::Up) && callable(up)));
         missing.map(|upstream| upstream.config.name.clone()).collect()
     }
 

@@ -143,8 +143,10 @@ pub fn health_of(gateway: &Gateway) -> Value {
         None => "ok",
     };
     let draining = gateway.shutdown.is_cancelled();
-    let missing = gateway.upstreams.missing();
-    let ready = store == "ok" && !draining && missing.is_empty() && gateway.routes.load().generation > 0;
+    let table = gateway.routes.load();
+    let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
+    let missing = gateway.upstreams.missing(listed);
+    let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
     json!({
         "status": if ready { "ok" } else { "unavailable" },
         "live": true,

@@ -73,12 +73,13 @@ async fn required_ones_that_are_away_are_named() {
     let required = |name: &str| UpstreamConfig { required: true, ..config(name) };
     upstreams.apply(&[required("a"), config("b")]);
     settle(&upstreams).await;
-    assert!(upstreams.missing().is_empty());
+    assert!(upstreams.missing(|_| true).is_empty());
+    assert_eq!(upstreams.missing(|_| false), ["a"], "its tools are in no route table");
     for server in ["a", "b"] {
         let fake = Arc::clone(&servers.lock().unwrap()[server][0]);
         fake.set_down(true);
         fake.open()[0].closed.cancel();
     }
-    until(|| upstreams.missing() == ["a"]).await;
+    until(|| upstreams.missing(|_| true) == ["a"]).await;
     upstreams.stop().await;
 }
