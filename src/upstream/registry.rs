@@ -108,8 +108,7 @@ impl Upstreams {
     pub fn missing(&self, listed: impl Fn(&str) -> bool) -> Vec<String> {
         let all = self.all.lock();
         let callable = |up: &Upstream| up.offered.load().tools.is_empty() || listed(&up.config.name);
-        let missing =
-            all.iter().filter(|up| up.config.required && !(matches!(up.phase(), Phase::Up) && callable(up)));
+        let missing = all.iter().filter(|up| up.config.required && !(matches!(up.phase(), Phase::Up) && callable(up)));
         missing.map(|upstream| upstream.config.name.clone()).collect()
     }
 

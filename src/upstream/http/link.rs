@@ -1,9 +1,12 @@
 //! One connection to a server over Streamable HTTP: in the stateless era no more than its headers, in the handshake era
 //! a session.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -44,6 +47,9 @@ pub(super) struct HttpLink {
     chores: OnceLock<Sender<Chore>>,
 }
 
+/// How long the opening of a session waits for its GET stream to stand; some servers answer it with their first message.
+const LISTENS_WITHIN: Duration = Duration::from_millis(500);
+
 /// What outlives a call: the chores and the GET stream have it too.
 pub(super) struct Shared {
     pub uri: Uri,
@@ -53,6 +59,8 @@ pub(super) struct Shared {
     mode: ArcSwap<Mode>,
     pub unsolicited: Arc<dyn Listener>,
     pub asked: Asked,
+    /// Whether the server has a GET stream is known.
+    pub listens: CancellationToken,
     pub closed: CancellationToken,
 }
 
@@ -110,6 +118,7 @@ impl HttpLink {
             mode: ArcSwap::from_pointee(nothing),
             unsolicited,
             asked: Asked::default(),
+            listens: CancellationToken::new(),
             closed: CancellationToken::new(),
         };
         // Until a handshake says otherwise: discovery is of the stateless era.
@@ -195,6 +204,10 @@ impl HttpLink {
         chores::post(&self.shared, &mode, attribution::notification(method, params), method).await?;
         if method == "notifications/initialized" {
             self.later(Chore::Listen(self.queue()));
+            if self.chores.get().is_some() {
+                // Some servers ask there what belongs to a call, and forget it where nobody listens.
+                let _ = tokio::time::timeout(LISTENS_WITHIN, self.shared.listens.cancelled()).await;
+            }
         }
         Ok(())
     }
@@ -302,7 +315,7 @@ mod tests {
         server.set_nonblocking(true).unwrap();
         let mut connections = Vec::new();
         while connections.is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             connections.extend(server.accept());
         }
         for _ in 0..=2 * chores::AT_ONCE {

@@ -91,7 +91,9 @@ async fn listen(shared: &Shared, queue: &Queue) {
     let mut failures = 0;
     loop {
         let last = events.last_id().map(ToOwned::to_owned);
-        match get(shared, last.as_deref()).await {
+        let stream = get(shared, last.as_deref()).await;
+        shared.listens.cancel();
+        match stream {
             Ok(Some(response)) => {
                 events.restart();
                 if read(shared, queue, response, &mut events).await {
