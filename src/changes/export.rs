@@ -34,11 +34,13 @@ impl Span {
 
 const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "actor", "details", "prevHash", "hash"];
 
+/// An entry as JSON: a line of an export, and on the REST door.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line<'a> {
+pub struct Line<'a> {
     seq: u64,
     at: Timestamp,
+    /// None for what is of no change: what was accepted of a server's definitions.
     change_id: Option<&'a str>,
     event: &'a str,
     from: Option<ChangeState>,
@@ -47,6 +49,23 @@ struct Line<'a> {
     details: &'a RawValue,
     prev_hash: String,
     hash: String,
+}
+
+impl<'a> From<&'a AuditEntry> for Line<'a> {
+    fn from(entry: &'a AuditEntry) -> Self {
+        Self {
+            seq: entry.seq,
+            at: entry.at,
+            change_id: Some(entry.change_id.as_str()).filter(|id| !id.is_empty()),
+            event: &entry.event,
+            from: entry.from,
+            to: entry.to,
+            actor: &entry.actor,
+            details: &entry.details,
+            prev_hash: hex(&entry.prev_hash),
+            hash: hex(&entry.hash),
+        }
+    }
 }
 
 impl Format {
@@ -90,20 +109,8 @@ impl Format {
     pub fn entry(self, entry: &AuditEntry, out: &mut String) {
         match self {
             Self::Jsonl => {
-                let line = Line {
-                    seq: entry.seq,
-                    at: entry.at,
-                    change_id: Some(entry.change_id.as_str()).filter(|id| !id.is_empty()),
-                    event: &entry.event,
-                    from: entry.from,
-                    to: entry.to,
-                    actor: &entry.actor,
-                    details: &entry.details,
-                    prev_hash: hex(&entry.prev_hash),
-                    hash: hex(&entry.hash),
-                };
                 // Texts and numbers only: nothing of it can fail.
-                out.push_str(&serde_json::to_string(&line).unwrap_or_default());
+                out.push_str(&serde_json::to_string(&Line::from(entry)).unwrap_or_default());
                 out.push('\n');
             }
             Self::Csv => {

@@ -125,7 +125,7 @@ impl Inner {
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(preview))) => Ok((provider, preview)),
-            Ok(Ok(Err(error))) if passes(error.kind) => Err(Obstacle::Unavailable(error)),
+            Ok(Ok(Err(error))) if error.kind.passes() => Err(Obstacle::Unavailable(error)),
             Ok(Ok(Err(error))) => Err(Obstacle::Impossible(error)),
             Ok(Err(_panic)) => {
                 tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a preview panicked");
@@ -134,20 +134,4 @@ impl Inner {
             Err(_) => Err(Obstacle::Unavailable(McpError::new(ErrorKind::Timeout, "The preview took too long"))),
         }
     }
-}
-
-/// Errors that say nothing about the target: it may be looked at again later.
-const fn passes(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Timeout
-            | ErrorKind::Overloaded
-            | ErrorKind::RateLimited
-            | ErrorKind::UpstreamUnavailable
-            | ErrorKind::CircuitOpen
-            | ErrorKind::Cancelled
-            | ErrorKind::ShuttingDown
-            | ErrorKind::StoreUnavailable
-            | ErrorKind::Internal
-    )
 }

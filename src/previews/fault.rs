@@ -28,7 +28,7 @@ impl Fault {
     /// The call of a tool failed.
     pub fn of_call(tool: &str, error: McpError) -> Self {
         let reason = format!("{tool} could not be called: {}", said(&error.message));
-        if passes(error.kind) {
+        if error.kind.passes() {
             return Self { kind: "passing", reason, passing: Some(error) };
         }
         Self::new("call", reason)
@@ -67,20 +67,4 @@ pub(super) fn said(text: &str) -> String {
         line.push('…');
     }
     visible(&line).into_owned()
-}
-
-/// Errors that say nothing about the target.
-const fn passes(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Timeout
-            | ErrorKind::Overloaded
-            | ErrorKind::RateLimited
-            | ErrorKind::UpstreamUnavailable
-            | ErrorKind::CircuitOpen
-            | ErrorKind::Cancelled
-            | ErrorKind::ShuttingDown
-            | ErrorKind::StoreUnavailable
-            | ErrorKind::Internal
-    )
 }

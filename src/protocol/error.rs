@@ -13,6 +13,22 @@ macro_rules! error_table {
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
         impl ErrorKind {
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
+            /// Whether it says nothing about what a call was about: it may be tried again later.
+            #[must_use]
+            pub const fn passes(self) -> bool {
+                matches!(
+                    self,
+                    Self::Timeout
+                        | Self::Overloaded
+                        | Self::RateLimited
+                        | Self::UpstreamUnavailable
+                        | Self::CircuitOpen
+                        | Self::Cancelled
+                        | Self::ShuttingDown
+                        | Self::StoreUnavailable
+                        | Self::Internal
+                )
+            }
             /// The number on the wire, before a revision's own exceptions (see [`McpError::number`]).
             #[must_use]
             pub const fn number(self) -> i64 { match self { $(Self::$kind => $number,)* } }

@@ -4,22 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Caller, Problem, Query, RestState, body, json_ok};
+use super::{Caller, Problem, Query, RestState, body, json_ok, path_id};
 use crate::{
-    changes::{Change, ChangeState, Verdict, audit::AuditEntry, digest::hex},
+    changes::{Change, ChangeState, Verdict, digest::hex, export::Line},
     pending::{ChangeFilter, DecideChange, EditChange},
     protocol::ErrorKind,
     store::Narrow,
 };
 
 fn id(request: &HttpRequest) -> Result<&str, Problem> {
-    let id = request.match_info().query("id");
-    let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    if legal { Ok(id) } else { Err(no_such_change()) }
+    path_id(request).ok_or_else(no_such_change)
 }
 
 fn no_such_change() -> Problem {
@@ -182,39 +179,6 @@ pub async fn settle(
     Ok(json_ok(&state.changes.settle(&id, &reviewer, applied, comment, body.version).await?))
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry<'a> {
-    seq: u64,
-    at: Timestamp,
-    /// None for what is of no change: what was accepted of a server's definitions.
-    change_id: Option<&'a str>,
-    event: &'a str,
-    from: Option<ChangeState>,
-    to: Option<ChangeState>,
-    actor: &'a str,
-    details: &'a RawValue,
-    prev_hash: String,
-    hash: String,
-}
-
-impl<'a> From<&'a AuditEntry> for Entry<'a> {
-    fn from(entry: &'a AuditEntry) -> Self {
-        Self {
-            seq: entry.seq,
-            at: entry.at,
-            change_id: Some(entry.change_id.as_str()).filter(|id| !id.is_empty()),
-            event: &entry.event,
-            from: entry.from,
-            to: entry.to,
-            actor: &entry.actor,
-            details: &entry.details,
-            prev_hash: hex(&entry.prev_hash),
-            hash: hex(&entry.hash),
-        }
-    }
-}
-
 /// `GET /api/audit?change=&limit=&cursor=`, newest first, with the head of the whole trail.
 pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
@@ -225,7 +189,7 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Answer<'a> {
-        entries: Vec<Entry<'a>>,
+        entries: Vec<Line<'a>>,
         next_cursor: Option<String>,
         head: Head,
     }
@@ -233,7 +197,7 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
     let page = state.changes.audit_page(query.get("change"), query.limit()?, query.get("cursor")).await?;
     let head = state.changes.audit_head().await?;
     Ok(json_ok(&Answer {
-        entries: page.items.iter().map(Entry::from).collect(),
+        entries: page.items.iter().map(Line::from).collect(),
         next_cursor: page.next_cursor,
         head: Head { seq: head.seq, hash: hex(&head.hash) },
     }))

@@ -162,6 +162,13 @@ async fn openapi() -> HttpResponse {
         .body(OPENAPI)
 }
 
+/// The `{id}` of the path, where it looks like one of ours.
+fn path_id(request: &HttpRequest) -> Option<&str> {
+    let id = request.match_info().query("id");
+    let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    legal.then_some(id)
+}
+
 /// An answer that is nobody else's to keep.
 fn json_ok(body: &impl Serialize) -> HttpResponse {
     HttpResponse::Ok()

@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Caller, Problem, RestState, body, json_ok};
+use super::{Caller, Problem, RestState, body, json_ok, path_id};
 use crate::{
     auth::{Principal, Role},
     changes::Terms,
@@ -25,9 +25,7 @@ pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
 }
 
 fn id(request: &HttpRequest, missing: ErrorKind) -> Result<&str, Problem> {
-    let id = request.match_info().query("id");
-    let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    if legal { Ok(id) } else { Err(Problem::new(missing, "there is nothing with this id")) }
+    path_id(request).ok_or_else(|| Problem::new(missing, "there is nothing with this id"))
 }
 
 #[derive(Deserialize)]
