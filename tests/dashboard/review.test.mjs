@@ -279,6 +279,7 @@ ruled('diffs in one column or two, with words marked and folds in steps', {}, as
   const id = await gateway.propose('update_issue', { issueId, description: changed.join('\n') });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
   const diff = page.locator('.line-diff', { hasText: 'Description' });
+  await diff.locator('.line.insert mark').nth(1).waitFor();
   assert.deepEqual(await diff.locator('.line.insert mark').allInnerTexts(), ['count', 'the']);
   assert.deepEqual(await diff.locator('.line.delete mark').allInnerTexts(), ['number']);
   await page.keyboard.press('d');
