@@ -107,8 +107,9 @@ export class Gateway extends Reviewer {
     }
 
     /** Makes an API key with the command line, as a person would. */
-    async createKey(role, name) {
-        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, '--data', this.data], {
+    async createKey(role, name, owner) {
+        const whose = owner ? ['--owner', owner] : [];
+        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, ...whose, '--data', this.data], {
             env: environment()
         });
         return stdout.trim();
