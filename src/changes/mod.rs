@@ -95,7 +95,8 @@ pub struct DiffLine {
     pub text: String,
 }
 
-/// `equal`, `insert` or `delete`; `skip` stands for unchanged lines left out, whose number is the text.
+/// `equal`, `insert` or `delete`; `skip` stands for unchanged lines left out, whose number is the text; `note` is said of
+/// the lines and is none of them, such as the name of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOp {
@@ -103,6 +104,7 @@ pub enum LineOp {
     Insert,
     Delete,
     Skip,
+    Note,
 }
 
 /// Before and after, field by field.

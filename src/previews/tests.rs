@@ -206,6 +206,7 @@ fn lines(preview: &Preview, field: usize) -> Vec<String> {
         LineOp::Insert => '+',
         LineOp::Delete => '-',
         LineOp::Skip => '@',
+        LineOp::Note => '#',
     };
     preview.diff.fields[field].lines.iter().map(|line| format!("{}{}", mark(line.op), line.text)).collect()
 }
@@ -222,7 +223,7 @@ async fn what_is_there_is_shown_beside_what_would_be() {
     assert_eq!(seen.operation, Operation::Update);
     assert_eq!(server.calls.lock()[..1], [("s__read".to_owned(), json!({ "path": "/a/../b" }))]);
     let same = preview(&server, WRITE, &json!({ "path": "/b", "text": "one\ntwo\n" })).await;
-    assert_eq!(lines(&same, 0), [" (nothing would change)"]);
+    assert_eq!(lines(&same, 0), ["#(nothing would change)"]);
     // The same again is the same; something else there is another fingerprint.
     assert_eq!(preview(&server, WRITE, &arguments).await.fingerprint, seen.fingerprint);
     let other = preview(&Server::holding("one\ntwo\n\n"), WRITE, &arguments).await;
@@ -324,7 +325,7 @@ async fn reads_stand_beside_the_arguments_and_volatile_parts_do_not_count() {
     assert_eq!((seen.operation, seen.note.kind), (Operation::Delete, PreviewKind::BeforeAfter));
     assert_eq!(preview(&server, yaml, &json!({ "path": "p" })).await.fingerprint, seen.fingerprint);
     let gone = preview(&server, yaml, &json!({ "path": "gone" })).await;
-    assert_eq!(lines(&gone, 1), [" (nothing is there)"]);
+    assert_eq!(lines(&gone, 1), ["#(nothing is there)"]);
 }
 
 #[tokio::test]

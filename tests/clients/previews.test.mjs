@@ -13,7 +13,7 @@ import { connectPeer } from './peer.mjs';
 import { SERVERS, prepare } from './servers.mjs';
 
 const run = promisify(execFile);
-const MARKS = { equal: ' ', insert: '+', delete: '-', skip: '@' };
+const MARKS = { equal: ' ', note: ' ', insert: '+', delete: '-', skip: '@' };
 /** The lines of a field, marked. */
 const lines = field => field.lines?.map(({ op, text }) => `${MARKS[op]}${text}`) ?? [];
 const field = (change, label) => change.diff.fields.find(field => field.label === label);

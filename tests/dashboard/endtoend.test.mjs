@@ -1,9 +1,11 @@
 // From an agent's SDK through the gateway to the real file system and git servers, with a person at Chromium between.
 
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { promisify } from 'node:util';
 import { assertClean, button, dashboard, launch, row, status } from './lib/browser.mjs';
 import { real } from './lib/gateway.mjs';
 import { approve, look, openChange, outcome, propose, shows, startBehind } from './lib/upstreams.mjs';
@@ -27,7 +29,7 @@ before(async () => {
       review('held', { on_review: 'hold', hold_for: '10m' }),
     ];
   };
-  gateway = await startBehind(['filesystem'], { rules, policy: { review: { preview: 'required' } } });
+  gateway = await startBehind(['filesystem', 'git'], { rules, policy: { review: { preview: 'required' } } });
   folder = gateway.folders.filesystem;
   browser = await launch();
   agent = await gateway.agent({ era: 'legacy', name: 'writer' });
@@ -38,7 +40,6 @@ after(async () => {
   await gateway?.end();
 });
 
-const HEAD = [];
 const file = (...name) => join(folder, ...name);
 const text = (...name) => readFile(file(...name), 'utf8');
 const write = (path, content) => propose(agent, 'filesystem__write_file', { path, content });
@@ -72,7 +73,10 @@ test('a file is edited: what the server’s own dry run says', options, async ()
   await writeFile(file('edit.txt'), 'red\ngreen\nblue\n');
   const id = await propose(agent, 'filesystem__edit_file', { path: file('edit.txt'), edits: [{ oldText: 'green', newText: 'yellow' }] });
   await openChange(page, gateway, id);
-  await shows(page, 'Content', HEAD.concat([' red', '-green', '+yellow', ' blue']));
+  await shows(page, 'Content', [' red', '-green', '+yellow', ' blue']);
+  // Numbered as the file is, whatever the server says before it.
+  assert.deepEqual(await page.locator('.beside-now .line.delete .no').first().innerText(), '2');
+  await page.locator('.beside-now .line.note', { hasText: file('edit.txt') }).first().waitFor();
   await page.locator('.preview-note', { hasText: 'own dry run' }).waitFor();
   await look(page, '1-edit');
   await approve(page);
@@ -230,6 +234,64 @@ test('a preview that fails is shown as failed, and where the rule asks for one n
   await ended('Applied');
   assert.equal(await text('inside.txt'), 'no\n');
   clean();
+});
+
+const git = async (...args) => (await promisify(execFile)('git', ['-C', gateway.folders.git, ...args])).stdout.trim();
+
+test('a repository: staged, committed and checked out, each shown before', options, async () => {
+  const repo_path = gateway.folders.git;
+  const decided = async (tool, args, see) => {
+    const id = await propose(agent, `git__${tool}`, { repo_path, ...args });
+    await openChange(page, gateway, id);
+    await see();
+    await look(page, `7-${tool}`);
+    await approve(page);
+    await ended('Applied');
+    return outcome(agent, id);
+  };
+  await decided('git_add', { files: ['a.txt'] }, async () => {
+    await shows(page, 'Changes that are not staged', ['-one', '+two']);
+    await page.locator('.beside-now .line-diff', { hasText: 'Status' }).getByText('modified: a.txt').waitFor();
+  });
+  assert.equal(await git('diff', '--cached', '--name-only'), 'a.txt');
+  const { text: words } = await decided('git_commit', { message: 'Second' }, async () => {
+    await shows(page, 'What is committed', ['-one', '+two']);
+    await shows(page, 'Branch', [' On branch main']);
+  });
+  assert.equal(await git('log', '-1', '--format=%s by %an'), 'Second by Ada');
+  assert.match(words, new RegExp(await git('rev-parse', 'HEAD')));
+  await git('branch', 'side', 'HEAD~1');
+  const side = await git('rev-parse', 'side');
+  await decided('git_checkout', { branch_name: 'side' }, async () => {
+    await page.locator('.beside-now .line-diff', { hasText: 'What is checked out' }).getByText(`commit ${side}`).waitFor();
+  });
+  assert.equal(await git('branch', '--show-current'), 'side');
+  clean();
+});
+
+test('a file staged behind its back: the commit is refused, and shown anew', options, async () => {
+  const repo_path = gateway.folders.git;
+  const stage = async (name) => {
+    await writeFile(join(repo_path, name), `${name}\n`);
+    await git('add', name);
+  };
+  await stage('wanted.txt');
+  const id = await propose(agent, 'git__git_commit', { repo_path, message: 'Only what was seen' });
+  await openChange(page, gateway, id);
+  await shows(page, 'What is committed', ['+wanted.txt']);
+  await stage('smuggled.txt');
+  const before = await git('rev-parse', 'HEAD');
+  await approve(page);
+  await page.locator('.banner.altered', { hasText: 'Your decision was not recorded' }).waitFor();
+  await shows(page, 'What is committed', ['+smuggled.txt', '+wanted.txt']);
+  await shows(page, 'What is committed', ['+wanted.txt'], 'section.previous');
+  await look(page, '7-smuggled');
+  assert.equal(await git('rev-parse', 'HEAD'), before);
+  assert.equal((await gateway.change(id)).state, 'pending');
+  await button(page, 'Reject').click();
+  await ended('Rejected');
+  assert.equal(await git('rev-parse', 'HEAD'), before);
+  clean(status(409));
 });
 
 // Who, why, what next: over every way in, for clients of either era, whether they come back for the answer or held the line.

@@ -75,8 +75,8 @@ export async function outcome(agent, changeId) {
 
 const MARKS = { equal: ' ', insert: '+', delete: '-', fold: '@' };
 
-/** The lines of a diff on the page, marked; null until it is there. */
-const linesOf = (part) => part.evaluateAll(([section], marks) => section && [...section.querySelectorAll('.line')].map((line) => {
+/** The lines of a diff on the page, marked, without the notes between them; undefined until it is there. */
+const linesOf = (part) => part.evaluateAll(([section], marks) => section && [...section.querySelectorAll('.line:not(.note)')].map((line) => {
   const kind = Object.keys(marks).find((name) => line.classList.contains(name));
   return `${marks[kind]}${(line.querySelector('.code') ?? line).innerText}`;
 }), MARKS);
@@ -109,5 +109,9 @@ export async function approve(page) {
 
 /** `SHOTS=folder`: how each step looks. */
 export async function look(page, name) {
-  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });
+  if (!process.env.SHOTS) return;
+  const size = page.viewportSize();
+  await page.setViewportSize({ width: 1440, height: 1700 });
+  await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) });
+  await page.setViewportSize(size);
 }

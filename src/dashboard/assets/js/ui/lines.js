@@ -87,7 +87,7 @@ function paged(body, rows, render) {
   body.replaceChildren();
   const show = (n) => {
     const page = document.createDocumentFragment();
-    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? foldOf(row, render) : render(row));
+    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? foldOf(row, render) : row.op === 'note' ? noteOf(row) : render(row));
     shown = Math.min(rows.length, shown + n);
     if (more.isConnected) more.before(page);
     else body.append(page);
@@ -128,6 +128,9 @@ function pairOf(pair) {
     : h('div', { class: 'side nothing', 'aria-hidden': 'true' }));
   return h('div', { class: 'pair' }, side(left, 'oldNo'), side(right, 'newNo'));
 }
+
+// Said of the lines, and none of them: it has no number and no side.
+const noteOf = (row) => h('div', { class: 'line note' }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
 
 function foldOf(row, render) {
   const fold = h('div', { class: 'line fold' });

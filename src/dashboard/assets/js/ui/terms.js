@@ -66,7 +66,7 @@ export function previewNote(change) {
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
   const barred = terms.previewRequired && !isLive(change) && ' The rule asks for a preview: it cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'Below are only the arguments, not what would come of them. Reason: ', said(preview.failed, 600), barred));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'Below are only the arguments, not what would come of them.', barred, ' Reason: ', said(preview.failed, 600)));
   }
   if (preview.kind === 'arguments') {
     return h('p', { class: 'banner tone-amber preview-note' }, icon('eye'), h('span', null, h('strong', null, 'No preview. '), 'Nobody can tell what this call would do; below are its arguments, field by field.', barred));
