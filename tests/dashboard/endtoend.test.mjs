@@ -25,7 +25,7 @@ before(async () => {
     const below = (name) => `has(arguments.path) && arguments.path.startsWith("${filesystem}/${name}")`;
     const review = (name, more) => ({ name, tools: 'filesystem__*', annotations: { readOnlyHint: false }, when: below(`${name}/`), then: 'review', ...more });
     return [
-      review('two', { quorum: 2 }), review('short', { expire_after: '2s', on_expiry: 'reject' }), review('grace', { undo_for: '10m' }),
+      review('two', { quorum: 2 }), review('short', { expire_after: '2s', on_expiry: 'reject' }), review('grace', { undo_for: '10m' }), review('soon', { undo_for: '3s' }),
       review('held', { on_review: 'hold', hold_for: '10m' }),
     ];
   };
@@ -113,8 +113,8 @@ test('changed behind its back: refused, the new diff beside the old one, decided
   clean(status(409));
 });
 
-test('changed after the approval, while it waits to run: it does not run', options, async () => {
-  const path = join(await gateway.folder('filesystem', 'grace'), 'late.txt');
+test('an approval is taken back within the grace period: nothing has run', options, async () => {
+  const path = join(await gateway.folder('filesystem', 'grace'), 'undone.txt');
   await writeFile(path, 'old\n');
   const id = await write(path, 'new\n');
   await openChange(page, gateway, id);
@@ -131,6 +131,29 @@ test('changed after the approval, while it waits to run: it does not run', optio
   await button(page, 'Reject').click();
   await ended('Rejected');
   assert.equal(await readFile(path, 'utf8'), 'old\n');
+  clean();
+});
+
+test('changed behind its back after the approval: looked at again just before it runs, and not run', options, async () => {
+  const path = join(await gateway.folder('filesystem', 'soon'), 'raced.txt');
+  await writeFile(path, 'old\n');
+  const id = await write(path, 'new\n');
+  await openChange(page, gateway, id);
+  await page.route('**/decision', async (route) => {
+    const response = await route.fetch();
+    await writeFile(path, 'raced\n');
+    await route.fulfill({ response });
+  }, { times: 1 });
+  await approve(page);
+  await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
+  await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
+  await shows(page, 'Content', ['-raced', '+new', ' ']);
+  await shows(page, 'Content', ['-old', '+new', ' '], 'section.previous');
+  await look(page, '8-raced');
+  assert.equal(await readFile(path, 'utf8'), 'raced\n');
+  assert.equal((await gateway.change(id)).state, 'pending');
+  await gateway.reject(id);
+  await ended('Rejected');
   clean();
 });
 
@@ -156,6 +179,11 @@ test('the arguments are corrected in the browser: previewed again, and apart fro
   await apart.locator('.line.insert', { hasText: 'Monday' }).waitFor();
   await page.locator('.timeline li', { hasText: 'applied the change' }).waitFor();
   await look(page, '3-applied');
+  const hashOf = (what) => page.locator('.timeline li', { hasText: what }).locator('xpath=.//dt[.="argumentsHash"]/following-sibling::dd[1]').textContent();
+  const [asked, edited, approved, ran] = await Promise.all(['asked for this change', 'edited the change', 'alice approved', 'applied the change'].map(hashOf));
+  assert.match(asked, /^sha256:/);
+  assert.notEqual(asked, edited);
+  assert.deepEqual([approved, ran], [edited, edited]);
   const { proposedArguments, arguments: applied } = await gateway.change(id);
   assert.equal(proposedArguments.content, 'Dear all,\nwe meet on Mnoday.\n');
   assert.equal(applied.content, 'Dear all,\nwe meet on Monday.\n');

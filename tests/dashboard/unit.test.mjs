@@ -86,6 +86,16 @@ test('lines are numbered, folded and paired', () => {
   assert.equal(foldEqual([{ op: 'skip', text: '5' }, { op: 'equal', text: 'other' }], 'a\nb')[0].rows, null, 'a text that is not this one is not shown');
 });
 
+test('a note between the lines has no number, and a file that begins is counted anew', () => {
+  const note = (text) => ({ op: 'note', text });
+  const lines = [note('diff --git a/a b/a'), note('--- a/a'), { op: 'skip', text: '6' }, note('@@ -7,2 +7,2 @@ fn a'), { op: 'equal', text: 'x' }, { op: 'delete', text: 'y' }, note('\\ No newline at end of file'), { op: 'insert', text: 'z' }, note('diff --git a/b b/b'), { op: 'insert', text: '--- a/c' }, { op: 'insert', text: 'new' }];
+  const rows = pairUp(foldEqual(lines, null));
+  assert.deepEqual(rows.map(({ op, oldNo, newNo }) => [op, oldNo, newNo].filter((v) => v !== undefined)), [
+    ['note'], ['note'], ['fold'], ['note'], ['equal', 7, 7], ['delete', 8, null], ['note'], ['insert', null, 8], ['note'], ['insert', null, 1], ['insert', null, 2],
+  ]);
+  assert.equal(columns(rows).filter((r) => r.op === 'note').length, 5);
+});
+
 test('emphasis marks what differs, at words', () => {
   assert.deepEqual(emphasis('Fix login', 'Fix the login'), [['Fix ', '', 'login'], ['Fix ', 'the', ' login']]);
   assert.deepEqual(emphasis('High', 'Critical'), [null, null]);
@@ -99,6 +109,10 @@ test('differences name what a reviewer has not seen', () => {
   const now = change('pending', [{ field: 'title', label: 'Title', before: 'a2', after: 'b' }]);
   assert.deepEqual(differences(old, now), [{ label: 'Title, before', was: 'a', now: 'a2' }, { label: 'X, after', was: '1', now: null }]);
   assert.deepEqual(differences(old, old), []);
+  // A field that a server compared itself has lines and no values.
+  const staged = (...names) => change('pending', [{ field: '$read1', label: 'Staged', before: null, after: null, lines: names.flatMap((name) => [{ op: 'note', text: `+++ b/${name}` }, { op: 'insert', text: name }]) }]);
+  assert.deepEqual(differences(staged('a'), staged('b', 'a')), [{ label: 'Staged', was: null, now: '+++ b/b\n+ b' }]);
+  assert.deepEqual(differences(staged('a'), staged('a')), []);
 });
 
 test('a broken link of the chain is found', () => {

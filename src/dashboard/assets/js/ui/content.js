@@ -107,15 +107,16 @@ export function args(change, source) {
   return section('Arguments', [tool, decidable(change.state) ? ', exactly as they will run' : null], h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
 }
 
+const INSTEAD = { ...Object.fromEntries(['pending', 'stale', 'approved'].map((state) => [state, 'what will run instead'])), ...Object.fromEntries(['executing', 'applied', 'failed', 'outcome_unknown'].map((state) => [state, 'what ran instead'])) };
+
 /** What the agent asked for, apart from what a reviewer made of it. */
 export function edited(change, source, proposed) {
   const edits = change.edits ?? [];
   if (!edits.length) return null;
-  const last = edits.at(-1);
   return section('Edited by a reviewer', edits.length > 1 ? `${count(edits.length)} times` : null,
     h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, said(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
       edit.comment && h('blockquote', null, longText(edit.comment, { chars: 400, lines: 6 })))))),
-    proposed && lineDiff({ field: 'arguments', label: last.by ? 'What the agent asked for, and what will run instead' : 'Arguments', before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
+    proposed && lineDiff({ field: 'arguments', label: `What the agent asked for, and ${INSTEAD[change.state] ?? 'what stood here instead'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
     proposed && h('details', { class: 'fold-section' }, h('summary', null, 'The arguments as the agent proposed them'), h('div', { class: 'args' }, copyButton(proposed, 'Copy the proposed arguments'), jsonBlock(proposed, 'Proposed arguments'))));
 }
 

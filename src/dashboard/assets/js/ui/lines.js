@@ -29,7 +29,9 @@ export function lineDiff(field, note = null) {
   const rows = pairUp(foldEqual(lines, field.before));
   const added = lines.filter((l) => l.op === 'insert').length;
   const removed = lines.filter((l) => l.op === 'delete').length;
-  const body = h('div', { class: 'lines', role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
+  // What only tells of the target is no text with lines to count.
+  const tells = added === 0 && removed === 0 && field.before === null && field.after === null;
+  const body = h('div', { class: `lines${tells ? ' told' : ''}`, role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
   // With nothing on one side there is nothing to put beside the other.
   const layouts = added > 0 && removed > 0 ? switcher(() => paint()) : null;
   const paint = () => {
