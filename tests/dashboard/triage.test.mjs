@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, focused, heading, holds, launch, live, newPage, open, row, signIn } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, focused, heading, holds, launch, live, matches, newPage, open, row, signIn } from './lib/browser.mjs';
 import { eventually, Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
