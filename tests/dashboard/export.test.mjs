@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, launch } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, launch } from './lib/browser.mjs';
 import { Gateway, real } from './lib/gateway.mjs';
 
 let browser;
@@ -58,7 +58,7 @@ test('without the door there is nothing to press, and of one change there is no 
   const { entries } = (await gateway.api('audit')).value;
   const page = await dashboard(browser, gateway, { route: `/#/audit/${entries[0].changeId}` });
   await page.locator('.records').waitFor();
-  assert.equal(await page.getByRole('button', { name: 'Export…' }).count(), 0);
+  await becomes(() => page.getByRole('button', { name: 'Export…' }).count(), 0);
   await page.context().close();
   if (real) return t.skip('the mock forgets a door on request');
   await gateway.api('mock/doors', { body: { doors: [] } });
@@ -67,7 +67,7 @@ test('without the door there is nothing to press, and of one change there is no 
   await other.reload();
   await asked;
   await other.locator('.records').waitFor();
-  assert.equal(await other.getByRole('button', { name: 'Export…' }).count(), 0);
+  await becomes(() => other.getByRole('button', { name: 'Export…' }).count(), 0);
   assertClean(other);
   await other.context().close();
 });

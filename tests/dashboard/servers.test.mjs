@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, launch, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
 import { Gateway, real } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -31,17 +31,16 @@ test('claimed reads of a new server are accepted in one step, with their definit
   await page.locator('nav a[data-view=providers] .count', { hasText: '2' }).waitFor();
   const fs = server(page, 'fs');
   await fs.getByText('2 tools say that they only read').waitFor();
-  assert.match(await fs.innerText(), /stdio.*handshake · 2025-11-25/);
-  assert.match(await fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'what would hide or reorder is visible');
+  await matches(() => fs.innerText(), /stdio.*handshake · 2025-11-25/);
+  await matches(() => fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'what would hide or reorder is visible');
   await fs.getByText('Whole definition').first().click();
-  assert.match(await fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
+  await matches(() => fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
   await fs.getByRole('button', { name: 'Accept 2 reads' }).click();
   await fs.getByText('2 tools say').waitFor({ state: 'detached' });
   const tools = (await gateway.api('providers/fs')).value.tools;
   await fs.getByText('Previews: recipes for 1 tool, with the shipped set filesystem.').waitFor();
   await fs.getByText('All 3 tools').click();
-  const cells = await fs.locator('table.tools tbody tr').evaluateAll((rows) => rows.map((r) => [...r.cells].slice(1, 4).map((c) => c.innerText)));
-  assert.deepEqual(cells.map(([calls, , preview]) => [calls, preview]), [['Runs', '—'], ['Runs', '—'], ['Reviewed', 'by recipe']]);
+  await becomes(() => fs.locator('table.tools tbody tr').evaluateAll((rows) => rows.map((r) => [r.cells[1].innerText, r.cells[3].innerText])), [['Runs', '—'], ['Runs', '—'], ['Reviewed', 'by recipe']]);
   assert.deepEqual(tools.map((t) => [t.standing, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
   assert.equal(tools[0].acceptedBy, 'alice');
   await page.locator('nav a[data-view=providers] .count').waitFor({ state: 'hidden' });
@@ -67,8 +66,8 @@ test('a changed and a new tool are marked, and accepted as they are shown', opti
   const page = await dashboard(browser, gateway, { route: '/#/providers' });
   const changed = page.getByRole('region', { name: 'Changed: fs__read_file' });
   await changed.waitFor();
-  assert.match(await changed.locator('.line.delete').innerText(), /"description": "Reads a file"/);
-  assert.match(await changed.locator('.line.insert').innerText(), /tells others/);
+  await matches(() => changed.locator('.line.delete').innerText(), /"description": "Reads a file"/);
+  await matches(() => changed.locator('.line.insert').innerText(), /tells others/);
   // It changes again while it is being read: nothing is accepted that was not seen.
   const seen = (await gateway.api('providers/fs')).value.tools[0];
   await page.route('**/api/providers/fs/accept', async (route) => {
@@ -100,8 +99,8 @@ test('a viewer sees everything and can do nothing', options, async () => {
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
   await page.getByRole('button', { name: 'Review', exact: true }).click();
   await page.getByText('review_writes').waitFor();
-  assert.equal(await page.getByRole('button', { name: /Accept|Revoke|Let it|Refuse/ }).count(), 0);
-  assert.equal(await page.locator('main input').count(), 0);
+  await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Let it|Refuse/ }).count(), 0);
+  await becomes(() => page.locator('main input').count(), 0);
   assertClean(page);
   await page.context().close();
 });
@@ -131,11 +130,7 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
     await page.getByRole('region', { name: 'Changed: wide__write_file' }).waitFor();
     await page.getByRole('button', { name: 'Review', exact: true }).click();
     await server(page, 'wide').getByText('All 3 tools').click();
-    const wide = await page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
-      const { right, left, width: w } = e.getBoundingClientRect();
-      return w > 1 && !e.closest('.sr-only, .skip') && (right > innerWidth + 1 || left < -1);
-    }).map((e) => `${e.tagName}.${e.className}`));
-    assert.deepEqual(wide, [], `at ${width} pixels`);
+    await fitsScreen(page, `at ${width} pixels`);
     await page.evaluate(AXE);
     const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
     assert.deepEqual(violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]), []);

@@ -1,6 +1,7 @@
 // The dashboard's pure modules, without a browser.
 
 import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { fieldOf, formOf, sourceOfForm } from '../../src/dashboard/assets/js/core/argform.js';
 import { differences } from '../../src/dashboard/assets/js/core/compare.js';
@@ -353,4 +354,11 @@ test('a tool has the recipe of its own name, behind the prefix of its server', (
   assert.equal(hasRecipe('fs__write_file', ['write_file']), true);
   assert.equal(hasRecipe('write_file', ['write_file']), true);
   assert.equal(hasRecipe('fs__overwrite_file', ['write_file']), false);
+});
+
+test('no test asserts on what it read of a page once: pages paint later', () => {
+  const once = /assert\.\w+\((?:await |\(await |!?page\.url)(?:(?!gateway\.|fetch\()[^\n])*?\.(?:count|allInnerTexts|allTextContents|innerText|textContent|isVisible|isHidden|isDisabled|isEnabled|isChecked|inputValue|getAttribute|boundingBox|title|url)\(/;
+  for (const name of readdirSync(new URL('.', import.meta.url)).filter((n) => n.endsWith('.test.mjs') && n !== 'unit.test.mjs')) {
+    for (const [i, line] of readFileSync(new URL(name, import.meta.url), 'utf8').split('\n').entries()) assert.doesNotMatch(line, once, `${name}:${i + 1}`);
+  }
 });

@@ -39,13 +39,16 @@ export class Gateway {
 
   /**
    * `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. `flood`:
-   * thousands of proposals within a minute are no flood.
+   * thousands of proposals within a minute are no flood. `rules` and `servers` are `policy.rules` and `mcpServers` as
+   * they stand in the file, for the real gateway.
    */
-  static async start({ review = null, groups = {}, flood = false } = {}) {
+  static async start({ review = null, groups = {}, flood = false, rules = null, servers = null } = {}) {
     const gateway = new Gateway();
     gateway.review = review;
     gateway.groups = groups;
     gateway.flood = flood;
+    gateway.rules = rules;
+    gateway.servers = servers;
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
     gateway.port = await freePort();
     gateway.url = `http://127.0.0.1:${gateway.port}`;
@@ -77,13 +80,17 @@ export class Gateway {
 
   // The real gateway reads its rules from a file.
   #config() {
-    if (!(this.review || this.flood) || !real) return [];
+    if (!(this.review || this.flood || this.rules || this.servers) || !real) return [];
     const file = join(this.data, 'config.yaml');
     const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
     const value = (key, v) => (key === 'edit' ? (v ? 'allowed' : 'forbidden') : ['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
-    const review = Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? `    preview: ${v ? 'required' : 'optional'}\n` : `    ${name(key)}: ${JSON.stringify(value(key, v))}\n`));
-    const flood = this.flood ? 'changes:\n  max_proposals_per_minute: 10000\n  max_pending: 10000\n' : '';
-    writeFileSync(file, `${flood}policy:\n  groups: ${JSON.stringify(this.groups)}\n${review.length ? `  review:\n${review.join('')}` : ''}`);
+    const review = Object.fromEntries(Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? ['preview', v ? 'required' : 'optional'] : [name(key), value(key, v)])));
+    // JSON is YAML.
+    writeFileSync(file, JSON.stringify({
+      ...(this.flood ? { changes: { max_proposals_per_minute: 10_000, max_pending: 10_000 } } : {}),
+      policy: { groups: this.groups, review, rules: this.rules ?? [] },
+      ...(this.servers ? { mcpServers: this.servers } : {}),
+    }));
     return ['--config', file];
   }
 
