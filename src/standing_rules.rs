@@ -25,7 +25,7 @@ use crate::{
     policy::{CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict, standing_rules::suffices},
     protocol::{ErrorKind, McpError, arguments::canonical_text_hash},
     router::{Published, ToolRoute},
-    store::{Record, Store, StoreError, WriteError},
+    store::{Record, Store, StoreError, WriteError, crash::crash_point},
 };
 
 /// Rules of one owner, and of all, that are not over.
@@ -194,8 +194,10 @@ impl StandingRules {
             deadline: None,
         }
         .timed(now);
+        crash_point("before_rule_created");
         self.write(vec![rule.clone()], "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
             .await?;
+        crash_point("after_rule_created");
         tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was given");
         Ok(Arc::new(rule))
     }
@@ -302,7 +304,9 @@ impl StandingRules {
             revoked_by: Some(by.name.clone()),
             ..StandingRule::clone(rule)
         };
+        crash_point("before_rule_revoked");
         self.write(vec![revoked.clone()], "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
+        crash_point("after_rule_revoked");
         tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
         Ok(Arc::new(revoked))
     }
@@ -372,6 +376,7 @@ impl StandingRules {
         comment: Option<&str>,
     ) -> Result<(), McpError> {
         self.submit(rules.clone(), event, by, comment).await?;
+        crash_point("between_rule_and_routes");
         self.parts.board.put(&rules);
         (self.parts.rebuild)().await;
         for rule in rules {

@@ -8,6 +8,7 @@ use crate::{
     protocol::{ErrorKind, McpError},
     router::ToolRoute,
     session::exchange::Exchange,
+    store::crash::crash_point,
     telemetry::metrics as telemetry,
 };
 
@@ -59,6 +60,7 @@ fn carry_out(exchange: &Exchange, route: &ToolRoute, decision: &Decision) -> Res
             rule = %rule.id, tool = %route.name, principal = %exchange.identity.principal.name,
             verdict = decision.meant().as_str(), uses = rule.uses.get(), "a standing rule decided on a call"
         );
+        crash_point("after_rule_used");
     }
     if let Some(meant) = decision.simulated {
         metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => meant.as_str()).increment(1);

@@ -125,7 +125,9 @@ pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version:
         owner: reviewer.owner.clone(),
         all: reviewer.role == Role::Admin,
     };
+    crash_point("before_undo");
     let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    crash_point("after_undo");
     finish(inner, &change, step).await
 }
 
@@ -142,7 +144,9 @@ pub(super) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> 
         });
     }
     let event = ChangeEvent::Withdraw { by: principal.name.clone() };
+    crash_point("before_withdraw");
     let step = inner.step_for_door(&change, event, principal.key_id.as_deref()).await;
+    crash_point("after_withdraw");
     finish(inner, &change, step).await
 }
 
@@ -164,6 +168,8 @@ pub(super) async fn settle(
         return Err(version_conflict(change));
     }
     let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };
+    crash_point("before_settle");
     let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    crash_point("after_settle");
     finish(inner, &change, step).await
 }

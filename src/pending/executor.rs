@@ -32,6 +32,8 @@ use crate::{
 
 /// How often a check that could not be made is tried again before the change goes back to a person.
 const RECHECKS: u32 = 4;
+/// The first pause for a provider that is on its way after the start; each is twice as long, up to the usual one.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Runs what is approved until the gateway closes, then waits for what is running.
 pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
@@ -102,17 +104,26 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Strin
 /// Takes one approved change as far as it can go.
 async fn one(inner: &Inner, approved: &Approved) {
     let mut tries = 0;
+    let mut soon = SOON;
     while !inner.stop.is_cancelled() {
+        // Nothing has been sent: looking again is safe, from the beginning.
         match attempt(inner, approved, &mut tries).await {
             Ok(()) => return,
-            // Nothing has been sent: looking again is safe, from the beginning.
-            Err(Retry) => pause(inner, inner.config.retry_pause).await,
+            Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
+            Err(Retry::Soon) => {
+                pause(inner, soon.min(inner.config.retry_pause)).await;
+                soon = soon.saturating_mul(2);
+            }
         }
     }
 }
 
 /// Not yet, and nothing was sent: again after a pause.
-struct Retry;
+enum Retry {
+    Later,
+    /// The gateway has just started, and the provider is on its way.
+    Soon,
+}
 
 async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32) -> Result<(), Retry> {
     let Some((change, provider)) = ready(inner, approved, tries).await? else { return Ok(()) };
@@ -139,7 +150,7 @@ async fn ready(
         Ok(_) | Err(StoreError::Closed) => return Ok(None),
         Err(error) => {
             tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
-            return Err(Retry);
+            return Err(Retry::Later);
         }
     };
     if inner.expired(&change) {
@@ -149,8 +160,11 @@ async fn ready(
     match inner.recheck(&change).await {
         Recheck::Same(provider) => return Ok(Some((change, provider))),
         Recheck::Moved(preview) => {
+            crash_point("before_stale");
             if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault: moved_fault() }).await? {
+                crash_point("between_stale_and_refresh");
                 take(inner, &marked, ChangeEvent::Refresh { preview: *preview }).await?;
+                crash_point("after_refresh");
             }
         }
         Recheck::Impossible(fault) => {
@@ -159,9 +173,12 @@ async fn ready(
         Recheck::Unavailable(error) => {
             // Right after the start, providers may still be on their way.
             let early = inner.started.elapsed() < inner.config.provider_grace;
-            if *tries < RECHECKS || (early && error.kind == ErrorKind::UpstreamUnavailable) {
+            if early && error.kind == ErrorKind::UpstreamUnavailable {
+                return Err(Retry::Soon);
+            }
+            if *tries < RECHECKS {
                 *tries += 1;
-                return Err(Retry);
+                return Err(Retry::Later);
             }
             take(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
         }
@@ -176,7 +193,7 @@ async fn take(inner: &Inner, change: &Change, event: ChangeEvent) -> Result<Opti
         Ok(change) => Ok(Some(change)),
         Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
-            Err(Retry)
+            Err(Retry::Later)
         }
         Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
         // Its outcome is unknown only where the store or the actor has ended: the next start finds out.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use super::{commit::StepError, start::Inner};
-use crate::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
+use crate::{
+    changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent},
+    store::crash::crash_point,
+};
 
 /// Changes looked at in one round; the rest follows in the next.
 const ROUND: usize = 256;
@@ -57,7 +60,10 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
         inner.deadlines.remove(id);
         return true;
     }
-    match inner.step(&change, event(&change), None).await {
+    crash_point("before_expire");
+    let step = inner.step(&change, event(&change), None).await;
+    crash_point("after_expire");
+    match step {
         Ok(_) => true,
         // Somebody decided at the last moment, or the Executor claimed it; looked at again in the next round.
         Err(StepError::Conflict | StepError::Illegal(_)) => false,

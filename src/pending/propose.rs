@@ -8,7 +8,7 @@ use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, s
 use crate::{
     changes::{Change, ChangeState, Proposer, arguments},
     protocol::{ErrorKind, McpError},
-    store::Draft,
+    store::{Draft, crash::crash_point},
 };
 
 /// What a client says of itself is cut to this many characters.
@@ -18,6 +18,7 @@ pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     if inner.closing.load(Ordering::Acquire) {
         return Err(McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"));
     }
+    crash_point("before_propose");
     if proposal.idempotency_key.is_some() {
         return Box::pin(propose_with_key(inner, proposal)).await;
     }
@@ -25,7 +26,9 @@ pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     // All that is large is done and gone before the wait: many proposals wait at a time.
     let draft = prepare(inner, proposal)?;
     let id = draft.change.id.clone();
-    inner.write_for_door(draft).await.map_err(|error| {
+    let written = inner.write_for_door(draft).await;
+    crash_point("after_propose");
+    written.map_err(|error| {
         inner.twins.remove(&id);
         refused(error)
     })
@@ -45,6 +48,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
         inner.twins.add(call, &change.id);
     }
     let written = inner.write_for_door(draft).await;
+    crash_point("after_propose");
     if written.is_err() {
         inner.twins.remove(&change.id);
     }

@@ -13,6 +13,7 @@ use crate::{
     auth::Principal,
     changes::{Change, ChangeState, machine::ChangeEvent},
     protocol::ErrorKind,
+    store::crash::crash_point,
 };
 
 pub(super) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> Decided {
@@ -54,15 +55,19 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
         // What made it stale is over, but what was shown then said that it cannot be approved.
         Recheck::Same(_) => Looked::Moved(refresh_same(inner, change).await),
         Recheck::Moved(preview) => {
+            crash_point("before_stale");
             let marked = if stale {
                 Ok(Arc::clone(change))
             } else {
                 inner.step_for_door(change, ChangeEvent::MarkStale { fault: moved_fault() }, None).await
             };
-            Looked::Moved(match marked {
+            crash_point("between_stale_and_refresh");
+            let refreshed = match marked {
                 Ok(marked) => inner.step_for_door(&marked, ChangeEvent::Refresh { preview: *preview }, None).await,
                 failed => failed,
-            })
+            };
+            crash_point("after_refresh");
+            Looked::Moved(refreshed)
         }
         Recheck::Impossible(_) if stale => Looked::Moved(Ok(Arc::clone(change))),
         Recheck::Impossible(fault) => {

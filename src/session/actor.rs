@@ -7,7 +7,6 @@ use std::{sync::Arc, time::Duration};
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
 use bytes::Bytes;
-use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -127,10 +126,9 @@ impl Session {
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
-        let idle = Timestamp::now().duration_since(self.shared.last_active());
         let limit = self.gateway.config.limits.session_idle;
         let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
-        if self.shared.in_flight() == 0 && !read && idle.unsigned_abs() >= limit {
+        if self.shared.in_flight() == 0 && !read && self.shared.idle() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
         }
     }

@@ -4,8 +4,9 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -63,7 +64,10 @@ pub struct SessionShared {
     pub questions: Questions,
     facts: RwLock<Option<Arc<ClientFacts>>>,
     initialized: AtomicBool,
-    last_active: AtomicI64,
+    /// Idle time is told by a clock that nobody sets.
+    began: Instant,
+    /// Milliseconds after `began`.
+    last_active: AtomicU64,
     log_level: AtomicU8,
     in_flight: Mutex<HashMap<Key, CancellationToken>>,
     numbered: AtomicU64,
@@ -104,7 +108,8 @@ impl SessionShared {
             questions: Questions::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
-            last_active: AtomicI64::new(now.as_millisecond()),
+            began: Instant::now(),
+            last_active: AtomicU64::new(0),
             log_level: AtomicU8::new(UNSET),
             in_flight: Mutex::default(),
             numbered: AtomicU64::new(0),
@@ -136,11 +141,18 @@ impl SessionShared {
     }
 
     pub fn touch(&self) {
-        self.last_active.store(Timestamp::now().as_millisecond(), Ordering::Relaxed);
+        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_active.store(since, Ordering::Relaxed);
     }
 
+    /// For how long nothing was heard of its client.
+    pub fn idle(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.last_active.load(Ordering::Relaxed)))
+    }
+
+    /// For people: by the wall clock as it is now.
     pub fn last_active(&self) -> Timestamp {
-        Timestamp::from_millisecond(self.last_active.load(Ordering::Relaxed)).unwrap_or(self.created)
+        Timestamp::now().saturating_sub(self.idle()).unwrap_or(self.created)
     }
 
     /// Log messages below this level are not sent (2025-11-25/server/utilities/logging).

@@ -12,18 +12,49 @@ pub const POINTS: &[&str] = &[
     "after_commit",
     "between_commit_and_announce",
     "after_announce",
-    // Of a decision: after the target was looked at, and once it is durable.
+    // Of a proposal: after its preview, once it is durable, and before it is answered as a task.
+    "before_propose",
+    "after_propose",
+    "before_task_answer",
+    // Of a decision: before the target is looked at, and once it is durable.
     "before_approve",
     "after_approve",
+    // Of an approval that is taken back.
+    "before_undo",
+    "after_undo",
     // Of an edit: after its preview, and once it is durable.
     "before_edit",
     "after_edit",
+    // Of a target that moved: after it was looked at, with the old diff refused and the new one not shown, and after.
+    "before_stale",
+    "between_stale_and_refresh",
+    "after_refresh",
+    // Of what ends without running.
+    "before_withdraw",
+    "after_withdraw",
+    "before_expire",
+    "after_expire",
+    // Of an outcome that a person settles.
+    "before_settle",
+    "after_settle",
     // Of a run.
     "before_claim",
     "after_claim",
     "after_call",
     "before_result",
     "after_result",
+    // Of standing rules: on record and not in force, in force, used and the call not made.
+    "before_rule_created",
+    "between_rule_and_routes",
+    "after_rule_created",
+    "before_rule_revoked",
+    "after_rule_revoked",
+    "after_rule_used",
+    // Of webhooks: before and after events are taken in, and around noting that one has arrived.
+    "before_take_in",
+    "after_take_in",
+    "after_delivery",
+    "after_delivery_noted",
     // Of the pruning of what is old.
     "before_prune_commit",
     "after_prune_commit",

@@ -26,6 +26,7 @@ use crate::{
     pending::{Feed, FeedEvent, FeedSubscription},
     store::{
         StoreError,
+        crash::crash_point,
         webhooks::{DeliveryState, Tried, Waiting, WebhookStore},
     },
     telemetry::metrics as telemetry,
@@ -138,10 +139,12 @@ impl Worker {
                         continue;
                     }
                     let (name, rows) = (self.config.name.clone(), taken.clone());
+                    crash_point("before_take_in");
                     let done = self.durably(move |store| store.take_in(&name, seen, &rows)).await;
                     if done.is_none() {
                         return;
                     }
+                    crash_point("after_take_in");
                     noted = seen;
                     taken.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
                 }
@@ -193,16 +196,19 @@ impl Worker {
                 (DeliveryState::Delivered, Tried { attempts, status: Some(status), error: None }, None)
             }
             Outcome::Failed(failed) => {
-                let waited = now.duration_since(waiting.since).unsigned_abs();
+                // A clock that was set back makes nothing old.
+                let waited = Duration::try_from(now.duration_since(waiting.since)).unwrap_or_default();
                 let over = failed.gone || waited >= self.config.give_up_after;
                 let state = if over { DeliveryState::GivenUp } else { DeliveryState::Waiting };
                 (state, Tried { attempts, status: failed.status, error: Some(failed.error.clone()) }, Some(failed))
             }
         };
         let seq = waiting.seq;
+        crash_point("after_delivery");
         if self.durably(move |store| store.tried(&name, seq, state, &tried, now)).await.is_none() {
             return false;
         }
+        crash_point("after_delivery_noted");
         self.counted(state);
         match (state, failed) {
             (DeliveryState::Delivered, _) | (_, None) => self.arrived(&waiting, lanes),

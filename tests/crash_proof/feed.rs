@@ -49,17 +49,19 @@ impl Subscriber {
         let mut told = self.told.lock().unwrap();
         let last = told.last().map_or(0, |told| told.seq);
         assert_eq!(id, last + 1, "the feed has a gap or repeats itself: {event}");
-        told.push(read(id, event));
+        told.push(Told::read(id, event));
     }
 }
 
-fn read(id: u64, event: &Value) -> Told {
-    assert_eq!(event["seq"].as_u64(), Some(id), "{event}");
-    Told {
-        seq: id,
-        kind: event["type"].as_str().unwrap().to_owned(),
-        change: event["change"]["id"].as_str().unwrap_or_default().to_owned(),
-        version: event["change"]["version"].as_u64().unwrap_or_default(),
+impl Told {
+    pub fn read(id: u64, event: &Value) -> Self {
+        assert_eq!(event["seq"].as_u64(), Some(id), "{event}");
+        Self {
+            seq: id,
+            kind: event["type"].as_str().unwrap().to_owned(),
+            change: event["change"]["id"].as_str().unwrap_or_default().to_owned(),
+            version: event["change"]["version"].as_u64().unwrap_or_default(),
+        }
     }
 }
 
@@ -87,7 +89,7 @@ pub fn replay(world: &World, until: u64) -> Vec<Told> {
     while (all.len() as u64) < until {
         let event = conn.event().expect("the feed goes on to its end");
         if let Some(id) = &event.id {
-            all.push(read(id.parse().unwrap(), &event.json()));
+            all.push(Told::read(id.parse().unwrap(), &event.json()));
         }
     }
     all

@@ -11,6 +11,7 @@ use countersign::store::crash::POINTS;
 use crate::{
     chance::Chance,
     common::{self, Gateway, Options, PATIENCE, Process, free_port, wait_listening},
+    plan::Plan,
     world::World,
 };
 
@@ -19,9 +20,10 @@ pub struct Killer<'a> {
     chance: Chance,
     /// How often the gateway ended itself at each point.
     pub points: BTreeMap<&'static str, usize>,
-    /// SIGKILL while it served, and while it started.
+    /// SIGKILL while it served, while it started, and while it ended in order.
     pub at_random: usize,
     pub during_start: usize,
+    pub during_end: usize,
     last: Option<Process>,
     /// The audit trail's head after the last kill: it must still be in the trail after the next.
     head: Option<String>,
@@ -39,20 +41,27 @@ enum Kill {
     Random(Duration),
     /// So long after its start, whether it listens or not.
     Start(Duration),
+    /// So long after it listens it is told to end, and so long after that it is killed.
+    End(Duration, Duration),
 }
 
 impl<'a> Killer<'a> {
     pub fn new(world: &'a World, chance: Chance) -> Self {
         let points = BTreeMap::new();
-        Self { world, chance, points, at_random: 0, during_start: 0, last: None, head: None }
+        Self { world, chance, points, at_random: 0, during_start: 0, during_end: 0, last: None, head: None }
     }
 
     pub fn kills(&self) -> usize {
-        self.at_points() + self.at_random + self.during_start
+        self.at_points() + self.at_random + self.during_start + self.during_end
     }
 
     pub fn at_points(&self) -> usize {
         self.points.values().sum()
+    }
+
+    /// Points that no gateway has ended at yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        reachable().filter(|point| !self.points.contains_key(point)).collect()
     }
 
     /// One gateway's life.
@@ -61,6 +70,7 @@ impl<'a> Killer<'a> {
             Kill::Point(point, passage) => {
                 let passage = passage.to_string();
                 let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
+                *self.world.wanted.lock().unwrap() = Plan::past(point);
                 let mut process = self.start(env);
                 if self.ended(&mut process, PATIENCE / 2) {
                     *self.points.entry(point).or_default() += 1;
@@ -69,6 +79,7 @@ impl<'a> Killer<'a> {
                     self.kill(process);
                     self.at_random += 1;
                 }
+                *self.world.wanted.lock().unwrap() = None;
             }
             Kill::Random(after) => {
                 let process = self.start(Vec::new());
@@ -82,6 +93,14 @@ impl<'a> Killer<'a> {
                 self.kill(process);
                 self.during_start += 1;
             }
+            Kill::End(after, then) => {
+                let process = self.start(Vec::new());
+                std::thread::sleep(after);
+                process.terminate();
+                std::thread::sleep(then);
+                self.kill(process);
+                self.during_end += 1;
+            }
         }
         self.world.port.store(0, Ordering::SeqCst);
         self.verify();
@@ -89,19 +108,20 @@ impl<'a> Killer<'a> {
 
     /// Each point once; then whatever comes.
     fn choose(&mut self) -> Kill {
-        let missing: Vec<_> = reachable().filter(|point| !self.points.contains_key(point)).collect();
-        let what = self.chance.below(10);
-        let passage = 1 + self.chance.below(12);
-        if let Some(point) = missing.first().filter(|_| what < 6) {
-            return Kill::Point(point, passage.min(4));
+        let what = self.chance.below(20);
+        let passage = 1 + self.chance.below(8);
+        if let Some(point) = self.missing().first().filter(|_| what < 17) {
+            return Kill::Point(point, passage.min(3));
         }
+        let mut some = |most| Duration::from_millis(1 + self.chance.below(most));
         match what {
-            0..4 => {
+            0..9 => {
                 let points: Vec<_> = reachable().collect();
                 Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)
             }
-            4..9 => Kill::Random(Duration::from_millis(20 + self.chance.below(900))),
-            _ => Kill::Start(Duration::from_millis(1 + self.chance.below(250))),
+            9..16 => Kill::Random(some(900)),
+            16..18 => Kill::End(some(500), some(150)),
+            _ => Kill::Start(some(250)),
         }
     }
 

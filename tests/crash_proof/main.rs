@@ -12,14 +12,17 @@ mod checks;
 mod common;
 mod feed;
 mod killer;
+mod plan;
+mod receiver;
+mod rules;
 mod upstream;
+mod wire;
 mod worker;
 mod world;
 
 use std::{sync::atomic::Ordering, time::Instant};
 
 use chance::Chance;
-use countersign::store::crash::POINTS;
 use feed::Subscriber;
 use killer::Killer;
 use world::World;
@@ -35,7 +38,7 @@ struct Size {
 
 #[test]
 fn nothing_approved_is_lost_or_runs_twice_whatever_crashes() {
-    prove(&Size { kills: POINTS.len() + 8, changes: 60, workers: 4, seed: 7 });
+    prove(&Size { kills: killer::reachable().count() + 4, changes: 100, workers: 6, seed: 7 });
 }
 
 #[test]
@@ -45,7 +48,7 @@ fn the_long_run() {
     prove(&Size {
         kills: number("CRASH_PROOF_KILLS", 100),
         changes: number("CRASH_PROOF_CHANGES", 2000),
-        workers: number("CRASH_PROOF_WORKERS", 6) as u64,
+        workers: number("CRASH_PROOF_WORKERS", 10) as u64,
         seed: number("CRASH_PROOF_SEED", 1) as u64,
     });
 }
@@ -64,7 +67,8 @@ fn prove(size: &Size) {
             })
             .collect();
         let broken = || workers.iter().any(std::thread::ScopedJoinHandle::is_finished) || listening.is_finished();
-        while (killer.kills() < size.kills || world.proposed.load(Ordering::SeqCst) < size.changes) && !broken() {
+        let proposed = || world.proposed.load(Ordering::SeqCst);
+        while (killer.kills() < size.kills || proposed() < size.changes || !killer.missing().is_empty()) && !broken() {
             killer.round();
         }
         let early = broken();
@@ -92,36 +96,44 @@ fn prove(size: &Size) {
     let found = checks::everything(&world, &told);
     killer.stop();
     let (entries, head) = killer.verify();
+    let (kills, states) = (killer.kills(), |state| found.state(state));
+    println!("changes {} ({} requests unanswered)", found.changes, world.unanswered.load(Ordering::SeqCst));
     println!(
-        "changes {} ({} proposals answered, {} requests unanswered)\n\
-         kills {} ({} at {} named points, {} at random, {} during the start)\n\
-         upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, \
-         withdrawn {}, pending {}; corrected before approval {}\n\
-         feed events {}, each heard once and in order over {} gateways; audit entries {entries}, verified after each \
-         kill against the heads before; {head}\n\
-         {:.0} s",
-        found.changes,
-        world.proposed.load(Ordering::SeqCst),
-        world.unanswered.load(Ordering::SeqCst),
-        killer.kills(),
+        "kills {kills} ({} at {} named points, {} at random, {} during the start, {} during the end)",
         killer.at_points(),
         killer.points.len(),
         killer.at_random,
         killer.during_start,
-        found.calls,
-        found.state("applied"),
-        found.state("failed"),
-        found.unknown,
-        found.state("rejected"),
-        found.state("withdrawn"),
-        found.state("pending"),
-        found.edited,
-        told.len(),
-        killer.kills() + 1,
-        began.elapsed().as_secs_f64(),
+        killer.during_end,
     );
-    let missed: Vec<_> = killer::reachable().filter(|point| !killer.points.contains_key(point)).collect();
-    assert!(missed.is_empty(), "never crashed at {missed:?}");
-    assert!(found.edited > 0, "nothing was corrected: {found:?}");
+    println!(
+        "upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, withdrawn {}, \
+         expired {}, pending {}, stale {}",
+        found.calls,
+        states("applied"),
+        states("failed"),
+        found.unknown,
+        states("rejected"),
+        states("withdrawn"),
+        states("expired"),
+        states("pending"),
+        states("stale"),
+    );
+    println!(
+        "corrected {}, approvals taken back {}, targets that had moved {}, tasks {}, standing rules {}",
+        found.edited, found.undone, found.stale, found.tasks, found.rules,
+    );
+    println!(
+        "feed events {}, each heard once and in order over {} gateways; webhook deliveries {}, {} of them again, in order \
+         for each change; audit entries {entries}, verified after each kill against the heads before; {head}",
+        told.len(),
+        kills + 1,
+        found.delivered,
+        found.delivered_again,
+    );
+    println!("{:.0} s", began.elapsed().as_secs_f64());
+    assert!(killer.missing().is_empty(), "never crashed at {:?}", killer.missing());
+    let each = [found.edited, found.undone, found.stale, found.tasks, found.rules];
+    assert!(!each.contains(&0), "something was never done: {found:?}");
     assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
 }

@@ -4,8 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpListener, TcpStream},
+    io::Write as _,
     path::Path,
     sync::{Arc, Mutex},
     time::Duration,
@@ -13,39 +12,55 @@ use std::{
 
 use serde_json::{Value, json};
 
+use crate::wire::{self, Reaction};
+
 const REVISION: &str = "2026-07-28";
 
 /// What it did for one key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The values that it was called with, one for each call.
-    pub values: Vec<String>,
+    pub value: String,
+    /// What was there before.
+    pub base: String,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each call.
+    done: BTreeMap<String, Vec<Done>>,
+    texts: BTreeMap<String, String>,
 }
 
 pub struct Upstream {
-    pub url: String,
-    done: Mutex<BTreeMap<String, Done>>,
+    state: Mutex<State>,
     ledger: Mutex<File>,
 }
 
 impl Upstream {
-    pub fn start(ledger: &Path) -> Arc<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    /// Answers its address too.
+    pub fn start(ledger: &Path) -> (Arc<Self>, String) {
         let ledger = File::options().create_new(true).append(true).open(ledger).unwrap();
-        let upstream = Arc::new(Self { url, done: Mutex::default(), ledger: Mutex::new(ledger) });
+        let upstream = Arc::new(Self { state: Mutex::default(), ledger: Mutex::new(ledger) });
         let shared = Arc::clone(&upstream);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let shared = Arc::clone(&shared);
-                std::thread::spawn(move || shared.serve(stream));
-            }
-        });
-        upstream
+        let port = wire::serve(move |line, body| shared.react(line, body));
+        (upstream, format!("http://127.0.0.1:{port}/mcp"))
     }
 
-    pub fn done(&self) -> BTreeMap<String, Done> {
-        self.done.lock().unwrap().clone()
+    pub fn done(&self) -> BTreeMap<String, Vec<Done>> {
+        self.state.lock().unwrap().done.clone()
+    }
+
+    pub fn has_done(&self, key: &str) -> bool {
+        self.state.lock().unwrap().done.contains_key(key)
+    }
+
+    /// Somebody else alters what a change is about.
+    pub fn alter(&self, key: &str, text: String) {
+        self.state.lock().unwrap().texts.insert(key.to_owned(), text);
+    }
+
+    fn text(state: &State, key: &str) -> String {
+        state.texts.get(key).cloned().unwrap_or_else(|| format!("{key} at first"))
     }
 
     /// Before the answer, on the disk: what was done stays done, whoever is told of it.
@@ -53,95 +68,69 @@ impl Upstream {
         let mut ledger = self.ledger.lock().unwrap();
         writeln!(ledger, "{}", json!({"key": key, "value": value})).unwrap();
         ledger.sync_data().unwrap();
-        self.done.lock().unwrap().entry(key.to_owned()).or_default().values.push(value.to_owned());
+        let mut state = self.state.lock().unwrap();
+        let base = Self::text(&state, key);
+        state.texts.insert(key.to_owned(), value.to_owned());
+        state.done.entry(key.to_owned()).or_default().push(Done { value: value.to_owned(), base });
     }
 
-    fn serve(&self, stream: TcpStream) {
-        let _ = stream.set_nodelay(true);
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        let mut stream = stream;
-        while let Some((line, body)) = read(&mut reader) {
-            if !line.starts_with("POST") {
-                answer(&mut stream, 405, "");
-                continue;
-            }
-            let message: Value = serde_json::from_str(&body).unwrap();
-            let id = &message["id"];
-            let result = match message["method"].as_str().unwrap_or_default() {
-                _ if id.is_null() => {
-                    answer(&mut stream, 202, "");
-                    continue;
-                }
-                "tools/call" => match self.call(&message["params"]["arguments"]) {
-                    Some(result) => result,
-                    // It was done, and nobody hears of it.
-                    None => return,
-                },
-                "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": {"tools": {}}}),
-                "tools/list" => json!({"tools": [{
-                    "name": "apply",
-                    "description": "Does it, and counts",
-                    "inputSchema": {
-                        "type": "object",
-                        "required": ["key", "value", "mode"],
-                        "properties": {
-                            "key": {"type": "string"}, "value": {"type": "string"}, "mode": {"type": "string"},
-                        },
-                    },
-                }]}),
-                _ => json!({}),
-            };
-            let mut result = result;
-            result["resultType"] = "complete".into();
-            result["ttlMs"] = 60_000.into();
-            result["cacheScope"] = "public".into();
-            result["_meta"] = json!({"io.modelcontextprotocol/serverInfo": {"name": "counter", "version": "1"}});
-            answer(&mut stream, 200, &json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string());
+    fn react(&self, line: &str, body: &str) -> Reaction {
+        if !line.starts_with("POST") {
+            return Some((405, String::new()));
         }
+        let message: Value = serde_json::from_str(body).unwrap();
+        let id = &message["id"];
+        let mut result = match message["method"].as_str().unwrap_or_default() {
+            _ if id.is_null() => return Some((202, String::new())),
+            // Without an answer: it was done, and nobody hears of it.
+            "tools/call" => self.call(&message["params"])?,
+            "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": {"tools": {}}}),
+            "tools/list" => tools(),
+            _ => json!({}),
+        };
+        result["resultType"] = "complete".into();
+        result["ttlMs"] = 60_000.into();
+        result["cacheScope"] = "public".into();
+        result["_meta"] = json!({"io.modelcontextprotocol/serverInfo": {"name": "counter", "version": "1"}});
+        Some((200, json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()))
     }
 
-    fn call(&self, arguments: &Value) -> Option<Value> {
-        let text = |name: &str| arguments[name].as_str().unwrap_or_default();
+    fn call(&self, params: &Value) -> Option<Value> {
+        let text = |name: &str| params["arguments"][name].as_str().unwrap_or_default();
+        let says = |text: &str| json!({"content": [{"type": "text", "text": text}]});
+        if params["name"] == "read" {
+            return Some(says(&Self::text(&self.state.lock().unwrap(), text("key"))));
+        }
         self.apply(text("key"), text("value"));
         match text("mode") {
             // Long enough that a kill often falls into the call.
             "slow" => std::thread::sleep(Duration::from_millis(60)),
             "lost" => return None,
             "fail" => {
-                return Some(json!({"content": [{"type": "text", "text": "It failed on purpose"}], "isError": true}));
+                let mut failed = says("It failed on purpose");
+                failed["isError"] = true.into();
+                return Some(failed);
             }
             _ => {}
         }
-        Some(json!({"content": [{"type": "text", "text": "Done"}]}))
+        Some(says("Done"))
     }
 }
 
-/// The request line and the body.
-fn read(reader: &mut BufReader<TcpStream>) -> Option<(String, String)> {
-    let mut line = String::new();
-    if reader.read_line(&mut line).ok()? == 0 {
-        return None;
-    }
-    let mut length = 0;
-    loop {
-        let mut field = String::new();
-        if reader.read_line(&mut field).ok()? == 0 {
-            return None;
-        }
-        if field.trim().is_empty() {
-            break;
-        }
-        if let Some(value) = field.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some((line, String::from_utf8(body).ok()?))
-}
-
-fn answer(stream: &mut TcpStream, status: u16, body: &str) {
-    let head =
-        format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
-    let _ = stream.write_all((head + body).as_bytes());
+fn tools() -> Value {
+    let text = json!({"type": "string"});
+    json!({"tools": [{
+        "name": "apply",
+        "description": "Does it, and counts",
+        "inputSchema": {
+            "type": "object",
+            "required": ["key", "value", "mode"],
+            "properties": {"key": text, "value": text, "mode": text},
+        },
+    }, {
+        "name": "read",
+        "description": "What is there",
+        "annotations": {"readOnlyHint": true},
+        "inputSchema": {"type": "object", "required": ["key"], "properties": {"key": text}},
+    }]})
 }

@@ -16,11 +16,16 @@ use tempfile::TempDir;
 
 use crate::{
     common::{PATIENCE, create_key, http::Conn},
+    plan::Plan,
+    receiver::Receiver,
     upstream::Upstream,
 };
 
-/// How many names the upstream has: what goes to one of them runs one after another.
+/// How many names the upstream has for what is proposed most: what goes to one of them runs one after another.
 pub const NAMES: usize = 4;
+
+/// What a stateless client calls the extension of tasks.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// What the driver knows of one proposal. What was answered is a promise.
 #[derive(Clone, Debug, Default)]
@@ -32,20 +37,46 @@ pub struct Promise {
     /// Answered: it will never run.
     pub rejected: bool,
     pub withdrawn: bool,
-    /// An approval was sent, answered or not.
+    /// An approval was sent, answered or not, and was not taken back.
     pub approval_sent: bool,
+    /// An approval was taken back, answered.
+    pub undone: bool,
+    /// Its target was altered while it was approved: it may be pending again.
+    pub moved_late: bool,
+    /// It was proposed as a task.
+    pub task: bool,
+    /// How a person settled it.
+    pub settled: Option<&'static str>,
+    /// Of a change that a standing rule was given on.
+    pub rule: Option<Standing>,
     /// Values that a reviewer ever approved, or tried to.
     pub values: BTreeSet<String>,
+}
+
+/// What is known of a standing rule and of the calls that it speaks of.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    pub denies: bool,
+    /// Rules that an answer named.
+    pub ids: BTreeSet<String>,
+    /// Those of them of which an answer said that they are revoked.
+    pub revoked: BTreeSet<String>,
+    /// Calls that nobody looked at: those that were sent, and those that were answered.
+    pub sent: usize,
+    pub answered: usize,
 }
 
 pub struct World {
     pub home: TempDir,
     pub upstream: Arc<Upstream>,
+    pub receiver: Receiver,
     pub reviewers: [String; 2],
     /// The port of the gateway that is meant to be up; 0 between two of them.
     pub port: AtomicU16,
     /// No new proposals; those under way come to their end.
     pub enough: AtomicBool,
+    /// What the gateway is armed for, and what brings it there.
+    pub wanted: Mutex<Option<Plan>>,
     pub promises: Mutex<BTreeMap<String, Promise>>,
     pub proposed: AtomicUsize,
     /// Requests that ended without an answer.
@@ -61,16 +92,19 @@ pub struct Answer {
 impl World {
     pub fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        let upstream = Upstream::start(&home.path().join("ledger"));
+        let (upstream, url) = Upstream::start(&home.path().join("ledger"));
+        let receiver = Receiver::start();
         let data = home.path().join("data");
         let reviewers = [create_key(&data, "reviewer", "carol"), create_key(&data, "reviewer", "dave")];
-        std::fs::write(home.path().join("countersign.yaml"), config(&upstream.url)).unwrap();
+        std::fs::write(home.path().join("countersign.yaml"), config(&url, &receiver.url)).unwrap();
         Self {
             home,
             upstream,
+            receiver,
             reviewers,
             port: AtomicU16::new(0),
             enough: AtomicBool::new(false),
+            wanted: Mutex::default(),
             promises: Mutex::default(),
             proposed: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
@@ -135,6 +169,32 @@ impl World {
         }
     }
 
+    /// A request of an agent that speaks 2026-07-28 and, with `tasks`, declares the extension; answers the result.
+    pub fn rpc(&self, method: &str, name: &str, mut params: Value, tasks: bool) -> Answer {
+        let extensions = if tasks { json!({"extensions": {TASKS: {}}}) } else { json!({}) };
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+        params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "crash-proof", "version": "1"});
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = extensions;
+        let mut headers = vec![
+            ("Accept", "application/json, text/event-stream"),
+            ("MCP-Protocol-Version", "2026-07-28"),
+            ("Mcp-Method", method),
+        ];
+        if !name.is_empty() {
+            headers.push(("Mcp-Name", name));
+        }
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.insist("POST", "/mcp", &headers, &body)
+    }
+
+    /// A GET by a reviewer.
+    pub fn look(&self, path: &str) -> Value {
+        let bearer = format!("Bearer {}", self.reviewers[0]);
+        let answer = self.insist("GET", path, &[("Authorization", bearer.as_str())], &Value::Null);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+
     /// The change as a reviewer sees it. It must be there: somebody was told of it.
     pub fn change(&self, id: &str) -> Value {
         let bearer = format!("Bearer {}", self.reviewers[0]);
@@ -163,15 +223,33 @@ impl World {
 }
 
 /// One upstream under several names. Its failures are on purpose, so nothing is held against it.
-fn config(url: &str) -> String {
-    let servers: serde_json::Map<String, Value> =
-        (0..NAMES).map(|n| (format!("count{n}"), json!({"url": url, "breaker": {"threshold": 0}}))).collect();
+fn config(url: &str, receiver: &str) -> String {
+    let names = (0..NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
+    let mut servers: serde_json::Map<String, Value> =
+        names.map(|name| (name, json!({"url": url, "breaker": {"threshold": 0}}))).collect();
+    // Of this one, reviewers see the difference to what is there.
+    let recipe = json!({
+        "entity": "text",
+        "target": "arguments.key",
+        "before": {"tool": "read", "arguments": {"key": "arguments.key"}},
+        "after": "arguments.value",
+    });
+    servers.insert(
+        "doc".into(),
+        json!({
+            "url": url, "breaker": {"threshold": 0}, "trust_annotations": true, "previews": {"apply": recipe},
+        }),
+    );
     json!({
         "modules": {"tracker": {"enabled": false}},
-        "changes": {"max_pending": 100_000},
+        "changes": {"max_pending": 100_000, "max_proposals_per_minute": 0},
         "mcpServers": servers,
-        // Of these, two people must approve.
-        "policy": {"rules": [{"name": "two", "tools": "count2__*", "then": "review", "quorum": 2}]},
+        "policy": {"rules": [
+            {"name": "two people", "tools": "count2__*", "then": "review", "quorum": 2},
+            {"name": "second thoughts", "tools": ["undo__apply", "doc__apply"], "then": "review", "undo_for": "1s"},
+            {"name": "soon over", "tools": "brief__*", "then": "review", "expire_after": "1s"},
+        ]},
+        "webhooks": {"receiver": {"url": receiver, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
         "log": {"filter": "warn"},
     })
     .to_string()

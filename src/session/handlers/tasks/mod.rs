@@ -34,6 +34,7 @@ use crate::{
     },
     providers::NoProgress,
     session::exchange::Exchange,
+    store::crash::crash_point,
 };
 
 /// Tasks in one page of a list.
@@ -102,6 +103,7 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
 /// The answer to a call that became a task.
 #[must_use]
 pub fn created(exchange: &Exchange, change: &Change) -> Reply {
+    crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = shape::typed(&view::seed(exchange, change), "task");
         let members = [("_meta", exchange.gateway.server_meta.as_str())];
