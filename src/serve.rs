@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
     auth::{
-        Authenticator, DashboardSignIns, Identity, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
+        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, guard::Guard,
+        stored::Stored,
     },
     config::{Config, Flags, Loaded},
     dashboard,
@@ -135,7 +136,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
-    let people = Arc::new(People::new(&config.policy.groups));
+    let people = Arc::new(People::new(&config.policy.groups).with_keys(Keyring::new(Arc::clone(&keys) as _)));
     let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     // After it, because what a restored backup allowed is ended there.
