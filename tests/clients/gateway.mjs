@@ -124,7 +124,8 @@ export class Gateway extends Reviewer {
                 }
                 return (await fetch(`${this.url}/health`)).ok;
             },
-            20_000
+            // Where much else runs the servers behind it take their time.
+            60_000
         ).catch(error => {
             throw new Error(`${error.message}\n--- stderr of the gateway ---\n${this.log()}`, { cause: error });
         });

@@ -25,7 +25,7 @@ before(async () => {
     const below = (name) => `has(arguments.path) && arguments.path.startsWith("${filesystem}/${name}")`;
     const review = (name, more) => ({ name, tools: 'filesystem__*', annotations: { readOnlyHint: false }, when: below(`${name}/`), then: 'review', ...more });
     return [
-      review('two', { quorum: 2 }), review('short', { expire_after: '2s', on_expiry: 'reject' }), review('grace', { undo_for: '10m' }), review('soon', { undo_for: '3s' }),
+      review('two', { quorum: 2 }), review('short', { expire_after: '2s', on_expiry: 'reject' }), review('grace', { undo_for: '10m' }), review('soon', { undo_for: '5s' }),
       review('held', { on_review: 'hold', hold_for: '10m' }),
     ];
   };
