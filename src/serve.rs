@@ -14,6 +14,7 @@ use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -125,6 +126,9 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let config = loaded.config.clone();
     // Proved before anything is opened.
     let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
+    // A limit on the size of files is an error of the write that meets it, and not the end of the process.
+    let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
     let config = Arc::new(config);
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
@@ -470,7 +474,7 @@ impl Running {
 }
 
 async fn signal() -> &'static str {
-    use tokio::signal::unix::{SignalKind, signal};
+    use tokio::signal::unix::signal;
     let wait = |kind| async move {
         match signal(kind) {
             Ok(mut signals) => drop(signals.recv().await),
