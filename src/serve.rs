@@ -190,13 +190,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let standing = Arc::new(StandingRules::new(standing_rules::Parts {
         store,
         board,
-        people,
+        people: Arc::clone(&people) as _,
         routes: Arc::clone(&gateway.routes),
         rebuild: rebuild(&gateway),
         feed: gateway.feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let doors = open_doors(&gateway, &keys, definitions, &standing, options, tls, &webhooks_thread);
+    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), options, tls, &webhooks_thread);
     let (server, serving, address) = doors?;
     actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
@@ -280,7 +280,7 @@ fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,
-    standing: &Arc<StandingRules>,
+    (standing, people): (&Arc<StandingRules>, Arc<People>),
     options: Options,
     tls: Option<rustls::ServerConfig>,
     webhooks_thread: &Arbiter,
@@ -305,6 +305,7 @@ fn open_doors(
         reloads: Arc::clone(&gateway.reloads),
         definitions,
         standing: Arc::clone(standing),
+        people,
         webhooks: Arc::new(webhooks),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
