@@ -91,9 +91,9 @@ fn ask(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chan
         world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
     };
     let text = answer.body.to_string();
-    let id = text.find("chg_").map(|start| {
-        text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect()
-    });
+    let id = text
+        .find("chg_")
+        .map(|start| text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect());
     (answer, id)
 }
 

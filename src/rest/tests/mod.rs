@@ -30,7 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    auth::{Keyring, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
+    auth::{
+        Keyring, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored,
+    },
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
     config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
