@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
     auth::{
-        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
+        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, guard::Guard,
+        stored::Stored,
     },
     config::{Config, Flags, Loaded},
     dashboard,

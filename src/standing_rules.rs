@@ -376,7 +376,11 @@ impl StandingRules {
                 Says::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
-                    ("standing_rule_revoked", "rule.revoked", "the key that it was given with was revoked, or may not decide any more")
+                    (
+                        "standing_rule_revoked",
+                        "rule.revoked",
+                        "the key that it was given with was revoked, or may not decide any more",
+                    )
                 }
                 Says::Deny => {
                     let stays = "the key that it was given with was revoked, or may not decide any more; it denies until a reviewer revokes it";

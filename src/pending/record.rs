@@ -143,12 +143,7 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
     let Transition { kind, from, actor, comment, after } = transition;
     let body = json(&after, body_size(&after))?;
     let tail = json(
-        &EventTail {
-            at: after.updated_at,
-            actor: &actor,
-            comment: comment.as_deref(),
-            change: Summary::of(&after),
-        },
+        &EventTail { at: after.updated_at, actor: &actor, comment: comment.as_deref(), change: Summary::of(&after) },
         1536 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
     )?;
     let arguments_hash = arguments_hash(&after.arguments);

@@ -103,7 +103,10 @@ mod tests {
     #[test]
     fn of_a_diff_the_files_that_are_named() {
         let part = |paths: &[&str]| part(DIFF, &names(paths), Shown::Diff);
-        assert_eq!(part(&["a.txt"]), "Unstaged changes:\ndiff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+diff --git a/b b/b\ndiff --git \"a/\\303\\244\" \"b/\\303\\244\"\n+q\n");
+        assert_eq!(
+            part(&["a.txt"]),
+            "Unstaged changes:\ndiff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+diff --git a/b b/b\ndiff --git \"a/\\303\\244\" \"b/\\303\\244\"\n+q\n"
+        );
         for within in ["d", "./d/", "d//e f"] {
             assert!(part(&[within]).contains("+e\n") && !part(&[within]).contains("a.txt"), "{within}");
         }
@@ -121,7 +124,8 @@ mod tests {
         let status = "Repository status:\nOn branch main\nChanges to be committed:\n  (use \"git restore\")\n\tnew file:   a.txt\n\trenamed:    old -> new\n\nChanges not staged for commit:\n\tmodified:   a.txt\n\tmodified:   sub (new commits)\n\nUntracked files:\n\td/\n\tb: c\n\t\"\\303\\244\"\n";
         let part = |path: &str| part(status, &names(&[path]), Shown::Text);
         let quoted = "Untracked files:\n\t\"\\303\\244\"\n";
-        let both = "Changes to be committed:\n\tnew file:   a.txt\nChanges not staged for commit:\n\tmodified:   a.txt\n";
+        let both =
+            "Changes to be committed:\n\tnew file:   a.txt\nChanges not staged for commit:\n\tmodified:   a.txt\n";
         assert_eq!(part("a.txt"), format!("{both}{quoted}"));
         for renamed in ["old", "new"] {
             assert!(part(renamed).contains("renamed:"), "{renamed}");

@@ -12,8 +12,8 @@ use super::{
     posted::{Body, OnChange},
 };
 use crate::{
-    config::HttpConfig,
     changes::{Change, ChangeState, Verdict, digest::hex, export::Line},
+    config::HttpConfig,
     pending::{ChangeFilter, DecideChange, EditChange},
     protocol::ErrorKind,
     store::Narrow,

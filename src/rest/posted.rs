@@ -60,7 +60,11 @@ fn read<B: Body, T: 'static>(
 }
 
 /// Whoever may decide, and the id of what it is about.
-fn about(request: &HttpRequest, kind: ErrorKind, what: &str) -> impl FnOnce(Caller) -> Result<(Arc<Principal>, String), Problem> {
+fn about(
+    request: &HttpRequest,
+    kind: ErrorKind,
+    what: &str,
+) -> impl FnOnce(Caller) -> Result<(Arc<Principal>, String), Problem> {
     let id = path_id(request).map(str::to_owned);
     let missing = format!("there is no {what} with this id");
     move |caller| {

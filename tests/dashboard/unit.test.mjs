@@ -16,6 +16,7 @@ import { cut, escapeHidden, visibleString } from '../../src/dashboard/assets/js/
 import { Triage } from '../../src/dashboard/assets/js/core/triage.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/dashboard/assets/js/ui/export.js';
+import { isAsked } from '../../src/dashboard/assets/js/ui/terms.js';
 import { hasRecipe } from '../../src/dashboard/assets/js/ui/tools.js';
 import { indented } from '../../src/dashboard/assets/js/ui/definition.js';
 import { boundary } from '../../src/dashboard/assets/js/ui/longtext.js';
@@ -339,4 +340,14 @@ test('a tool has the recipe of its own name, behind the prefix of its server', (
   assert.equal(hasRecipe('fs__write_file', ['write_file']), true);
   assert.equal(hasRecipe('write_file', ['write_file']), true);
   assert.equal(hasRecipe('fs__overwrite_file', ['write_file']), false);
+});
+
+test('a rule asks for everybody, a role or a group', () => {
+  const asked = (reviewers, me) => isAsked({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
+  for (const [reviewers, me, expected] of [
+    [[], {}, true], [[], { mayDecide: false }, false], [['reviewer'], {}, true], [['reviewer'], { role: 'admin' }, true],
+    [['admin'], {}, false], [['admin'], { role: 'admin' }, true], [['dba'], {}, false], [['dba'], { role: 'admin' }, false],
+    [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
+  ]) assert.equal(asked(reviewers, me), expected, JSON.stringify([reviewers, me]));
+  assert.equal(isAsked({}, { mayDecide: true, role: 'reviewer' }), true);
 });

@@ -43,6 +43,8 @@ export const EVENTS = {
   standing_rule_created: { label: 'made a standing rule', icon: 'rule', tone: 'accent' },
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
   standing_rule_expired: { label: 'let a standing rule expire', icon: 'clock', tone: 'grey' },
+  standing_rule_used: { label: 'noted how often the standing rule made from this change was used', icon: 'rule', tone: 'grey' },
+  standing_rule_orphaned: { label: 'found that the giver of a standing rule may decide no more', icon: 'alert', tone: 'amber' },
   standing_rules_used: { label: 'noted how often standing rules were used', icon: 'rule', tone: 'grey' },
   definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
