@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{Role, authenticator::FRESH};
@@ -40,7 +40,12 @@ impl Keyring {
     /// # Errors
     /// `STORE_UNAVAILABLE` where that cannot be known.
     pub fn role(&self, key_id: &str) -> Result<Option<Role>, McpError> {
-        Ok(self.held(Instant::now())?.get(key_id).copied())
+        let now = Instant::now();
+        if let Some(role) = self.held(now, FRESH)?.get(key_id) {
+            return Ok(Some(*role));
+        }
+        // It may be newer than what was read.
+        Ok(self.held(now, Duration::ZERO)?.get(key_id).copied())
     }
 
     /// Rises whenever a key was seen to be revoked or to have another role.
@@ -48,14 +53,15 @@ impl Keyring {
     /// # Errors
     /// As [`Keyring::role`].
     pub fn losses(&self) -> Result<u64, McpError> {
-        self.held(Instant::now())?;
+        self.held(Instant::now(), FRESH)?;
         Ok(self.losses.load(Ordering::Acquire))
     }
 
-    fn held(&self, now: Instant) -> Result<Arc<Held>, McpError> {
+    /// As it was read within that time.
+    fn held(&self, now: Instant, within: Duration) -> Result<Arc<Held>, McpError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read, held)) = &*known
-            && now.saturating_duration_since(*read) < FRESH
+            && now.saturating_duration_since(*read) < within
         {
             return Ok(Arc::clone(held));
         }
@@ -93,7 +99,7 @@ mod tests {
             *given.0.lock().unwrap() = Some(keys.iter().map(|(id, role)| ((*id).into(), *role)).collect());
         };
         let began = Instant::now();
-        let role = |id: &str, after: u32| ring.held(began + FRESH * after).unwrap().get(id).copied();
+        let role = |id: &str, after: u32| ring.held(began + FRESH * after, FRESH).unwrap().get(id).copied();
         let losses = || ring.losses.load(Ordering::Acquire);
         set(&[("a", Role::Reviewer)]);
         assert_eq!((role("a", 1), role("b", 1)), (Some(Role::Reviewer), None));
@@ -104,6 +110,12 @@ mod tests {
         set(&[]);
         assert_eq!((role("b", 4), losses()), (None, 2));
         *given.0.lock().unwrap() = None;
-        assert!(ring.held(began + FRESH * 5).is_err(), "what was known is too old");
+        assert!(ring.held(began + FRESH * 5, FRESH).is_err(), "what was known is too old");
+
+        let ring = Keyring::new(Arc::clone(&given) as _);
+        set(&[("a", Role::Reviewer)]);
+        assert_eq!(ring.role("a").unwrap(), Some(Role::Reviewer));
+        set(&[("a", Role::Reviewer), ("new", Role::Admin)]);
+        assert_eq!(ring.role("new").unwrap(), Some(Role::Admin), "a key that was made a moment ago");
     }
 }

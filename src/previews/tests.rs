@@ -7,7 +7,7 @@ use std::sync::{
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,10 +20,7 @@ use crate::{
     changes::{LineOp, Operation, Preview, PreviewKind},
     policy::Verdict,
     protocol::{ErrorKind, McpError},
-    providers::{
-        CallContext, Completion, CompletionRef, NoProgress, PromptDef, PromptResult, Provider, ProviderDirectory,
-        ProviderEvent, ResourceDef, ResourceTemplateDef, ResourceText, ToolAnnotations, ToolDef, ToolResult,
-    },
+    providers::{CallContext, NoProgress, Provider, ProviderDirectory, ToolAnnotations, ToolDef, ToolResult},
 };
 
 type Answers = Box<dyn Fn(&str, &Value) -> Result<ToolResult, McpError> + Send + Sync>;
@@ -60,28 +57,12 @@ impl Server {
     }
 }
 
-fn nothing<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, McpError>> {
-    Box::pin(async { Err(McpError::new(ErrorKind::Internal, "not here")) })
-}
-
 impl Provider for Server {
     fn name(&self) -> &str {
         "s"
     }
     fn tools(&self) -> Vec<ToolDef> {
         vec![Self::def("read", json!({})), Self::def("write", json!({ "path": {}, "text": {}, "dryRun": {} }))]
-    }
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        nothing()
-    }
-    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
-        Vec::new()
-    }
-    fn prompts(&self) -> Vec<PromptDef> {
-        Vec::new()
-    }
-    fn uri_schemes(&self) -> Vec<String> {
-        Vec::new()
     }
     fn call<'a>(
         &'a self,
@@ -103,33 +84,6 @@ impl Provider for Server {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         let def = self.tools().into_iter().find(|def| def.name == tool).unwrap();
         Box::pin(std::future::ready(crate::upstream::preview::of("s", "write", &def, arguments)))
-    }
-    fn read_resource<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        nothing()
-    }
-    fn get_prompt<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        nothing()
-    }
-    fn complete<'a>(
-        &'a self,
-        _: &'a CompletionRef,
-        _: (&'a str, &'a str),
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        nothing()
-    }
-    fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent> {
-        tokio::sync::broadcast::channel(1).1
     }
 }
 

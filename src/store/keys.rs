@@ -101,15 +101,7 @@ impl Keys {
     /// # Errors
     /// Those of the database.
     pub fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
-        self.with(|conn| {
-            let mut statement = conn.prepare_cached("SELECT id, role FROM api_keys WHERE revoked_at IS NULL")?;
-            let mut rows = statement.query([])?;
-            let mut held = HashMap::new();
-            while let Some(row) = rows.next()? {
-                held.insert(row.get(0)?, role_of(row.get_ref(1)?.as_str().unwrap_or_default())?);
-            }
-            Ok(held)
-        })
+        self.with(|conn| held(conn))
     }
 
     /// The key with that secret, also if it is revoked: look at `revoked_at`.
@@ -227,6 +219,17 @@ impl Keys {
         // A panic under the lock cannot leave a transaction open: dropping one rolls it back.
         f(&mut self.conn.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// See [`Keys::held`].
+pub(super) fn held(conn: &Connection) -> Result<HashMap<String, Role>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT id, role FROM api_keys WHERE revoked_at IS NULL")?;
+    let mut rows = statement.query([])?;
+    let mut held = HashMap::new();
+    while let Some(row) = rows.next()? {
+        held.insert(row.get(0)?, role_of(row.get_ref(1)?.as_str().unwrap_or_default())?);
+    }
+    Ok(held)
 }
 
 fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {

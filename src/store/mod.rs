@@ -17,6 +17,7 @@ pub mod pins;
 mod reader;
 mod retention;
 mod rows;
+mod said;
 mod search;
 mod sqlite;
 pub mod standing_rules;
@@ -42,6 +43,7 @@ use crate::changes::{
 
 pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
+pub use said::{Said, read_said};
 pub use search::Narrow;
 
 use crate::policy::{Pins, StandingRule};

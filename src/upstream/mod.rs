@@ -59,6 +59,7 @@ pub use link::{
     UpstreamNotification, UpstreamRequest,
 };
 pub use names::Names;
+pub use offered::is_let_through;
 pub use pinned::Pinned;
 pub use registry::Upstreams;
 pub use server::{Catalog, Upstream};

@@ -17,6 +17,7 @@ import { cut, escapeHidden, visibleString } from '../../src/dashboard/assets/js/
 import { Triage } from '../../src/dashboard/assets/js/core/triage.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/dashboard/assets/js/ui/export.js';
+import { isAsked } from '../../src/dashboard/assets/js/ui/terms.js';
 import { hasRecipe } from '../../src/dashboard/assets/js/ui/tools.js';
 import { indented } from '../../src/dashboard/assets/js/ui/definition.js';
 import { boundary } from '../../src/dashboard/assets/js/ui/longtext.js';
@@ -361,4 +362,14 @@ test('no test asserts on what it read of a page once: pages paint later', () => 
   for (const name of readdirSync(new URL('.', import.meta.url)).filter((n) => n.endsWith('.test.mjs') && n !== 'unit.test.mjs')) {
     for (const [i, line] of readFileSync(new URL(name, import.meta.url), 'utf8').split('\n').entries()) assert.doesNotMatch(line, once, `${name}:${i + 1}`);
   }
+});
+
+test('a rule asks for everybody, a role or a group', () => {
+  const asked = (reviewers, me) => isAsked({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
+  for (const [reviewers, me, expected] of [
+    [[], {}, true], [[], { mayDecide: false }, false], [['reviewer'], {}, true], [['reviewer'], { role: 'admin' }, true],
+    [['admin'], {}, false], [['admin'], { role: 'admin' }, true], [['dba'], {}, false], [['dba'], { role: 'admin' }, false],
+    [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
+  ]) assert.equal(asked(reviewers, me), expected, JSON.stringify([reviewers, me]));
+  assert.equal(isAsked({}, { mayDecide: true, role: 'reviewer' }), true);
 });

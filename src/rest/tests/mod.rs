@@ -20,11 +20,11 @@ use std::{
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::{Semaphore, broadcast},
+    sync::Semaphore,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -38,10 +38,7 @@ use crate::{
     pending::{PendingConfig, Proposal},
     policy::{People, Policy},
     protocol::{ErrorKind, McpError},
-    providers::{
-        CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
-        ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
-    },
+    providers::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult},
     reload::{Applies, Source, Why},
     router::{Published, RouteTable, table::Aliases},
     standing_rules::{Board, Parts, StandingRules},
@@ -57,7 +54,6 @@ pub(super) struct Pretender {
     pub tools: Mutex<Vec<ToolDef>>,
     /// What its calls are judged by.
     pub policy: Mutex<PolicyConfig>,
-    events: broadcast::Sender<ProviderEvent>,
 }
 
 impl Pretender {
@@ -97,18 +93,6 @@ impl Provider for Pretender {
     fn tools(&self) -> Vec<ToolDef> {
         self.tools.lock().unwrap().clone()
     }
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        async { Ok(Vec::new()) }.boxed()
-    }
-    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
-        Vec::new()
-    }
-    fn prompts(&self) -> Vec<PromptDef> {
-        Vec::new()
-    }
-    fn uri_schemes(&self) -> Vec<String> {
-        Vec::new()
-    }
     fn call<'a>(
         &'a self,
         _: &'a str,
@@ -125,33 +109,6 @@ impl Provider for Pretender {
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         async { Ok(self.preview_now()) }.boxed()
-    }
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        async move { Err(McpError::new(ErrorKind::ResourceNotFound, uri.to_owned())) }.boxed()
-    }
-    fn get_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        async move { Err(McpError::new(ErrorKind::PromptNotFound, name.to_owned())) }.boxed()
-    }
-    fn complete<'a>(
-        &'a self,
-        _: &'a CompletionRef,
-        _: (&'a str, &'a str),
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        async { Ok(Completion::default()) }.boxed()
-    }
-    fn events(&self) -> broadcast::Receiver<ProviderEvent> {
-        self.events.subscribe()
     }
 }
 
@@ -312,13 +269,11 @@ impl Doors {
         adjust(&mut config);
         let config = Arc::new(config);
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
-        let (events, _) = broadcast::channel(8);
         let provider = Arc::new(Pretender {
             ran: AtomicUsize::new(0),
             state: Mutex::new("old".into()),
             tools: Mutex::default(),
             policy: Mutex::new(PolicyDefault::ReviewWrites.into()),
-            events,
         });
         let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));

@@ -250,7 +250,7 @@ function light(change, known = null) {
   const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, twinOf, whole };
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
-  row.edited = change.edits ? change.edits.length > 0 : Boolean(known?.edited);
+  row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;
   row.previewFailed = change.preview ? Boolean(change.preview.failed) : Boolean(known?.previewFailed);
   row.at = Date.parse(createdAt) || 0;
   // A burst is finer than the milliseconds of a Date.

@@ -24,6 +24,15 @@ export function isOwn(change, me) {
   return principal === me.name || (owner ?? principal) === (me.owner ?? me.name) || Boolean(keyId && me.keyId && keyId === me.keyId);
 }
 
+const ROLES = ['agent', 'viewer', 'reviewer', 'admin'];
+
+/** Whether the rule asks for this person's word: everybody's who decides, or that of a role or of a group of theirs. */
+export function isAsked({ terms }, me) {
+  const asked = terms?.reviewers ?? [];
+  if (!me.mayDecide) return false;
+  return asked.length === 0 || asked.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
+}
+
 /** Whether this person has approved it already, also with another key. */
 export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
 
