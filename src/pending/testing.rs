@@ -312,6 +312,7 @@ impl Bench {
             arguments,
             review: None,
             terms: Terms::default(),
+            client: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(60),
         }

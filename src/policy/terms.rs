@@ -26,6 +26,7 @@ pub fn stricter(first: &Terms, second: &Terms) -> Terms {
         undo_for: first.undo_for.max(second.undo_for),
         preview_required: first.preview_required || second.preview_required,
         open_page: first.open_page,
+        questions: first.questions && second.questions,
     }
 }
 
@@ -47,6 +48,7 @@ pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     note(!old.edit && new.edit, "no edits".into(), "edits".into());
     note(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
+    note(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
     note(new.undo_for < old.undo_for, undo(old), undo(new));
     found

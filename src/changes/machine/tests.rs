@@ -70,6 +70,7 @@ fn change(state: ChangeState) -> Change {
         updated_at: at(0),
         expires_at: at(3600),
         result: None,
+        dialogue: None,
         fault: None,
         redacted: None,
         review: None,

@@ -53,6 +53,8 @@ pub struct Call<'a> {
     pub task: bool,
     /// `requestState` of a call that is made again.
     pub state: Option<&'a str>,
+    /// `inputResponses` of such a call, as JSON.
+    pub responses: Option<&'a str>,
 }
 
 /// What became of a call.
@@ -180,6 +182,7 @@ async fn finish(
         progress_token: meta.progress_token,
         task: if modern { foreign::declares(&exchange.facts.capabilities) } else { wants_task(exchange, params) },
         state: state.as_deref(),
+        responses: if modern { member(params, "inputResponses").filter(|it| it.starts_with('{')) } else { None },
     };
     let outcome = call_or_explain(exchange, &call, cancel).await?;
     let failure = outcome.failure();

@@ -125,7 +125,8 @@ async fn try_call(
     }
     let exchange = exchange(gateway, identity);
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let call = Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None };
+    let call =
+        Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
     let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
     let outcome = tokio::select! {
         biased;

@@ -3,12 +3,16 @@
 //!
 //! Nothing here decides anything: what a client answers to a question about a page to open is only heard.
 
+pub mod asked;
 pub mod ending;
 pub mod hold;
 pub mod lost;
 pub mod page;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
@@ -21,6 +25,7 @@ use crate::{
     policy::Decision,
     previews,
     protocol::{ErrorKind, McpError, arguments, params::LoggingLevel},
+    providers::ProgressSink,
     router::{Directory, ToolRoute},
     session::exchange::Exchange,
 };
@@ -51,7 +56,13 @@ pub async fn review(
     arguments::check(raw, exchange.gateway.config.limits.max_depth)?;
     let key = lost::key(exchange, route, raw, call.idempotency_key);
     let change = match call.state {
-        Some(state) => named(exchange, route, raw, state).await?,
+        Some(state) => {
+            let change = named(exchange, route, raw, state).await?;
+            if let Some(responses) = call.responses {
+                asked::deliver(exchange, &change, responses).await?;
+            }
+            change
+        }
         None => match again(exchange, &key).await? {
             Some(change) => change,
             None => propose(exchange, route, raw, call, decision, cancel, &key).await?,
@@ -89,7 +100,7 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a place of their own they are not held at all: it is pending all the same.
     let Ok(_slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
-    let wait = hold::wait(exchange, Arc::clone(&change), Some(limit), &*progress, hold::is_over);
+    let wait = held(exchange, Arc::clone(&change), limit, &*progress);
     let waited = if asks {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
@@ -102,9 +113,41 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
     } else {
         wait.await?
     };
-    Ok(match waited {
-        Waited::Over(change) | Waited::NotYet(change) => told(change),
+    let (Waited::Over(change) | Waited::NotYet(change)) = waited;
+    Ok(match asked::by_result(exchange, &change) {
+        Some(question) => ToolOutcome::Asks(question, change),
+        None => told(change),
     })
+}
+
+/// Waits until the change is over, or its stateless client has to be asked something. A client of the handshake era is
+/// asked meanwhile, for as long as that takes.
+async fn held(
+    exchange: &Exchange,
+    mut change: Arc<Change>,
+    mut limit: Duration,
+    progress: &dyn ProgressSink,
+) -> Result<Waited, McpError> {
+    // A client that cannot be asked just waits.
+    let asks = change.dialogue.is_some();
+    let over: fn(&Change) -> bool =
+        if asks { |change| hold::is_over(change) || asked::is_asking(change) } else { hold::is_over };
+    loop {
+        let began = Instant::now();
+        change = match hold::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
+            Waited::Over(change) if asked::is_asking(&change) => change,
+            waited => return Ok(waited),
+        };
+        if asked::open(exchange, &change).is_empty() {
+            return hold::wait(exchange, change, Some(limit), progress, hold::is_over).await;
+        }
+        if exchange.is_modern() {
+            return Ok(Waited::Over(change));
+        }
+        limit = limit.saturating_sub(began.elapsed());
+        asked::ask_all(exchange, &change, None).await;
+        change = hold::now(exchange, change).await;
+    }
 }
 
 /// Whether something may still happen that a caller could wait for.
@@ -178,6 +221,12 @@ async fn propose(
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
+        client: asked::client(
+            exchange,
+            route,
+            &decision.terms,
+            call.task || decision.terms.on_review == OnReview::Hold,
+        ),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),

@@ -14,6 +14,7 @@ use serde_json::{json, value::RawValue};
 use super::{
     Reply,
     reviewed::{
+        asked,
         ending::{Ending, ending},
         hold::{self, Waited},
         page,
@@ -92,6 +93,7 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
                 // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
                 exchange.gateway.reviewed.opened.insert(&change.id);
             }
+            asked::deliver(exchange, &change, responses).await?;
             Ok(Reply::new("{}".into()))
         }
         Method::TasksResult => result(exchange, change).await,
@@ -143,10 +145,9 @@ fn tell_of(exchange: &Exchange, change: &Change) {
 /// places for what stays open long.
 async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
-    let over: fn(&Change) -> bool = |change| change.state.is_final();
-    let change = if over(&change) {
-        change
-    } else {
+    let over: fn(&Change) -> bool = |change| change.state.is_final() || asked::is_asking(change);
+    let mut change = change;
+    while !change.state.is_final() {
         let _slot = exchange.gateway.long_lived(&exchange.identity.principal)?;
         let wait = hold::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
         let waited = if page::asked_by_task(exchange, &change).is_some() {
@@ -158,7 +159,8 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
         } else {
             wait.await?
         };
-        match waited {
+        change = match waited {
+            Waited::Over(change) if asked::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
             Waited::Over(change) => change,
             Waited::NotYet(_) if exchange.gateway.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
@@ -166,8 +168,8 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
             Waited::NotYet(_) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
             }
-        }
-    };
+        };
+    }
     if change.state == ChangeState::Withdrawn {
         return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
     }
@@ -178,6 +180,21 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
         }
         Some(Ending::Error(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change is over and yet has no result")),
+    }
+}
+
+/// Asks the client what the tool of its running change asks (2025-11-25/basic/utilities/tasks, "Input Required Status"),
+/// until that has changed; the change as it is then.
+async fn ask_while_running(exchange: &Exchange, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
+    let before = change.version;
+    let moved = hold::moved(exchange, Arc::clone(&change), before);
+    if asked::open(exchange, &change).is_empty() {
+        return moved.await;
+    }
+    tokio::select! {
+        // Others may answer, or the tool takes it back.
+        moved = moved => moved,
+        () = asked::ask_all(exchange, &change, Some(id)) => Ok(hold::now(exchange, change.clone()).await),
     }
 }
 
@@ -193,6 +210,13 @@ async fn cancel(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
             None => return Err(refused.error),
         },
     };
+    if let Err(current) = &withdrawn
+        && modern
+        && current.state == ChangeState::Executing
+    {
+        // What runs is not stopped. What it asks is not answered any more.
+        gateway.changes.give_up(&current.id, &exchange.identity.principal).await?;
+    }
     match withdrawn {
         // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
         _ if modern => Ok(Reply::new("{}".into())),
