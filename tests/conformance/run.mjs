@@ -175,7 +175,7 @@ async function tasks() {
 }
 
 /** Calls that take longer than a scenario waits are those that it cancels, or only looks at. */
-const isLeftAlone = change => change.tool === 'confirm_delete' || change.arguments.seconds > 30;
+const isLeftAlone = change => change.arguments.seconds > 30;
 
 /** Approves what comes in until it is stopped. */
 function approveAll(gateway) {
@@ -198,7 +198,7 @@ async function own() {
     console.log(`\n${where}:`);
     const upstream = await startTasksFixture('--plain');
     const rules = [{ name: 'greetings', tools: ['greet'], then: 'allow' }];
-    const config = inFrontOf(overHttp(upstream.url), { policy: { default: 'review_all', rules } });
+    const config = inFrontOf(overHttp(upstream.url), { policy: { default: 'review_all', review: { questions: 'ask' }, rules } });
     const gateway = await startGatewayWith(config);
     const stop = approveAll(gateway);
     try {
