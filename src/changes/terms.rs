@@ -23,6 +23,8 @@ pub enum OnReview {
     Return,
     /// The call stays open for [`Terms::hold_for`], for a decision to be its answer.
     Hold,
+    /// A task; clients that take none may not propose.
+    Task,
 }
 
 /// Times are in whole seconds.

@@ -37,7 +37,8 @@ pub(super) const EXPIRE_AFTER: RangeInclusive<Duration> = S..=Duration::from_sec
 pub(super) const HOLD_FOR: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
 pub(super) const UNDO_FOR: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 pub(super) const ON_EXPIRY: [(&str, OnExpiry); 2] = [("expire", OnExpiry::Expire), ("reject", OnExpiry::Reject)];
-pub(super) const ON_REVIEW: [(&str, OnReview); 2] = [("return", OnReview::Return), ("hold", OnReview::Hold)];
+pub(super) const ON_REVIEW: [(&str, OnReview); 3] =
+    [("return", OnReview::Return), ("hold", OnReview::Hold), ("task", OnReview::Task)];
 pub(super) const EDIT: [(&str, bool); 2] = [("allowed", true), ("forbidden", false)];
 pub(super) const QUESTIONS: [(&str, bool); 2] = [("decline", false), ("ask", true)];
 pub(super) const PREVIEW: [(&str, bool); 2] = [("optional", false), ("required", true)];

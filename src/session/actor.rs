@@ -110,6 +110,7 @@ impl Session {
         }
         if !self.alive {
             tracing::info!(session = %self.shared.short_id(), "peer does not answer, session ends");
+            self.shared.line.set_torn(true);
             return self.end(ctx, close::TIMEOUT, "no sign of life");
         }
         self.alive = false;
@@ -191,6 +192,7 @@ impl Handler<Inbound> for Session {
 
     fn handle(&mut self, Inbound(frame): Inbound, _: &mut Self::Context) {
         self.alive = true;
+        self.shared.line.hear();
         self.shared.touch();
         inbound::frame(&self.gateway, &self.shared, frame);
     }
@@ -206,6 +208,7 @@ impl Handler<SignOfLife> for Session {
 
     fn handle(&mut self, _: SignOfLife, _: &mut Self::Context) {
         self.alive = true;
+        self.shared.line.hear();
     }
 }
 
@@ -227,6 +230,7 @@ impl Handler<Disconnected> for Session {
             return;
         }
         self.pump = None;
+        self.shared.line.set_torn(!farewell);
         let resumable = !farewell
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
@@ -263,6 +267,8 @@ impl Handler<Attach> for Session {
             return (pump.cut)();
         }
         self.waiting = None;
+        // Whoever comes back gets what it missed.
+        self.shared.line.set_torn(false);
         if let Some(handle) = self.farewell.take() {
             ctx.cancel_future(handle);
         }

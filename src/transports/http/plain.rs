@@ -148,6 +148,8 @@ async fn try_call(
             }
         },
         ToolOutcome::Failed(error) => return Err(error),
+        // This door declares nothing that it could be asked for.
+        ToolOutcome::Lacks(_) => return Err(McpError::new(ErrorKind::ValidationFailed, "the call lacks arguments")),
         ToolOutcome::Asks(_, change) | ToolOutcome::Pending(change) => {
             let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));
             if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{}", change.id)) {

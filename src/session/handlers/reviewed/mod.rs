@@ -7,6 +7,7 @@ pub mod asked;
 pub mod ending;
 pub mod hold;
 pub mod lost;
+pub mod missing;
 pub mod page;
 
 use std::{
@@ -20,18 +21,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::tools::{Call, ToolOutcome};
 use crate::{
+    bridge::tasks,
     changes::{Change, ChangeState, OnReview, arguments::same},
     pending::Proposal,
     policy::Decision,
     previews,
-    protocol::{ErrorKind, McpError, arguments, params::LoggingLevel},
+    protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel},
     providers::ProgressSink,
     router::{Directory, ToolRoute},
     session::exchange::Exchange,
 };
 use ending::{Ending, ending};
 use hold::Waited;
-use lost::Guard;
 
 /// What all reviewed calls of a gateway share.
 #[derive(Default)]
@@ -54,6 +55,9 @@ pub async fn review(
 ) -> Result<ToolOutcome, McpError> {
     // What a person approves must mean one thing only: no key may stand there twice.
     arguments::check(raw, exchange.gateway.config.limits.max_depth)?;
+    if decision.terms.on_review == OnReview::Task && !call.task {
+        return Err(needs_tasks(exchange));
+    }
     let key = lost::key(exchange, route, raw, call.idempotency_key);
     let change = match call.state {
         Some(state) => {
@@ -68,17 +72,26 @@ pub async fn review(
             None => propose(exchange, route, raw, call, decision, cancel, &key).await?,
         },
     };
+    // Whoever was told of a failure of the wait itself may ask for the same change again.
     let guard = exchange.gateway.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
     let outcome = answer(exchange, call, change).await;
-    guard_off(guard, &outcome);
+    if outcome.is_ok() {
+        guard.delivered(lost::line(exchange));
+    }
     outcome
 }
 
-/// Whoever was told of a failure of the wait itself may ask for the same change again.
-fn guard_off(guard: Guard, outcome: &Result<ToolOutcome, McpError>) {
-    if outcome.is_ok() {
-        guard.delivered();
+/// For a client that takes no task, of a call that is reviewed as nothing else: `-32021` in the stateless era (ext-tasks,
+/// "Capability Negotiation"), a result that says what to do in the others.
+fn needs_tasks(exchange: &Exchange) -> McpError {
+    if exchange.is_modern() {
+        return tasks::undeclared();
     }
+    let remedy = match exchange.revision() {
+        Revision::V2025_11_25 => "call it as a task (`task` in its parameters)",
+        _ => "it needs a client that takes tasks, of protocol revision 2025-11-25 or newer",
+    };
+    McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
 async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {

@@ -9,7 +9,7 @@ pub mod view;
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     Reply,
@@ -103,28 +103,33 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
 
 /// The answer to a call that became a task.
 #[must_use]
-pub fn created(exchange: &Exchange, change: &Change) -> Reply {
+pub fn created(exchange: &Exchange, change: &Change, progress_token: Option<&str>) -> Reply {
     if exchange.is_modern() {
         let task = shape::typed(&view::seed(exchange, change), "task");
         let members = [("_meta", exchange.gateway.server_meta.as_str())];
         return Reply::passed_on(crate::protocol::splice::set_members(&task, &members));
     }
-    tell_of(exchange, change);
+    tell_of(exchange, change, progress_token);
     let told = crate::providers::gateway_tools::pending_text(change);
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
     Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
 }
 
 /// Tells the session in which a task was made of every transition (2025-11-25/basic/utilities/tasks, "Task Status
-/// Notification"). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
-fn tell_of(exchange: &Exchange, change: &Change) {
+/// Notification"), also as progress where the call has a token (ibid., "Task Progress Notifications"; tasks of the
+/// extension have none). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
+fn tell_of(exchange: &Exchange, change: &Change, progress_token: Option<&str>) {
     let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
+    let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
         let gateway = &exchange.gateway;
         let tell = async {
             while let Ok(Some(change)) = gateway.changes.wait(&id, version, TELL).await {
                 if change.version > version {
                     version = change.version;
+                    if let Some(token) = &token {
+                        exchange.session.send_unsolicited(progress(&change, token));
+                    }
                     let task = view::legacy(&exchange, &change);
                     exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
                 }
@@ -139,6 +144,13 @@ fn tell_of(exchange: &Exchange, change: &Change) {
             () = gateway.shutdown.cancelled() => {}
         }
     });
+}
+
+/// How far a change has come. Nobody knows how many steps it will take, but each is one more.
+fn progress(change: &Change, token: &str) -> bytes::Bytes {
+    let message = Value::from(crate::providers::gateway_tools::state_message(change));
+    let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
+    encode::notification("notifications/progress", Some(&shape::related(&params, &change.id)))
 }
 
 /// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
