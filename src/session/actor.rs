@@ -110,7 +110,6 @@ impl Session {
         }
         if !self.alive {
             tracing::info!(session = %self.shared.short_id(), "peer does not answer, session ends");
-            self.shared.line.set_torn(true);
             return self.end(ctx, close::TIMEOUT, "no sign of life");
         }
         self.alive = false;
@@ -192,7 +191,6 @@ impl Handler<Inbound> for Session {
 
     fn handle(&mut self, Inbound(frame): Inbound, _: &mut Self::Context) {
         self.alive = true;
-        self.shared.line.hear();
         self.shared.touch();
         inbound::frame(&self.gateway, &self.shared, frame);
     }
@@ -208,7 +206,6 @@ impl Handler<SignOfLife> for Session {
 
     fn handle(&mut self, _: SignOfLife, _: &mut Self::Context) {
         self.alive = true;
-        self.shared.line.hear();
     }
 }
 
@@ -230,7 +227,6 @@ impl Handler<Disconnected> for Session {
             return;
         }
         self.pump = None;
-        self.shared.line.set_torn(!farewell);
         let resumable = !farewell
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
@@ -267,8 +263,6 @@ impl Handler<Attach> for Session {
             return (pump.cut)();
         }
         self.waiting = None;
-        // Whoever comes back gets what it missed.
-        self.shared.line.set_torn(false);
         if let Some(handle) = self.farewell.take() {
             ctx.cancel_future(handle);
         }

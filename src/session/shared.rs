@@ -59,8 +59,6 @@ pub struct SessionShared {
     pub channel: Channel,
     /// Cancelled when the session ends; every request in flight holds a child of it.
     pub ended: CancellationToken,
-    /// Whether the client was heard lately, for whoever has to tell a lost answer from one that was read.
-    pub line: Arc<Line>,
     /// What the client was asked and has not answered yet.
     pub questions: Questions,
     facts: RwLock<Option<Arc<ClientFacts>>>,
@@ -70,36 +68,6 @@ pub struct SessionShared {
     in_flight: Mutex<HashMap<Key, CancellationToken>>,
     numbered: AtomicU64,
     subscriptions: Mutex<HashSet<String>>,
-}
-
-/// What is known of the connection of a session, also after its end.
-#[derive(Debug, Default)]
-pub struct Line {
-    heard: AtomicU64,
-    torn: AtomicBool,
-}
-
-impl Line {
-    /// The client has sent something, a sign of life at least.
-    pub fn hear(&self) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often it was heard.
-    #[must_use]
-    pub fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
-    }
-
-    /// The connection broke off without a goodbye, or another one stands in its place.
-    pub fn set_torn(&self, torn: bool) {
-        self.torn.store(torn, Ordering::Relaxed);
-    }
-
-    #[must_use]
-    pub fn is_torn(&self) -> bool {
-        self.torn.load(Ordering::Relaxed)
-    }
 }
 
 /// No log level: the client has set none.
@@ -133,7 +101,6 @@ impl SessionShared {
             created: now,
             channel,
             ended: parent.child_token(),
-            line: Arc::default(),
             questions: Questions::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),

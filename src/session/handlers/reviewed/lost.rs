@@ -2,14 +2,13 @@
 //! a second one.
 //!
 //! In memory and bounded: after a restart a repeat without an idempotency key is a new change. What is lost is what the
-//! gateway sees to be lost: a call given up before its answer was there, an answer for a connection that is away, and an
-//! answer on a WebSocket that then broke off without a goodbye and without a sign of life since (a client that lives
-//! answers the pings).
+//! gateway knows to be lost: a call given up before its answer was there, an answer for a connection that is away.
 //!
-//! An answer that was written to an HTTP connection is not among them, whatever became of that connection: a client of
-//! one call closes it right after it has read the answer, nothing tells that from an answer that nobody read, and to take
-//! an intended second write for a repeat would lose it. Nor is one on stdio, whose end is the end of the client. For both,
-//! an idempotency key tells.
+//! An answer that was written to a connection which then broke is not among them, although it may never have been read.
+//! A client of one call closes its connection right after it has read the answer, one that is killed, or whose machine
+//! sleeps, just goes silent, and both may well mean an equal call that they make next. To take it for a repeat would lose
+//! a write without anybody noticing; to take a repeat for a write makes a twin, which is marked as one and which a person
+//! decides on. Whoever cannot tell either sends an idempotency key.
 
 use std::{
     collections::HashMap,
@@ -24,10 +23,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     protocol::arguments::canonical_text_hash,
     router::ToolRoute,
-    session::{
-        Channel, Exchange, Related,
-        shared::{Line, Transport},
-    },
+    session::{Channel, Exchange, Related},
 };
 
 /// How long a repeat is one.
@@ -85,40 +81,9 @@ pub fn reach(exchange: &Exchange) -> Reach {
     }
 }
 
-/// The line of a client that shows whether an answer was read; none for a client whose end says nothing of it.
-#[must_use]
-pub fn line(exchange: &Exchange) -> Option<Arc<Line>> {
-    match &exchange.related {
-        Related::Outbox(session) if session.transport == Transport::WebSocket => Some(Arc::clone(&session.line)),
-        _ => None,
-    }
-}
-
 enum State {
     Held(Reach),
-    /// Sent, when its client had been heard so many times.
-    Given(Instant, Arc<Line>, u64),
     Lost(Instant),
-}
-
-impl State {
-    /// Nothing will be lost any more.
-    fn is_over(&self) -> bool {
-        match self {
-            Self::Held(_) => false,
-            Self::Given(since, line, heard) => line.heard() > *heard || since.elapsed() > KEPT,
-            Self::Lost(since) => since.elapsed() > KEPT,
-        }
-    }
-
-    fn is_lost(&self) -> bool {
-        !self.is_over()
-            && match self {
-                Self::Held(reach) => !reach(),
-                Self::Given(_, line, _) => line.is_torn(),
-                Self::Lost(_) => true,
-            }
-    }
 }
 
 struct Entry {
@@ -167,11 +132,15 @@ impl Calls {
 
     fn make_room(&mut self) {
         let since = |entry: &Entry| match entry.state {
-            State::Lost(since) | State::Given(since, ..) => Some(since),
+            State::Lost(since) => Some(since),
             State::Held(_) => None,
         };
-        let over = self.entries.iter().filter(|(_, entry)| entry.state.is_over());
-        let old: Vec<u64> = over.map(|(number, _)| *number).collect();
+        let old: Vec<u64> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| since(entry).is_some_and(|since| since.elapsed() > KEPT))
+            .map(|(number, _)| *number)
+            .collect();
         let oldest = self.entries.iter().filter_map(|(number, entry)| Some((since(entry)?, *number))).min();
         if old.is_empty()
             && let Some((_, number)) = oldest
@@ -189,7 +158,7 @@ impl Lost {
     #[must_use]
     pub fn hold(self: &Arc<Self>, key: Key, change: &str, reach: Reach) -> Guard {
         let number = self.calls.lock().insert(Entry { key, change: change.to_owned(), state: State::Held(reach) });
-        Guard { lost: Arc::clone(self), number, delivered: false, line: None }
+        Guard { lost: Arc::clone(self), number, delivered: false }
     }
 
     /// The answer to a call was not taken.
@@ -203,11 +172,14 @@ impl Lost {
         let mut calls = self.calls.lock();
         let numbers = calls.of.get(key)?.clone();
         for number in numbers {
-            let Some(state) = calls.entries.get(&number).map(|entry| &entry.state) else { continue };
-            let (lost, over) = (state.is_lost(), state.is_over());
-            if lost || over {
+            let (good, over) = match calls.entries.get(&number).map(|entry| &entry.state) {
+                Some(State::Lost(since)) => (since.elapsed() <= KEPT, true),
+                Some(State::Held(reach)) => (!reach(), false),
+                None => (false, false),
+            };
+            if good || over {
                 let entry = calls.remove(number);
-                if lost {
+                if good {
                     return entry.map(|entry| entry.change);
                 }
             }
@@ -221,14 +193,12 @@ pub struct Guard {
     lost: Arc<Lost>,
     number: Option<u64>,
     delivered: bool,
-    line: Option<Arc<Line>>,
 }
 
 impl Guard {
-    /// Its answer is on its way, if there is still somebody to take it. `line` shows whether it is read.
-    pub fn delivered(mut self, line: Option<Arc<Line>>) {
+    /// Its answer is on its way, if there is still somebody to take it.
+    pub fn delivered(mut self) {
         self.delivered = true;
-        self.line = line;
     }
 }
 
@@ -238,10 +208,7 @@ impl Drop for Guard {
         let mut calls = self.lost.calls.lock();
         let Some(entry) = calls.entries.get_mut(&number) else { return };
         let reached = self.delivered && matches!(&entry.state, State::Held(reach) if reach());
-        if let Some(line) = self.line.take().filter(|_| reached) {
-            let heard = line.heard();
-            entry.state = State::Given(Instant::now(), line, heard);
-        } else if reached {
+        if reached {
             calls.remove(number);
         } else {
             entry.state = State::Lost(Instant::now());
@@ -268,7 +235,7 @@ mod tests {
         assert_eq!(lost.take(&key(2)), None, "another call");
         assert_eq!(lost.take(&key(1)).as_deref(), Some("chg_1"));
         assert_eq!(lost.take(&key(1)), None, "once");
-        lost.hold(key(1), "chg_1", Box::new(|| true)).delivered(None);
+        lost.hold(key(1), "chg_1", Box::new(|| true)).delivered();
         assert_eq!(lost.take(&key(1)), None);
         assert!(lost.calls.lock().entries.is_empty() && lost.calls.lock().of.is_empty());
     }
@@ -281,38 +248,11 @@ mod tests {
         let held = lost.hold(key(1), "chg_1", Box::new(move || reach.load(Ordering::Relaxed)));
         there.store(false, Ordering::Relaxed);
         assert_eq!(lost.take(&key(1)).as_deref(), Some("chg_1"), "while the first one is still held");
-        held.delivered(None);
+        held.delivered();
         assert_eq!(lost.take(&key(1)), None, "the repeat has it");
         let reach = Arc::clone(&there);
-        lost.hold(key(1), "chg_2", Box::new(move || reach.load(Ordering::Relaxed))).delivered(None);
+        lost.hold(key(1), "chg_2", Box::new(move || reach.load(Ordering::Relaxed))).delivered();
         assert_eq!(lost.take(&key(1)).as_deref(), Some("chg_2"), "an answer for a connection that is away");
-    }
-
-    #[test]
-    fn an_answer_on_a_line_that_broke_off_is_lost_unless_its_client_was_heard_since() {
-        let lost = Arc::new(Lost::default());
-        let line = Arc::new(Line::default());
-        line.hear();
-        let give = |n| lost.hold(key(n), &format!("chg_{n}"), Box::new(|| true)).delivered(Some(Arc::clone(&line)));
-        give(1);
-        assert_eq!(lost.take(&key(1)), None, "its connection stands");
-        line.set_torn(true);
-        assert_eq!(lost.take(&key(1)).as_deref(), Some("chg_1"));
-        assert_eq!(lost.take(&key(1)), None, "once");
-        line.set_torn(false);
-        give(2);
-        give(3);
-        line.set_torn(true);
-        line.set_torn(false);
-        assert_eq!(lost.take(&key(2)), None, "its client has come back");
-        line.hear();
-        line.set_torn(true);
-        assert_eq!(lost.take(&key(3)), None, "it was heard after the answer");
-        assert_eq!(lost.calls.lock().entries.len(), 1, "what is over goes: only the other one is left");
-        for n in 0..=MAX {
-            lost.remember(key(u8::try_from(n % 200).unwrap_or(0)), &format!("chg_{n}"));
-        }
-        assert_eq!(lost.calls.lock().entries.len(), MAX, "and makes room");
     }
 
     #[test]

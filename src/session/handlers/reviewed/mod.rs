@@ -76,7 +76,7 @@ pub async fn review(
     let guard = exchange.gateway.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
     let outcome = answer(exchange, call, change).await;
     if outcome.is_ok() {
-        guard.delivered(lost::line(exchange));
+        guard.delivered();
     }
     outcome
 }
