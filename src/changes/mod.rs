@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod audit;
+pub mod dialogue;
 pub mod diff;
 pub mod digest;
 pub mod export;
@@ -11,6 +12,7 @@ pub mod retention;
 pub mod terms;
 pub mod visible;
 
+pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use terms::{OnExpiry, OnReview, Terms};
 
@@ -322,6 +324,9 @@ pub struct Change {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
+    /// What its tool may ask the proposer's client while it runs, and what it asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialogue: Option<Dialogue>,
     /// What the tool answered (a [`crate::providers::ToolResult`] as JSON), once it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,

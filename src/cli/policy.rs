@@ -178,8 +178,10 @@ fn asked(terms: &crate::changes::Terms) -> Vec<String> {
         (terms.preview_required, "with a preview of what is there now".to_owned()),
         (!terms.edit, "arguments may not be edited".to_owned()),
         (terms.on_review == OnReview::Hold, format!("the call is held for {}", time(terms.hold_for))),
+        (terms.on_review == OnReview::Task, "only clients that take tasks may propose it".to_owned()),
         (terms.undo_for > 0, format!("may be undone for {}", time(terms.undo_for))),
         (terms.open_page, "the client is asked to open its page".to_owned()),
+        (terms.questions, "the client is asked what the tool asks while it runs".to_owned()),
     ];
     lines.extend(flags.into_iter().filter(|(is, _)| *is).map(|(_, line)| line));
     lines

@@ -36,6 +36,8 @@ pub enum Ending {
     Error(ErrorKind),
     Panic,
     Hang,
+    /// It asks those things at once (keys and methods), and tells what it heard.
+    Ask(Vec<(String, String)>),
 }
 
 pub struct Fake {
@@ -132,6 +134,20 @@ impl Provider for Fake {
                 Ending::Succeed => Ok(ToolResult::text(&format!("done for {}", ctx.principal.name), None)),
                 Ending::ToolError => Ok(ToolResult { is_error: true, ..ToolResult::text("it did not work", None) }),
                 Ending::Error(kind) => Err(McpError::new(kind, "as the test wants it")),
+                Ending::Ask(questions) => {
+                    let Some(inquirer) = &ctx.inquirer else { return Ok(ToolResult::text("nobody to ask", None)) };
+                    let mut heard = Vec::new();
+                    for (key, method) in &questions {
+                        let (answered, answer) = tokio::sync::oneshot::channel();
+                        inquirer.ask(super::tests::inquiries::question(key, method, answered));
+                        heard.push((key, answer));
+                    }
+                    let mut said = String::new();
+                    for (key, answer) in heard {
+                        said.push_str(&format!("{key}={} ", answer.await.unwrap()));
+                    }
+                    Ok(ToolResult::text(&said, None))
+                }
                 Ending::Panic => panic!("as the test wants it"),
                 Ending::Hang => {
                     ctx.cancel.cancelled().await;
@@ -270,6 +286,7 @@ impl Bench {
             arguments,
             review: None,
             terms: Terms::default(),
+            client: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(60),
         }

@@ -173,6 +173,7 @@ impl<'a> Maker<'a> {
             cancel: self.cancel.clone(),
             progress: Arc::new(NoProgress),
             change_id: None,
+            inquirer: None,
         };
         self.provider.call(tool, arguments, &context).await.map_err(CallError)
     }

@@ -137,6 +137,7 @@ async fn made(server: &Arc<Server>, rules: &Rules, yaml: &str, arguments: &Value
         cancel: CancellationToken::new(),
         progress: Arc::new(NoProgress),
         change_id: None,
+        inquirer: None,
     };
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();

@@ -18,7 +18,7 @@ use crate::{
     changes::{Change, Preview},
     policy::{Decision, Verdict},
     protocol::{ErrorKind, McpError},
-    upstream::Upstream,
+    upstream::{ClientCapabilities, Upstream, UpstreamRequest},
 };
 
 /// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
@@ -156,6 +156,14 @@ impl ProgressSink for NoProgress {
     }
 }
 
+/// Asks the client on whose behalf an approved change runs.
+pub trait Inquirer: Send + Sync {
+    /// What the client can be asked for.
+    fn capabilities(&self) -> &ClientCapabilities;
+    /// Hands a question over, which its client may be asked; where there is no room for it, it is declined.
+    fn ask(&self, question: UpstreamRequest);
+}
+
 /// On whose behalf a call is made.
 #[derive(Clone)]
 pub struct CallContext {
@@ -165,6 +173,8 @@ pub struct CallContext {
     pub progress: Arc<dyn ProgressSink>,
     /// Set when this is the run of an approved change.
     pub change_id: Option<String>,
+    /// Who answers what the tool asks; none where every question is declined.
+    pub inquirer: Option<Arc<dyn Inquirer>>,
 }
 
 /// A text resource that was read. `json` and Markdown are both text.

@@ -36,6 +36,7 @@ mod places;
 mod pool;
 pub(crate) mod preview;
 pub(crate) mod provider;
+pub mod questions;
 pub mod received;
 mod registry;
 pub mod server;

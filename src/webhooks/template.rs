@@ -189,6 +189,8 @@ impl<'a> Values<'a> {
             "change.stale" => "Stale, its target has changed".to_owned(),
             "change.refreshed" => "Shown anew, to be decided".to_owned(),
             "change.executing" => "Running".to_owned(),
+            "change.asked" => "Running, and asks its client for input".to_owned(),
+            "change.answered" => "Running on, its question has ended".to_owned(),
             "change.applied" => "Applied".to_owned(),
             "change.failed" => "Failed".to_owned(),
             "change.outcome_unknown" => "Outcome unknown, somebody has to look".to_owned(),

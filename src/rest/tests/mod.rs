@@ -411,6 +411,7 @@ impl Doors {
             preview: self.provider.preview_now(),
             review: None,
             terms: Terms::default(),
+            client: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

@@ -35,6 +35,8 @@ export const EVENTS = {
   stale: { label: 'found that the target had changed', icon: 'refresh', tone: 'amber' },
   refreshed: { label: 'computed a fresh diff', icon: 'refresh', tone: 'accent' },
   executing: { label: 'started to run it', icon: 'play', tone: 'accent' },
+  asked: { label: 'asked the agent’s client for input', icon: 'question', tone: 'accent' },
+  answered: { label: 'ended a question of the tool', icon: 'play', tone: 'grey' },
   applied: { label: 'applied the change', icon: 'check', tone: 'green' },
   failed: { label: 'could not apply the change', icon: 'alert', tone: 'red' },
   outcome_unknown: { label: 'lost track of how it ended', icon: 'question', tone: 'red' },
