@@ -250,7 +250,10 @@ fn a_write_that_the_system_refuses_is_told_and_got_over() {
         std::thread::spawn(move || propose(port, &project, "refused", "x"))
     };
     let told = eventually("it says so", || Some(health(gateway.port)).filter(|(status, _)| *status == 503)).1;
-    assert_eq!((&told["live"], &told["ready"], &told["checks"]["store"]), (&json!(true), &json!(false), &json!("failed")));
+    assert_eq!(
+        (&told["live"], &told["ready"], &told["checks"]["store"]),
+        (&json!(true), &json!(false), &json!("failed"))
+    );
     // Reading goes on meanwhile.
     assert_eq!(gateway.change(&id)["state"], "pending");
     limit_files(&gateway, "unlimited");

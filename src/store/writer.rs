@@ -157,7 +157,9 @@ impl Writer {
 
     fn probe(&mut self) {
         // What little a probe writes may find room in the log where a change finds none.
-        if matches!(self.health.trouble(), Some(StoreError::DiskFull)) && room(&self.dir).is_some_and(|room| room < ROOM) {
+        if matches!(self.health.trouble(), Some(StoreError::DiskFull))
+            && room(&self.dir).is_some_and(|room| room < ROOM)
+        {
             return;
         }
         let tried = self.exec("BEGIN IMMEDIATE").and_then(|()| {
