@@ -62,8 +62,9 @@ impl Skewed {
         set_clock(self.gateway.home.path(), seconds);
     }
 
-    fn now(&self) -> jiff::Timestamp {
-        let id = self.propose("What time is it");
+    /// What time the gateway thinks it is.
+    fn now(&self, title: &str) -> jiff::Timestamp {
+        let id = self.propose(title);
         self.gateway.change(&id)["createdAt"].as_str().unwrap().parse().unwrap()
     }
 
@@ -119,7 +120,7 @@ fn a_clock_that_jumps_loses_nothing_runs_nothing_twice_and_expires_nothing_too_e
         return;
     };
     let skewed = Skewed::on(tempfile::tempdir().unwrap(), &library, 0);
-    let real = skewed.now();
+    let real = skewed.now("Now");
 
     // Back an hour, with something in each state that knows a time.
     let pending = skewed.propose("Pending before");
@@ -128,7 +129,7 @@ fn a_clock_that_jumps_loses_nothing_runs_nothing_twice_and_expires_nothing_too_e
     let later = skewed.approved("Later before");
     let held = skewed.held("Held before");
     skewed.set(-HOUR);
-    assert!(skewed.now().duration_since(real).as_secs() < -HOUR / 2, "the clock was set back");
+    assert!(skewed.now("An hour ago").duration_since(real).as_secs() < -HOUR / 2, "the clock was set back");
     skewed.gateway.reached(&later, "applied");
     let (status, answer) = held.join().unwrap();
     assert_eq!(status, 202, "it comes back as pending, and does not hang: {answer}");

@@ -71,37 +71,34 @@ fn one(world: &World, key: &str, plan: Plan, chance: &mut Chance) {
         }
         Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
-    // Sometimes the agent has forgotten that it asked.
+    // Sometimes the agent has forgotten that it asked. If there is an answer, it is of the same change, however that
+    // ended.
     if chance.below(10) == 0
-        && let (_, Some(again)) = ask(world, &tool, key, &arguments, false, chance)
+        && let Some(answer) = world.ask("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], &arguments)
+        && let Some(again) = id_in(&answer.body)
     {
         world.named(key, &again);
     }
 }
 
-type Asked = (Answer, Option<String>);
-
-/// Over the plain door or over MCP; always with an idempotency key, so that a repeat finds the same change. Answers the
-/// change's id too, if that is what the answer speaks of: of what has run, it is the tool's own.
-fn ask(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> Asked {
-    let answer = if !task && chance.below(2) == 0 {
-        world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
-    } else {
-        let meta = json!({"dev.countersign/idempotencyKey": key});
-        world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
-    };
-    let text = answer.body.to_string();
-    let id = text
-        .find("chg_")
-        .map(|start| text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect());
-    (answer, id)
+/// The id that an answer speaks of.
+fn id_in(body: &Value) -> Option<String> {
+    let text = body.to_string();
+    let start = text.find("chg_")?;
+    Some(text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect())
 }
 
-/// Until there is a change.
+/// Over the plain door or over MCP, until there is a change; always with an idempotency key, so that a repeat finds the
+/// same one.
 pub fn propose(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> String {
     loop {
-        let (answer, id) = ask(world, tool, key, arguments, task, chance);
-        if let Some(id) = id {
+        let answer = if !task && chance.below(2) == 0 {
+            world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
+        } else {
+            let meta = json!({"dev.countersign/idempotencyKey": key});
+            world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
+        };
+        if let Some(id) = id_in(&answer.body) {
             return id;
         }
         // Right after a start, the upstream's tools are not there yet.

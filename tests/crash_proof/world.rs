@@ -165,7 +165,7 @@ impl World {
                 Some(answer) => return answer,
                 None => {}
             }
-            assert!(Instant::now() < end, "no answer to {method} {path}\n{}", self.log());
+            assert!(Instant::now() < end, "no answer to {method} {path} {body}\n{}", self.log());
         }
     }
 
