@@ -14,12 +14,14 @@ use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
     auth::{
-        Authenticator, DashboardSignIns, Identity, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
+        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, guard::Guard,
+        stored::Stored,
     },
     config::{Config, Flags, Loaded},
     dashboard,
@@ -124,6 +126,9 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let config = loaded.config.clone();
     // Proved before anything is opened.
     let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
+    // A limit on the size of files is an error of the write that meets it, and not the end of the process.
+    let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
     let config = Arc::new(config);
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
@@ -135,7 +140,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
-    let people = Arc::new(People::new(&config.policy.groups));
+    let people = Arc::new(People::new(&config.policy.groups).with_keys(Keyring::new(Arc::clone(&keys) as _)));
     let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     // After it, because what a restored backup allowed is ended there.
@@ -185,13 +190,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let standing = Arc::new(StandingRules::new(standing_rules::Parts {
         store,
         board,
-        people,
+        people: Arc::clone(&people) as _,
         routes: Arc::clone(&gateway.routes),
         rebuild: rebuild(&gateway),
         feed: gateway.feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let doors = open_doors(&gateway, &keys, definitions, &standing, options, tls, &webhooks_thread);
+    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), options, tls, &webhooks_thread);
     let (server, serving, address) = doors?;
     actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
@@ -275,7 +280,7 @@ fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,
-    standing: &Arc<StandingRules>,
+    (standing, people): (&Arc<StandingRules>, Arc<People>),
     options: Options,
     tls: Option<rustls::ServerConfig>,
     webhooks_thread: &Arbiter,
@@ -300,6 +305,7 @@ fn open_doors(
         reloads: Arc::clone(&gateway.reloads),
         definitions,
         standing: Arc::clone(standing),
+        people,
         webhooks: Arc::new(webhooks),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
@@ -469,7 +475,7 @@ impl Running {
 }
 
 async fn signal() -> &'static str {
-    use tokio::signal::unix::{SignalKind, signal};
+    use tokio::signal::unix::signal;
     let wait = |kind| async move {
         match signal(kind) {
             Ok(mut signals) => drop(signals.recv().await),

@@ -102,7 +102,7 @@ fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
     let (_, audit) = gateway.api("GET", "/api/audit", None);
     let events: Vec<&str> =
         audit["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
-    for event in ["standing_rule_created", "standing_rules_used", "standing_rule_revoked"] {
+    for event in ["standing_rule_created", "standing_rule_used", "standing_rule_revoked"] {
         assert!(events.contains(&event), "{events:?}");
     }
 }

@@ -204,6 +204,10 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     assert!(problem["detail"].as_str().unwrap().contains("nothing was changed"), "{problem}");
     let listed = get("/api/changes?limit=200");
     assert_eq!(listed["changes"].as_array().map(Vec::len), Some(promised.len()), "{listed}");
+    let (status, told) = health(disk.port);
+    assert_eq!((status, &told["ready"], &told["checks"]["store"]), (503, &json!(false), &json!("disk_full")));
+    assert_eq!(propose(disk.port, &project, &format!("full {n}"), &text).0, 503);
+    assert_eq!(health(disk.port).1["checks"]["store"], "disk_full", "it stays so while there is no room");
 
     std::fs::remove_file(&filler).unwrap();
     drop(file);
@@ -224,6 +228,82 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     let (holds, said) = disk.run(&["audit", "verify"]);
     assert!(holds, "{said}");
     disk.process.terminate();
+}
+
+/// Limits how large a file the process may make.
+fn limit_files(gateway: &Gateway, bytes: &str) {
+    let pid = gateway.process.0.id().to_string();
+    let limit = format!("--fsize={bytes}:unlimited");
+    assert!(Command::new("prlimit").args(["--pid", pid.as_str(), limit.as_str()]).status().unwrap().success());
+}
+
+#[test]
+fn a_write_that_the_system_refuses_is_told_and_got_over() {
+    let gateway = Gateway::start();
+    let project = gateway.project();
+    let id = gateway.propose("Before");
+    gateway.propose("Left alone");
+    // As a quota would be: less than what the log of the database has already, so that nothing more can be written.
+    limit_files(&gateway, "8192");
+    let call = {
+        let (port, project) = (gateway.port, project.clone());
+        std::thread::spawn(move || propose(port, &project, "refused", "x"))
+    };
+    let told = eventually("it says so", || Some(health(gateway.port)).filter(|(status, _)| *status == 503)).1;
+    assert_eq!((&told["live"], &told["ready"], &told["checks"]["store"]), (&json!(true), &json!(false), &json!("failed")));
+    // Reading goes on meanwhile.
+    assert_eq!(gateway.change(&id)["state"], "pending");
+    limit_files(&gateway, "unlimited");
+    let (status, answer) = call.join().unwrap();
+    // Either it waited until the write could be made or refused, or it was refused at once.
+    assert!(status == 202 || answer["code"] == "STORE_UNAVAILABLE", "{status} {answer}");
+    eventually("it is ready again, by itself", || (health(gateway.port).0 == 200).then_some(()));
+    assert_eq!(propose(gateway.port, &project, "refused", "x").0, 202);
+    gateway.decide(&id, "approve");
+    gateway.reached(&id, "applied");
+    let (_, listed) = gateway.api("GET", "/api/changes", None);
+    assert_eq!(listed["changes"].as_array().unwrap().len(), 3, "once each: {listed}");
+    let (_, home) = gateway.stop();
+    let (code, out, err) = run(&["audit", "verify", "--data", home.path().join("data").to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{out}{err}");
+}
+
+#[test]
+fn a_store_that_is_damaged_while_it_runs_is_told_and_not_trusted() {
+    use std::os::unix::fs::FileExt as _;
+    let gateway = Gateway::start();
+    let project = gateway.project();
+    // More than the readers keep in memory.
+    let text = "y".repeat(120_000);
+    let ids: Vec<String> = (0..60)
+        .map(|n| {
+            let (status, body) = propose(gateway.port, &project, &format!("large {n}"), &text);
+            assert_eq!(status, 202, "{body}");
+            let text = body.to_string();
+            text[text.find("chg_").unwrap()..].chars().take(28).collect()
+        })
+        .collect();
+    let path = gateway.data().join("countersign.db");
+    // What is in the log is moved into the database, as it is from time to time.
+    rusqlite::Connection::open(&path).unwrap().query_row("PRAGMA wal_checkpoint", [], |_| Ok(())).unwrap();
+    let length = std::fs::metadata(&path).unwrap().len();
+    assert!(length > 4 << 20, "{length}");
+    let file = File::options().write(true).open(&path).unwrap();
+    let junk = vec![0xa5; usize::try_from(length).unwrap() - 65_536];
+    file.write_all_at(&junk, 65_536).unwrap();
+    let (status, problem) = ids
+        .iter()
+        .map(|id| gateway.api("GET", &format!("/api/changes/{id}"), None))
+        .find(|(status, _)| *status != 200)
+        .expect("not everything can be read");
+    assert_eq!((status, &problem["code"]), (503, &json!("STORE_UNAVAILABLE")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("must restore a backup"), "{problem}");
+    let (status, told) = health(gateway.port);
+    assert_eq!((status, &told["ready"], &told["checks"]["store"]), (503, &json!(false), &json!("damaged")));
+    let home = gateway.kill();
+    let (code, said) = refused(home.path());
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("damaged") && said.contains("backup"), "{said}");
 }
 
 #[test]

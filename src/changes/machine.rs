@@ -31,6 +31,8 @@ pub enum ChangeEvent {
     /// An approval taken back before the change may run: by who gave it, or, with `all`, by an admin, who takes back
     /// all of them.
     Unapprove { by: String, owner: Option<String>, all: bool },
+    /// Approvals that count no more, because who gave them may not decide any more: all but those kept.
+    Void { kept: Vec<Decision>, reason: String },
     /// By its proposer.
     Withdraw { by: String },
     /// Its time is over.
@@ -169,6 +171,8 @@ pub enum IllegalTransition {
     SameArguments,
     #[error("only who approved it, or an admin, can take an approval back")]
     NotAnApprover,
+    #[error("all its approvals count")]
+    NothingToVoid,
     #[error("the time to take the approval back is over")]
     GraceOver,
     #[error("the decision was made on version {decided}, and the change is at {current}")]
@@ -228,6 +232,7 @@ impl ChangeEvent {
             Self::Decide(_) => (EventKind::Approved, &[S::Pending]),
             Self::Edit { .. } => (EventKind::Edited, OPEN),
             Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
+            Self::Void { .. } => (EventKind::Unapproved, &[S::Pending, S::Approved]),
             Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN),
             // Nobody said yes, and the rule takes that for a no. What was approved and not run was not rejected.
             Self::Expire { .. } if change.terms.on_expiry == OnExpiry::Reject && OPEN.contains(&change.state) => {
@@ -383,6 +388,14 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::NotAnApprover);
             }
             actor = by;
+            after.state = ChangeState::Pending;
+        }
+        ChangeEvent::Void { kept, reason } => {
+            after.decisions.retain(|vote| kept.contains(vote));
+            if after.decisions.len() == change.decisions.len() {
+                return Err(IllegalTransition::NothingToVoid);
+            }
+            comment = Some(reason);
             after.state = ChangeState::Pending;
         }
         ChangeEvent::Withdraw { by } => {

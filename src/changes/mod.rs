@@ -236,6 +236,9 @@ pub struct Decision {
     /// Who the reviewer's key belongs to, where that is somebody else: one owner has one vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The key that it was given with, if any: an approval counts as long as that key holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
     pub verdict: Verdict,
     #[serde(default)]
     pub comment: Option<String>,

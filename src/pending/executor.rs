@@ -22,6 +22,7 @@ use super::{
     commit::StepError,
     recheck::{Recheck, fault, moved_fault, proposer},
     start::Inner,
+    votes,
 };
 use crate::{
     changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent},
@@ -158,7 +159,16 @@ async fn ready(
         return Ok(None);
     }
     match inner.recheck(&change).await {
-        Recheck::Same(provider) => return Ok(Some((change, provider))),
+        Recheck::Same(provider) => match votes::void(inner, &change) {
+            Ok(None) => return Ok(Some((change, provider))),
+            Ok(Some(void)) => {
+                take(inner, &change, void).await?;
+            }
+            Err(error) => {
+                tracing::error!(%error, change = id, "it cannot be known whether an approval still counts; trying again");
+                return Err(Retry::Later);
+            }
+        },
         Recheck::Moved(preview) => {
             crash_point("before_stale");
             if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault: moved_fault() }).await? {

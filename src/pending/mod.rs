@@ -26,6 +26,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod twins;
+mod votes;
 mod watch;
 
 use std::{sync::Arc, time::Duration};

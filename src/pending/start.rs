@@ -23,6 +23,7 @@ use super::{
     ledger::{Counts, Deadlines, Ledger},
     prune,
     twins::Twins,
+    votes,
     watch::Watchers,
 };
 use crate::{
@@ -167,6 +168,7 @@ impl Changes {
         });
         executor.spawn(expiry::run(Arc::clone(&inner)));
         executor.spawn(prune::run(Arc::clone(&inner)));
+        executor.spawn(votes::run(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
@@ -244,6 +246,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     }
     // Only now: whoever crashes before begins anew.
     let record = Record {
+        change: String::new(),
         server: String::new(),
         pins: Vec::new(),
         rules: Vec::new(),

@@ -255,7 +255,7 @@ async fn a_dry_run_adds_its_arguments_to_the_exact_ones() {
     let seen = preview(&server, yaml, &json!({ "path": "p", "dryRun": false })).await;
     assert_eq!(*server.calls.lock(), [("s__write".to_owned(), json!({ "path": "p", "dryRun": true }))]);
     assert_eq!(seen.note.kind, PreviewKind::DryRun);
-    assert_eq!(lines(&seen, 0), [" --- a", " +++ a", "@2", " x", "-y", "+z"]);
+    assert_eq!(lines(&seen, 0), ["#--- a", "#+++ a", "@2", " x", "-y", "+z"]);
     assert_eq!(seen.diff.fields[0].label, "Content");
 }
 

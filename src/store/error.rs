@@ -83,7 +83,7 @@ impl StoreError {
             Self::Locked => {
                 McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
             }
-            Self::Damaged(_) => {
+            Self::Damaged(_) | Self::BadRecord(_) => {
                 McpError::new(ErrorKind::StoreUnavailable, "The store is damaged; its operator must restore a backup")
             }
             _ => McpError::new(ErrorKind::StoreUnavailable, "The store is not available; nothing was changed"),

@@ -28,9 +28,13 @@ impl Health {
 
     /// Looks whether a read met damage.
     pub(super) fn heard<T>(&self, result: &Result<T, StoreError>) {
-        if let Err(error @ StoreError::Damaged(_)) = result {
-            tracing::error!(%error, "the store is damaged; stop the gateway and restore a backup");
-            self.failed(error);
-        }
+        let damage = match result {
+            Err(error @ StoreError::Damaged(_)) => error.clone(),
+            // What was written would read as it was written.
+            Err(error @ StoreError::BadRecord(_)) => StoreError::Damaged(error.to_string()),
+            _ => return,
+        };
+        tracing::error!(error = %damage, "the store is damaged; stop the gateway and restore a backup");
+        self.failed(&damage);
     }
 }

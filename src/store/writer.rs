@@ -9,7 +9,7 @@
 
 use crate::telemetry::metrics::{self as telemetry, Queue, queue_length};
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -44,6 +44,14 @@ const QUIET: Duration = Duration::from_millis(500);
 
 /// After `close`, how long an unreadable database is tried before its last writes are answered as unknown.
 const GIVE_UP: Duration = Duration::from_secs(2);
+
+/// Bytes that must be free before a disk counts as one with room again.
+const ROOM: u64 = 1 << 20;
+
+/// Bytes that are free on the directory's disk, where that can be told.
+fn room(dir: &Path) -> Option<u64> {
+    rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
 
 pub(super) struct Command {
     pub work: Work,
@@ -148,6 +156,10 @@ impl Writer {
     }
 
     fn probe(&mut self) {
+        // What little a probe writes may find room in the log where a change finds none.
+        if matches!(self.health.trouble(), Some(StoreError::DiskFull)) && room(&self.dir).is_some_and(|room| room < ROOM) {
+            return;
+        }
         let tried = self.exec("BEGIN IMMEDIATE").and_then(|()| {
             self.exec("UPDATE fence SET n = n + 1")?;
             plain_commit()(&self.conn).map_err(StoreError::from)
@@ -310,7 +322,7 @@ impl Writer {
             .append(EntryContent {
                 seq: self.heads.audit.seq + 1,
                 at: &at,
-                change_id: "",
+                change_id: &record.change,
                 event: record.event,
                 from: None,
                 to: "",
@@ -453,7 +465,11 @@ impl Writer {
                     self.heads = heads;
                     return Ended::Unknown;
                 }
-                Err(again) => tracing::error!(error = %again, "the database is not readable; trying again"),
+                Err(again) => {
+                    tracing::error!(error = %again, "the database is not readable; trying again");
+                    // Nothing is answered as long as this lasts: whoever asks whether it works hears that it does not.
+                    self.health.failed(&again);
+                }
             }
             if self.closing.load(Ordering::Acquire) {
                 let until = *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP);

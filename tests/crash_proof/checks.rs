@@ -58,7 +58,7 @@ fn dwindle(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
 pub fn come_to_rest(world: &World) -> u64 {
     dwindle(world, "changes neither run nor expire", || {
         let approved = world.look("/api/changes?status=approved,executing&limit=1");
-        let brief = world.look("/api/changes?status=pending,stale&server=brief&limit=500");
+        let brief = world.look("/api/changes?status=pending,stale&server=brief&limit=200");
         let count = |state: &str| approved["counts"][state].as_u64().unwrap();
         let open = brief["changes"].as_array().unwrap().len() as u64;
         (count("approved") + count("executing") + open, json!([approved["changes"], brief["changes"]]))

@@ -34,6 +34,7 @@ pub fn reachable() -> impl Iterator<Item = &'static str> {
     POINTS.iter().copied().filter(|point| !point.contains("prune"))
 }
 
+#[derive(Debug)]
 enum Kill {
     /// At a named point's n-th passage.
     Point(&'static str, u64),
@@ -66,7 +67,9 @@ impl<'a> Killer<'a> {
 
     /// One gateway's life.
     pub fn round(&mut self) {
-        match self.choose() {
+        let (began, plan) = (Instant::now(), self.choose());
+        let name = format!("{plan:?}");
+        match plan {
             Kill::Point(point, passage) => {
                 let passage = passage.to_string();
                 let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
@@ -103,7 +106,11 @@ impl<'a> Killer<'a> {
             }
         }
         self.world.port.store(0, Ordering::SeqCst);
+        let ended = began.elapsed();
         self.verify();
+        if std::env::var_os("CRASH_PROOF_TRACE").is_some() {
+            println!("{name}: {:.0?} and {:.0?}", ended, began.elapsed() - ended);
+        }
     }
 
     /// Each point once; then whatever comes.

@@ -53,6 +53,16 @@ fn the_long_run() {
     });
 }
 
+/// Ends the subscriber and the workers with itself.
+struct Ended<'a>(&'a Subscriber, &'a World);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::SeqCst);
+        self.1.enough.store(true, Ordering::SeqCst);
+    }
+}
+
 fn prove(size: &Size) {
     let began = Instant::now();
     let world = World::new();
@@ -60,6 +70,8 @@ fn prove(size: &Size) {
     let mut killer = Killer::new(&world, Chance::new(size.seed));
     std::thread::scope(|scope| {
         let listening = scope.spawn(|| subscriber.run(&world));
+        // Whatever fails, nobody waits for them for ever.
+        let _ended = Ended(&subscriber, &world);
         let workers: Vec<_> = (0..size.workers)
             .map(|n| {
                 let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));

@@ -72,28 +72,42 @@ fn one(world: &World, key: &str, plan: Plan, chance: &mut Chance) {
         Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
     // Sometimes the agent has forgotten that it asked.
-    if chance.below(10) == 0 {
-        let again = propose(world, &tool, key, &arguments, false, chance);
+    if chance.below(10) == 0
+        && let (_, Some(again)) = ask(world, &tool, key, &arguments, false, chance)
+    {
         world.named(key, &again);
     }
 }
 
-/// Over the plain door or over MCP; always with an idempotency key, so that a repeat finds the same change.
+type Asked = (Answer, Option<String>);
+
+/// Over the plain door or over MCP; always with an idempotency key, so that a repeat finds the same change. Answers the
+/// change's id too, if that is what the answer speaks of: of what has run, it is the tool's own.
+fn ask(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> Asked {
+    let answer = if !task && chance.below(2) == 0 {
+        world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
+    } else {
+        let meta = json!({"dev.countersign/idempotencyKey": key});
+        world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
+    };
+    let text = answer.body.to_string();
+    let id = text.find("chg_").map(|start| {
+        text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect()
+    });
+    (answer, id)
+}
+
+/// Until there is a change.
 pub fn propose(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> String {
     loop {
-        let answer = if !task && chance.below(2) == 0 {
-            world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
-        } else {
-            let meta = json!({"dev.countersign/idempotencyKey": key});
-            world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
-        };
-        let text = answer.body.to_string();
-        if let Some(start) = text.find("chg_") {
-            return text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect();
+        let (answer, id) = ask(world, tool, key, arguments, task, chance);
+        if let Some(id) = id {
+            return id;
         }
         // Right after a start, the upstream's tools are not there yet.
-        let refused = || format!("{tool} was refused: {} {text}\n{}", answer.status, world.log());
-        assert!(answer.status == 404 || (answer.status == 200 && text.contains("\"error\"")), "{}", refused());
+        let text = answer.body.to_string();
+        let early = answer.status == 404 || (answer.status == 200 && text.contains("\"error\""));
+        assert!(early, "{tool} was refused: {} {text}\n{}", answer.status, world.log());
         rest();
     }
 }

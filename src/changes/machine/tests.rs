@@ -79,7 +79,8 @@ fn change(state: ChangeState) -> Change {
 }
 
 fn vote(reviewer: &str, owner: Option<&str>, verdict: Verdict, version: u64) -> Decision {
-    Decision { reviewer: reviewer.into(), owner: owner.map(Into::into), verdict, comment: None, at: at(1), version }
+    let (reviewer, owner) = (reviewer.into(), owner.map(Into::into));
+    Decision { reviewer, owner, key_id: None, verdict, comment: None, at: at(1), version }
 }
 
 fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
@@ -105,13 +106,14 @@ fn fault() -> ChangeFault {
     ChangeFault { code: "X".into(), message: "why".into() }
 }
 
-fn events(change: &Change) -> [(&'static str, ChangeEvent); 14] {
+fn events(change: &Change) -> [(&'static str, ChangeEvent); 15] {
     let by = String::from("alice");
     [
         ("approve", decision("alice", Verdict::Approve, change.version)),
         ("reject", decision("alice", Verdict::Reject, change.version)),
         ("edit", edited("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
+        ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
         ("withdraw", ChangeEvent::Withdraw { by: "agent".into() }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
@@ -133,7 +135,7 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
         (S::Pending, "approve") => (S::Approved, E::Approved),
         (S::Pending | S::Stale, "reject") => (S::Rejected, E::Rejected),
         (S::Pending | S::Stale, "edit") => (S::Pending, E::Edited),
-        (S::Approved, "unapprove") => (S::Pending, E::Unapproved),
+        (S::Approved, "unapprove") | (S::Pending | S::Approved, "void") => (S::Pending, E::Unapproved),
         (S::Pending | S::Stale, "withdraw") => (S::Withdrawn, E::Withdrawn),
         (S::Pending | S::Stale | S::Approved, "expire") => (S::Expired, E::Expired),
         (S::Pending | S::Approved, "stale") => (S::Stale, E::Stale),
@@ -154,6 +156,10 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
     if state == ChangeState::Approved {
         // Not run yet: it may be undone.
         before.run_after = Some(at(60));
+        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+    }
+    if state == ChangeState::Pending && name == "void" {
+        assert_eq!(apply(&before, event.clone(), at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
         before.decisions.push(vote("alice", None, Verdict::Approve, 6));
     }
     match (apply(&before, event, at(5)), expected(state, name)) {

@@ -13,3 +13,4 @@ mod restoring;
 mod retention;
 mod soak;
 mod undoing;
+mod votes;

@@ -30,11 +30,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
+    auth::{Keyring, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
     config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
-    policy::{Everybody, People, Policy},
+    policy::{People, Policy},
     protocol::{ErrorKind, McpError},
     providers::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
@@ -159,12 +159,14 @@ fn build(
     provider: Arc<Pretender>,
     pins: Arc<Pinboard>,
     board: Arc<Board>,
+    people: Arc<People>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
         let config = provider.policy.lock().unwrap().clone();
         let policy = Policy::new(&config)
             .with_pins(Arc::clone(&pins) as _)
-            .with_standing_rules(Arc::clone(&board) as _, Arc::new(People::new(&config.groups)));
+            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+        people.set(&config.groups);
         let providers: [Arc<dyn Provider>; 1] = [Arc::clone(&provider) as _];
         let generation = routes.load().generation + 1;
         let table = RouteTable::build(generation, &providers, &policy, &Aliases::default(), &json!({})).unwrap();
@@ -319,12 +321,15 @@ impl Doors {
         let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
         let board = Board::open(&store).await.unwrap();
-        let anew = build(Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&pins), Arc::clone(&board));
+        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let keys = Keyring::new(Arc::clone(&stored) as _);
+        let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
+        let (table, shown) = (Arc::clone(&routes), Arc::clone(&provider));
+        let anew = build(table, shown, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
         anew();
         let directory = Arc::new(OneProvider(Arc::clone(&provider)));
-        let changes =
-            Changes::start(Arc::clone(&store), directory, PendingConfig::from(&config.changes)).await.unwrap();
-        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
+        let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
         let file = dir.path().join("c.yaml");
@@ -346,7 +351,7 @@ impl Doors {
             standing: Arc::new(StandingRules::new(Parts {
                 store,
                 board,
-                people: Arc::new(Everybody),
+                people: Arc::clone(&people) as _,
                 routes: Arc::clone(&routes),
                 rebuild: Box::new({
                     let anew = Arc::clone(&anew);
@@ -357,6 +362,7 @@ impl Doors {
                 }),
                 feed: changes.feed().clone(),
             })),
+            people,
             definitions: Arc::new(Definitions::new(
                 routes,
                 pins,

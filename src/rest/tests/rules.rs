@@ -104,7 +104,7 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     let trail = doors.get("/api/audit", &key).await.json();
     let told: Vec<&str> =
         trail["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
-    assert_eq!(&told[..3], ["standing_rule_revoked", "standing_rules_used", "standing_rule_created"]);
+    assert_eq!(&told[..3], ["standing_rule_revoked", "standing_rule_used", "standing_rule_created"]);
     assert_eq!(trail["entries"][0]["details"]["comment"], "enough");
     assert_eq!(trail["entries"][1]["details"]["rules"][0]["uses"], 2);
     assert_eq!(trail["entries"][2]["details"]["rules"][0]["fromChange"], change.id.as_str());

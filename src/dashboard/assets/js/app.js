@@ -51,6 +51,7 @@ export class App {
   #ended = false;
   #reload;
   #toReview = 0;
+  #counted = -1;
   #looking = null;
   #abort = new AbortController();
   #onHash = () => this.#route();
@@ -290,10 +291,16 @@ export class App {
 
   #counts() {
     const n = this.#inbox.size(INBOX_STATES);
+    if (n === this.#counted) return;
+    this.#counted = n;
     const badge = this.#parts.nav.querySelector('[data-view=inbox] .count');
     badge.hidden = n === 0;
-    fill(badge, n > 999 ? '999+' : count(n), h('span', { class: 'sr-only' }, ' waiting'));
-    document.getElementById('favicon').href = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
+    const text = n > 999 ? '999+' : count(n);
+    if (badge.dataset.n !== text) fill(badge, text, h('span', { class: 'sr-only' }, ' waiting'));
+    badge.dataset.n = text;
+    const mark = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
+    const favicon = document.getElementById('favicon');
+    if (favicon.getAttribute('href') !== mark) favicon.href = mark;
     this.#title();
   }
 

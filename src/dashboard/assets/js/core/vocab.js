@@ -43,7 +43,7 @@ export const EVENTS = {
   standing_rule_created: { label: 'made a standing rule', icon: 'rule', tone: 'accent' },
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
   standing_rule_expired: { label: 'let a standing rule expire', icon: 'clock', tone: 'grey' },
-  standing_rules_used: { label: 'noted how often standing rules were used', icon: 'rule', tone: 'grey' },
+  standing_rule_used: { label: 'noted how often a standing rule was used', icon: 'rule', tone: 'grey' },
   definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
   definitions_bound: { label: 'noted what accepted tools are served by', icon: 'eye', tone: 'grey' },
