@@ -29,7 +29,11 @@ before(async () => {
       review('held', { on_review: 'hold', hold_for: '10m' }),
     ];
   };
-  gateway = await startBehind(['filesystem', 'git'], { rules, policy: { review: { preview: 'required' } } });
+  gateway = await startBehind({
+    filesystem: {}, git: {},
+    // Nobody vouches for what this one says of its tools.
+    closed: { kind: 'filesystem', trust_annotations: false, previews: ['auto', { create_directory: 'none' }] },
+  }, { rules, policy: { review: { preview: 'required' } } });
   folder = gateway.folders.filesystem;
   browser = await launch();
   agent = await gateway.agent({ era: 'legacy', name: 'writer' });
@@ -261,6 +265,25 @@ test('a preview that fails is shown as failed, and where the rule asks for one n
   await approve(page);
   await ended('Applied');
   assert.equal(await text('inside.txt'), 'no\n');
+  clean();
+});
+
+test('what the agent could not have read is marked, and kept from it; where there is no recipe the page says so', options, async () => {
+  const path = join(gateway.folders.closed, 'a.txt');
+  const answer = await agent.call('closed__write_file', { path, content: 'one\n2\nthree\n' });
+  const id = answer.structuredContent.changeId;
+  assert.ok(!JSON.stringify(answer).includes('two'), 'the agent sees only what it wrote');
+  await openChange(page, gateway, id);
+  await shows(page, 'Content', [' one', '-two', '+2', ' three', ' ']);
+  await page.locator('.line-diff .restricted', { hasText: 'not shown to the agent' }).waitFor();
+  const folderId = await propose(agent, 'closed__create_directory', { path: join(gateway.folders.closed, 'new') });
+  await openChange(page, gateway, folderId);
+  await page.locator('.preview-note', { hasText: 'No preview.' }).waitFor();
+  await page.locator('.fields tr', { hasText: 'path' }).waitFor();
+  await page.locator('footer.decision', { hasText: 'it cannot be approved, only rejected or edited' }).waitFor();
+  await look(page, '9-no-recipe');
+  await gateway.reject(id);
+  await gateway.reject(folderId);
   clean();
 });
 

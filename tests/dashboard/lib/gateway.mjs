@@ -2,7 +2,7 @@
 // binary at COUNTERSIGN_BIN, or the mock beside these tests where that is not set.
 
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -81,17 +81,30 @@ export class Gateway {
   // The real gateway reads its rules from a file.
   #config() {
     if (!(this.review || this.flood || this.rules || this.servers) || !real) return [];
+    return ['--config', this.#write()];
+  }
+
+  /** Writes the file anew, with these keys replaced, and has the gateway read it. */
+  reconfigure(more = {}) {
+    this.#write(more);
+    process.kill(this.child.pid, 'SIGHUP');
+  }
+
+  #write(more = {}) {
     const file = join(this.data, 'config.yaml');
     const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
     const value = (key, v) => (key === 'edit' ? (v ? 'allowed' : 'forbidden') : ['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
     const review = Object.fromEntries(Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? ['preview', v ? 'required' : 'optional'] : [name(key), value(key, v)])));
     // JSON is YAML.
-    writeFileSync(file, JSON.stringify({
+    writeFileSync(`${file}.new`, JSON.stringify({
       ...(this.flood ? { changes: { max_proposals_per_minute: 10_000, max_pending: 10_000 } } : {}),
       policy: { groups: this.groups, review, rules: this.rules ?? [] },
       ...(this.servers ? { mcpServers: this.servers } : {}),
+      ...more,
     }));
-    return ['--config', file];
+    // Never half of it: the gateway may look by itself.
+    renameSync(`${file}.new`, file);
+    return file;
   }
 
   /** Ends the process by its id. */

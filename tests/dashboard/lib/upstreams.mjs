@@ -19,14 +19,20 @@ export const DOORS = {
 };
 
 /**
- * A gateway in front of these servers, each with a folder of its own that `rules(folders)` and `folders` name. `agent()`
+ * A gateway in front of servers: by name what kind they are (one of `SERVERS`, the name itself if it says nothing) and
+ * more keys of their entry. Each works in a folder of its own, which `rules(folders)` and `folders` name. `agent()`
  * connects a client, `end()` ends everything that this has started.
  */
-export async function startBehind(names, { rules = () => [], policy = {}, entry = {} } = {}) {
+export async function startBehind(servers, { rules = () => [], policy = {} } = {}) {
+  const names = Object.keys(servers);
+  const kindOf = (name) => servers[name].kind ?? name;
   const base = await realpath(await temporaryData());
   const folders = Object.fromEntries(names.map((name) => [name, join(base, name)]));
-  for (const name of names) await prepare(name, folders[name]);
-  const mcpServers = Object.fromEntries(names.map((name) => [name, { ...SERVERS[name].entry(folders[name]), required: true, trust_annotations: true, ...entry }]));
+  for (const name of names) await prepare(kindOf(name), folders[name]);
+  const mcpServers = Object.fromEntries(names.map((name) => {
+    const { kind, ...more } = servers[name];
+    return [name, { ...SERVERS[kindOf(name)].entry(folders[name]), required: true, trust_annotations: true, ...more }];
+  }));
   let gateway;
   try {
     gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, policy: { ...policy, rules: rules(folders) }, mcpServers });
