@@ -179,7 +179,7 @@ export class ChangesView {
     const at = now();
     const some = Boolean(this.#filter.q || this.#filter.state || narrowed(this.#filter));
     // Whatever can be told without looking at every row is: there may be thousands, and dozens of events a second.
-    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || narrowed(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.tally;
+    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || narrowed(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
     this.#shown = some ? filtered(all, this.#filter, at) : all;
     // The open change stays, whatever it has become.
     const kept = some && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
