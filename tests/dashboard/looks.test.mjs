@@ -43,6 +43,7 @@ async function show(page, route) {
   if (route.includes('chg_') && !route.includes('audit')) await page.locator('.timeline').waitFor();
   else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
   else if (route.includes('rules')) await page.locator('.rule').nth(1).waitFor();
+  else if (route.includes('hooks')) await page.locator('.hook, .empty').first().waitFor();
   else if (route.includes('providers')) await page.locator('.card').first().waitFor();
   else await row(page, 'Looks like').first().waitFor({ state: 'attached' });
 }
@@ -161,6 +162,24 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await front.context().close();
   });
 }
+
+test('a viewer has nothing to press that would alter anything, on any page', async () => {
+  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera') });
+  const sent = [];
+  page.on('request', (request) => request.method() !== 'GET' && sent.push(`${request.method()} ${request.url()}`));
+  // What only looks: it narrows, opens, copies, prints.
+  const looking = '.chip, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export';
+  for (const route of [...routes(), '/#/hooks']) {
+    await show(page, route);
+    await becomes(() => page.locator('main :is(button, input, select, textarea):visible').evaluateAll((all, harmless) => all.filter((e) => !e.matches(harmless)).map((e) => e.outerHTML.slice(0, 160)), looking), [], route);
+    await page.evaluate(() => document.activeElement?.blur());
+    for (const key of ['a', 'r', 'e', 'x', 'u', 'f']) await page.keyboard.press(key);
+    await becomes(() => page.locator('dialog, .bulk:visible').count(), 0, route);
+  }
+  assert.deepEqual(sent, []);
+  assertClean(page);
+  await page.context().close();
+});
 
 test('landmarks and names are there for whoever does not see the page', async () => {
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${changes.update}` });

@@ -358,6 +358,8 @@ ruled('on paper there is the change and nothing to press', {}, async (gateway) =
   await page.emulateMedia({ media: 'print' });
   await becomes(() => page.locator('footer.decision').isVisible(), false);
   await becomes(() => page.locator('.pane-list').isVisible(), false);
+  await matches(() => page.locator('.facts time').first().evaluate((e) => getComputedStyle(e, '::after').content), /\b20\d\d\b/, 'when it was, not how long ago');
+  await matches(() => page.locator('.change-id code').evaluate((e) => getComputedStyle(e, '::after').content), new RegExp(id), 'the whole id');
   await becomes(() => heading(page).isVisible(), true);
   await holds(() => page.evaluate(() => document.documentElement.scrollHeight - innerHeight), (more) => more > 0, 'all of it is on the pages');
   assertClean(page);

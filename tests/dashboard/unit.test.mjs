@@ -166,8 +166,34 @@ test('what somebody looks at stays until they look away', () => {
   collection.apply(change(2, { version: 2, state: 'applied' }));
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_2', 'chg_1']);
   assert.equal(collection.size(['pending']), 2, 'it does not count any more');
+  assert.deepEqual(collection.inStates, { pending: 2, applied: 1 });
   collection.keep(null);
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_1']);
+  assert.deepEqual(collection.inStates, { pending: 2, applied: 0 });
+});
+
+test('a flood of events is a few repaints, what somebody does here is one at once', async () => {
+  const collection = new Collection({ accepts: () => true, load: async () => ({ changes: [], nextCursor: null }) });
+  collection.status = 'ready';
+  let told = 0;
+  let shown = 0;
+  collection.subscribe(({ items }) => {
+    told += 1;
+    shown = items.length;
+  });
+  const seen = async (n) => { while (shown < n) await new Promise((resolve) => { setTimeout(resolve, 1); }); };
+  collection.apply(change(1));
+  await seen(1);
+  for (let n = 2; n <= 500; n += 1) {
+    collection.apply(change(n));
+    if (n % 100 === 0) await new Promise((resolve) => { setTimeout(resolve, 1); });
+  }
+  await seen(500);
+  assert.ok(told <= 7, `${told} repaints`);
+  collection.apply(change(7, { version: 2, state: 'rejected' }));
+  collection.apply(change(501), false);
+  await seen(501);
+  assert.deepEqual(collection.inStates, { pending: 500, rejected: 1 });
 });
 
 test('the feed resumes where it was, drops what it has seen, and notices a gap', async () => {

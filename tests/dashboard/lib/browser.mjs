@@ -6,6 +6,9 @@ import { pause } from './gateway.mjs';
 
 const ARGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
 
+// What never happens is told after this, in milliseconds: only a failing test waits so long, a machine may be very slow.
+const WAIT = 45_000;
+
 export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ARGS });
 
 /**
@@ -15,7 +18,7 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
 export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null } = {}) {
   const own = context ?? await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion, bypassCSP });
   const page = await own.newPage();
-  page.setDefaultTimeout(15_000);
+  page.setDefaultTimeout(WAIT);
   page.problems = [];
   page.on('console', (message) => message.type() === 'error' && page.problems.push(`console: ${message.text()}`));
   page.on('pageerror', (error) => page.problems.push(`exception: ${error.stack}`));
@@ -50,7 +53,7 @@ export async function dashboard(browser, gateway, { key, route, ...options } = {
  * Reads again until `check`, an assertion, holds for it; what it says last is what is thrown. A page paints some time
  * after whatever a test did: what it shows is never read once and for all.
  */
-export async function settles(read, check, limit = 15_000) {
+export async function settles(read, check, limit = WAIT) {
   const end = Date.now() + limit;
   for (;;) {
     try {

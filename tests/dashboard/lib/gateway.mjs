@@ -10,7 +10,7 @@ import { join } from 'node:path';
 const MOCK = new URL('../mock-server.mjs', import.meta.url).pathname;
 export const real = Boolean(process.env.COUNTERSIGN_BIN);
 const COMMAND = real ? [process.env.COUNTERSIGN_BIN] : [process.execPath, MOCK];
-const START = 30_000;
+const START = 60_000;
 
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
@@ -23,7 +23,7 @@ async function freePort() {
 }
 
 /** Calls `f` until it returns something; says what it waited for if it never does. */
-export async function eventually(what, f, limit = 15_000) {
+export async function eventually(what, f, limit = 45_000) {
   const end = Date.now() + limit;
   for (;;) {
     const value = await f();

@@ -54,6 +54,11 @@ export class Collection {
     return this.#byId.get(id) ?? null;
   }
 
+  /** How many there are of each state; the gateway's counts until everything has been loaded. */
+  get inStates() {
+    return this.status === 'ready' ? this.tally : { ...this.counts, ...Object.fromEntries(Object.entries(this.tally).map(([state, n]) => [state, Math.max(n, this.counts[state] ?? 0)])) };
+  }
+
   /** How many belong here; the gateway's count until everything has been loaded. */
   size(states) {
     if (this.status === 'ready') return this.items.length - (this.#strayKept() ? 1 : 0);

@@ -67,6 +67,7 @@ export class DecisionBar {
     this.#notBefore = Date.now() + SETTLE_TIME;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
+      this.#notBefore = 0;
       const button = this.element.querySelector('[data-act=approve]');
       if (button && this.#mode !== 'busy') button.disabled = false;
     }, SETTLE_TIME);
@@ -315,7 +316,7 @@ export class DecisionBar {
     const deletes = this.#change.operation === 'DELETE';
     return h('div', { class: `confirm${deletes ? ' deletes' : ''}` },
       h('p', { role: 'alert' }, icon('alert'),
-        doubt === 'delete' ? h('span', null, 'This deletes ', said(this.#change.target.label, 80), '. Approve the deletion?') : h('span', null, doubt)),
+        doubt === 'delete' ? h('span', null, 'This deletes “', said(this.#change.target.label, 80), '”. Approve the deletion?') : h('span', null, doubt)),
       h('div', { class: 'buttons' },
         h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, 'Cancel'),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },

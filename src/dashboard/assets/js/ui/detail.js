@@ -204,7 +204,7 @@ export class Detail {
 
   // Paper has nothing to press: what is folded or cut is opened, within bounds.
   #unfold() {
-    for (const details of this.#parts.body.querySelectorAll('details')) details.open = true;
+    for (const details of this.scroll.querySelectorAll('details')) details.open = true;
     for (let n = 0; n < MOST_UNFOLDED; n += 1) {
       const more = this.#parts.body.querySelector('button.more');
       if (!more) return;

@@ -8,7 +8,7 @@ import { icon } from '../core/icons.js';
 import { notifying, toggleNotifying } from '../core/notify.js';
 import { count } from '../core/text.js';
 import { now } from '../core/time.js';
-import { go, replaceRoute, routeTo } from '../core/router.js';
+import { go, parseRoute, replaceRoute, routeTo } from '../core/router.js';
 import { INBOX_STATES, STATES } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
 import { Detail } from '../ui/detail.js';
@@ -179,7 +179,7 @@ export class ChangesView {
     const at = now();
     const some = Boolean(this.#filter.q || this.#filter.state || narrowed(this.#filter));
     // Whatever can be told without looking at every row is: there may be thousands, and dozens of events a second.
-    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || narrowed(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.tally;
+    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || narrowed(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
     this.#shown = some ? filtered(all, this.#filter, at) : all;
     // The open change stays, whatever it has become.
     const kept = some && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
@@ -206,6 +206,8 @@ export class ChangesView {
   // Beside an empty detail a wide screen has room for the first change: so a new one is read without a click.
   #openFirst() {
     if (!this.#loaded || !wide.matches || this.#detail.id !== null || this.#filter.q || !this.element.isConnected) return;
+    // Somebody has just followed a link to one, and the page is about to hear of it.
+    if (parseRoute(location.hash).id !== null) return;
     const first = this.#items.find((item) => !item.group);
     if (!first) return;
     this.sudden = first.id;
