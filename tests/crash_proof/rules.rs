@@ -43,16 +43,12 @@ fn give(world: &World, change: &str, key: &str, denies: bool) {
     for _ in 0..TRIES {
         // An answer may have been lost: the list tells.
         if let Some(id) = in_force(world, change).into_iter().next() {
-            return note(world, key, |rule| {
-                rule.ids.insert(id);
-            });
+            return note(world, key, |rule| { rule.ids.insert(id); });
         }
         match world.review(0, &format!("/api/changes/{change}/rule"), &body) {
             Some(answer) if answer.status < 300 => {
                 let id = answer.body["id"].as_str().unwrap().to_owned();
-                return note(world, key, |rule| {
-                    rule.ids.insert(id);
-                });
+                return note(world, key, |rule| { rule.ids.insert(id); });
             }
             Some(answer) => again(&answer, "rule"),
             None => {}
@@ -80,9 +76,7 @@ fn revoke(world: &World, change: &str, key: &str) {
     for _ in 0..TRIES {
         let Some(id) = in_force(world, change).into_iter().next() else { return };
         match world.review(1, &format!("/api/rules/{id}/revoke"), &json!({})) {
-            Some(answer) if answer.status == 200 => note(world, key, |rule| {
-                rule.revoked.insert(id);
-            }),
+            Some(answer) if answer.status == 200 => note(world, key, |rule| { rule.revoked.insert(id); }),
             Some(answer) => again(&answer, "revoke"),
             None => {}
         }
