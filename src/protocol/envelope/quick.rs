@@ -4,15 +4,11 @@
 //! beyond [`DEEPEST`]) is no error: the caller then asks `serde_json`, which also says what is wrong with it. So all that
 //! counts is that nothing is read here that `serde_json` refuses or sees otherwise.
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, DeserializeSeed, MapAccess, Visitor, value::BorrowedStrDeserializer},
-    forward_to_deserialize_any,
-};
-use serde_json::value::RawValue;
-
 use super::members::Members;
-use crate::protocol::outline::{Builder, Outline};
+use crate::protocol::{
+    outline::{Builder, Outline},
+    raw,
+};
 
 /// Levels of arrays and objects that are followed here: as many as one word has bits.
 const DEEPEST: u32 = u64::BITS;
@@ -46,7 +42,7 @@ pub(super) fn members(text: &str, max_depth: usize) -> Option<Members<'_>> {
             reader.value()?;
         }
         // What is there more than once is refused, in words that are found elsewhere.
-        slot.replace(raw(reader.text.get(start..reader.at)?)?).is_none().then_some(())
+        slot.replace(raw::known(reader.text.get(start..reader.at)?)?).is_none().then_some(())
     })?;
     reader.space();
     (reader.at == text.len()).then_some(members)
@@ -332,53 +328,6 @@ fn special(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Text that is JSON, as such, without reading it again.
-fn raw(text: &str) -> Option<&RawValue> {
-    <&RawValue>::deserialize(Known(text)).ok()
-}
-
-/// Gives a [`RawValue`] its text in the form in which it asks for it: the only value of a map, whose key is the name of
-/// the type that is asked for.
-struct Known<'de>(&'de str);
-
-impl<'de> Deserializer<'de> for Known<'de> {
-    type Error = de::value::Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        visitor.visit_borrowed_str(self.0)
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        visitor.visit_map(Sole { name: Some(name), text: self.0 })
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq
-        tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-struct Sole<'de> {
-    name: Option<&'static str>,
-    text: &'de str,
-}
-
-impl<'de> MapAccess<'de> for Sole<'de> {
-    type Error = de::value::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Self::Error> {
-        self.name.take().map(|name| seed.deserialize(BorrowedStrDeserializer::new(name))).transpose()
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Self::Error> {
-        seed.deserialize(BorrowedStrDeserializer::new(self.text))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -400,13 +349,6 @@ mod tests {
         }
         assert_eq!(special(b""), None);
         assert_eq!(special("é".repeat(50).as_bytes()), None);
-    }
-
-    #[test]
-    fn text_is_taken_as_it_is() {
-        for text in ["1", r#"{"a":[1]}"#, "\"é\""] {
-            assert_eq!(raw(text).map(RawValue::get), Some(text));
-        }
     }
 
     #[test]

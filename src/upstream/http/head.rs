@@ -135,8 +135,8 @@ mod tests {
     use super::*;
 
     /// What is plain, the codec sees in the same way; what is not, is left where it is.
-    #[test]
-    fn plain_heads_mean_what_they_mean_to_the_codec() {
+    #[actix_web::test]
+    async fn plain_heads_mean_what_they_mean_to_the_codec() {
         for (head, is_plain) in [
             ("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nabcde", true),
             ("HTTP/1.1 404 \r\ncontent-length:5\r\nMCP-Session-Id: abc \r\nX: y\r\n\r\n", true),

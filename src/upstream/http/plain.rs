@@ -152,11 +152,15 @@ impl Connection {
         self.read.is_empty() && Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// Reads more; `false` at the end.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+    fn make_room(&mut self) {
         if self.read.capacity() - self.read.len() < READ / 4 {
             self.read.reserve(READ);
         }
+    }
+
+    /// Reads more; `false` at the end.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+        self.make_room();
         let count = ready!(poll_read_buf(Pin::new(&mut self.io), cx, &mut self.read))?;
         Poll::Ready(Ok(count > 0))
     }
@@ -171,6 +175,20 @@ impl Connection {
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, LinkError>> {
         let lost = || LinkError::Lost("the connection was closed before an answer".to_owned());
+        if self.io.is_at_head() && self.read.is_empty() {
+            self.make_room();
+            let read = ready!(poll_read_buf(Pin::new(self.io.unseen()), cx, &mut self.read));
+            if read.map_err(|error| LinkError::Lost(error.to_string()))? == 0 {
+                return Poll::Ready(Err(lost()));
+            }
+            if let Some(head) = head::plain(&mut self.read) {
+                self.io.past_head();
+                return Poll::Ready(Ok(Head::Plain(head)));
+            }
+            // It is not all there, or one that needs a closer look.
+            self.io.give_back(&self.read);
+            self.read.clear();
+        }
         loop {
             let Some(Codec::Head(codec)) = &mut self.codec else { return Poll::Ready(Err(lost())) };
             if !self.read.is_empty() {
