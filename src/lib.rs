@@ -69,6 +69,7 @@ pub mod cli;
 pub mod config;
 pub mod dashboard;
 pub mod definitions;
+pub mod fast_map;
 pub mod gateway;
 pub mod middleware;
 pub mod pending;

@@ -286,7 +286,8 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
             },
             None => run(exchange, &route, raw, call, cancel).await,
         },
-        Gate::Review(decision) => reviewed::review(exchange, &route, raw, call, decision, cancel).await,
+        // Boxed, so that calls which are let through need not carry its room.
+        Gate::Review(decision) => Box::pin(reviewed::review(exchange, &route, raw, call, decision, cancel)).await,
     };
     match outcome {
         Err(error) if is_the_tools_own(error.kind) => {
