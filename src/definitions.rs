@@ -123,7 +123,7 @@ impl Definitions {
         let (target, definitions) = self.current(provider, shown)?;
         self.pins.accept((provider, &target), &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.moved(provider).await;
+        self.moved(provider, "accepted", shown, reviewer).await;
         Ok(())
     }
 
@@ -135,14 +135,19 @@ impl Definitions {
         let (_, definitions) = self.current(provider, shown)?;
         self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| unwritten(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.moved(provider).await;
+        self.moved(provider, "revoked", shown, reviewer).await;
         Ok(())
     }
 
-    async fn moved(&self, provider: &str) {
+    async fn moved(&self, provider: &str, what: &str, shown: &[Shown], reviewer: &Principal) {
+        /// Names in one event; how many there are is said as well.
+        const NAMED: usize = 20;
         (self.rebuild)().await;
-        let event = json!({ "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider });
-        self.feed.publish_session(&event);
+        let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).take(NAMED).collect();
+        self.feed.publish_session(&json!({
+            "type": "provider.changed", "at": Timestamp::now().to_string(), "provider": provider,
+            "actor": reviewer.name, "what": what, "tools": tools, "count": shown.len(),
+        }));
     }
 
     /// What is behind the provider's name, and the definitions, as one route table has them.

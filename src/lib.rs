@@ -76,6 +76,7 @@ pub mod pending;
 pub mod policy;
 pub mod previews;
 pub mod protocol;
+pub mod provider_news;
 pub mod providers;
 pub mod reload;
 pub mod rest;

@@ -158,6 +158,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let mut all = built_in.clone();
     all.extend(upstreams.apply(&config.upstreams));
     router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let webhooks = Arc::new(Webhooks::none(changes.feed().clone()));
     let live = Live {
         router: router.clone(),
         built_in,
@@ -165,6 +166,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         pins: Arc::clone(&pins),
         store: Arc::clone(&store),
         people: Arc::clone(&people),
+        webhooks: Arc::clone(&webhooks),
     };
     let feed = changes.feed().clone();
     let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
@@ -196,8 +198,11 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         feed: gateway.feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), options, tls, &webhooks_thread);
+    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), options, tls, &webhooks);
     let (server, serving, address) = doors?;
+    let (hooks, dashboard) = (&gateway.config.webhooks, page::dashboard(&gateway));
+    webhooks.begin(&gateway.config.data, hooks, &dashboard, webhooks_thread.handle(), &gateway.shutdown).await?;
+    actix::spawn(crate::provider_news::run(Arc::clone(&gateway)));
     actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
@@ -283,15 +288,13 @@ fn open_doors(
     (standing, people): (&Arc<StandingRules>, Arc<People>),
     options: Options,
     tls: Option<rustls::ServerConfig>,
-    webhooks_thread: &Arbiter,
+    webhooks: &Arc<Webhooks>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
     let config = Arc::clone(&gateway.config);
     let listen = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
     gateway.listening.get_or_init(|| address);
-    let (feed, link) = (gateway.feed.clone(), page::url(gateway, ""));
-    let webhooks = Webhooks::start(&config.data, &config.webhooks, feed, &link, webhooks_thread, &gateway.shutdown)?;
     let origins = Arc::new(OriginRules::new(&config));
     let rest = web::Data::new(RestState {
         changes: gateway.changes.clone(),
@@ -306,7 +309,7 @@ fn open_doors(
         definitions,
         standing: Arc::clone(standing),
         people,
-        webhooks: Arc::new(webhooks),
+        webhooks: Arc::clone(webhooks),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),

@@ -199,7 +199,14 @@ fn every_event_arrives_signed_and_in_order_whatever_the_receiver_does() {
     eventually("all are through", || (hook(&gateway)["position"] == 12).then_some(()));
     let (status, page) = gateway.api("GET", "/api/webhooks/hook/deliveries?limit=5", None);
     assert_eq!((status, page["deliveries"].as_array().unwrap().len()), (200, 5));
-    assert_eq!(page["deliveries"][0]["seq"], 12);
+    let numbers: BTreeMap<u64, u64> = page["deliveries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| (d["id"].as_u64().unwrap(), d["seq"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(numbers.keys().copied().collect::<Vec<_>>(), (8..=12).collect::<Vec<_>>());
+    assert!(numbers.iter().all(|(id, seq)| id == seq), "{numbers:?}");
     let next = format!("/api/webhooks/hook/deliveries?cursor={}", page["nextCursor"].as_str().unwrap());
     let (_, rest) = gateway.api("GET", &next, None);
     assert_eq!(rest["deliveries"].as_array().unwrap().len(), 7);
@@ -294,6 +301,64 @@ fn a_receiver_that_is_away_is_told_of_and_so_is_its_return() {
     told("webhook.recovered");
     eventually("all arrive", || (receiver.taken().len() == 3).then_some(()));
     eventually("it is up", || (hook(&gateway)["failing"] == false).then_some(()));
+}
+
+/// The port's own webhook, in YAML.
+fn hooks(gateway: &Gateway, yaml: &str) {
+    std::fs::write(gateway.data().join("../countersign.yaml"), yaml).unwrap();
+}
+
+#[test]
+fn webhooks_come_go_and_change_while_the_gateway_runs() {
+    let (old, new) = (Receiver::new(|_| Does::HangsUp), Receiver::new(fine));
+    let gateway = gateway("");
+    let generation = || gateway.api("GET", "/api/reload", None).1["generation"].as_u64().unwrap();
+    let reload = |yaml: &str| {
+        let before = generation();
+        hooks(&gateway, yaml);
+        eventually("it is in force", || (generation() > before).then_some(()));
+    };
+    assert_eq!(gateway.api("GET", "/api/webhooks", None).1["webhooks"], json!([]));
+    let unheard = gateway.propose("before");
+    reload(&old.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*']"));
+    let waits = gateway.propose("waits");
+    eventually("it is tried", || (!old.hits().is_empty()).then_some(()));
+    // Another address, secret and filter: what waits goes there, from its place on.
+    reload(&new.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*'], states: [pending]"));
+    eventually("it arrives", || new.taken().iter().any(|hit| hit.body.contains(&waits)).then_some(()));
+    assert!(!new.taken().iter().any(|hit| hit.body.contains(&unheard)), "it begins at the head");
+    let one = hook(&gateway);
+    assert_eq!((&one["states"], &one["failing"]), (&json!(["pending"]), &json!(false)), "{one}");
+    // Standing rules, and what of the configuration is news.
+    let rule = json!({ "verdict": "allow", "arguments": "exact", "principal": "same", "for": 60 });
+    let (status, rule) = gateway.api("POST", &format!("/api/changes/{waits}/rule"), Some(&rule));
+    assert_eq!(status, 200, "{rule}");
+    let told = eventually("the rule is told of", || {
+        new.taken().into_iter().find(|hit| hit.headers["countersign-event"] == "rule.created")
+    });
+    signed_well(&told);
+    assert!(told.json()["rule"]["arguments"].is_null() && !told.headers.contains_key("countersign-seq"));
+    assert!(told.json()["link"].as_str().unwrap().ends_with("/#/rules"));
+    hooks(&gateway, "webhooks: nonsense");
+    let told = eventually("the refusal is told of", || {
+        new.taken().into_iter().find(|hit| hit.headers["countersign-event"] == "config.refused")
+    });
+    assert!(told.body.contains("expected a map of webhooks"), "{}", told.body);
+    let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
+    let subjects: HashSet<&str> =
+        page["deliveries"].as_array().unwrap().iter().map(|d| d["subject"].as_str().unwrap()).collect();
+    assert!(subjects.contains("configuration") && subjects.contains(rule["id"].as_str().unwrap()), "{subjects:?}");
+    // One that goes is forgotten; the gateway serves on.
+    reload("listen: 127.0.0.1:0\n");
+    let hits = new.hits().len();
+    gateway.propose("unheard");
+    assert_eq!(gateway.api("GET", "/api/webhooks/hook/deliveries", None).0, 404);
+    reload(&new.config(""));
+    let late = gateway.propose("late");
+    eventually("it arrives", || new.taken().iter().any(|hit| hit.body.contains(&late)).then_some(()));
+    assert_eq!(new.hits().len(), hits + 1, "it began anew");
+    let told = format!("{} {}", gateway.log(), gateway.api("GET", "/api/reload", None).1);
+    assert!(!told.contains("credential") && !told.contains("MfKQ9"), "no secret is told");
 }
 
 /// `countersign …` as that key's holder; gives exit code, stdout, stderr.

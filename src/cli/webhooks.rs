@@ -79,10 +79,10 @@ struct Page {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Delivery {
-    seq: u64,
+    id: u64,
     #[serde(rename = "type")]
     kind: String,
-    change_id: String,
+    subject: String,
     state: String,
     attempts: u32,
     error: Option<String>,
@@ -101,13 +101,13 @@ async fn deliveries(client: &Client, name: &str, limit: u8, json: bool, out: &mu
             "waiting" => Style::Yellow,
             _ => Style::Red,
         };
-        out.text(&format!("{:>8}  {}  ", delivery.seq, one_line(&delivery.taken_at)))?;
+        out.text(&format!("{:>8}  {}  ", delivery.id, one_line(&delivery.taken_at)))?;
         out.styled(style, &format!("{:<9}", one_line(&delivery.state)))?;
         let times = if delivery.attempts == 1 { "attempt" } else { "attempts" };
         out.line(&format!(
             "  {}  {}  {} {times}{}",
             one_line(&delivery.kind),
-            one_line(&delivery.change_id),
+            one_line(&delivery.subject),
             delivery.attempts,
             delivery.error.as_deref().map_or(String::new(), |error| format!("  {}", one_line(error)))
         ))?;

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use crate::{
-    config::{PolicyConfig, RoutesConfig, UpstreamConfig},
+    config::{PolicyConfig, RoutesConfig, UpstreamConfig, WebhookConfig},
     policy::{People, Policy},
     providers::Provider,
     router::{
@@ -18,6 +18,7 @@ use crate::{
     store::{Pinboard, Record, Store},
     telemetry::logs,
     upstream::Upstreams,
+    webhooks::Webhooks,
 };
 
 /// The parts of a gateway that can be configured anew while it runs. A failure has changed nothing.
@@ -30,6 +31,8 @@ pub trait Applies: Send + Sync + 'static {
         before: &'a [UpstreamConfig],
         now: &'a [UpstreamConfig],
     ) -> BoxFuture<'a, Result<(), String>>;
+    /// Exactly these webhooks instead of those before; what is in both keeps its place.
+    fn webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
     fn log_filter(&self, filter: &str) -> Result<(), String>;
     /// An entry of the audit trail about somebody's decision; `details` is a JSON object.
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
@@ -44,6 +47,7 @@ pub struct Live {
     pub pins: Arc<Pinboard>,
     pub store: Arc<dyn Store>,
     pub people: Arc<People>,
+    pub webhooks: Arc<Webhooks>,
 }
 
 /// Says which acceptances do not hold for what is behind the names of these servers now.
@@ -98,6 +102,10 @@ impl Applies for Live {
             }
             done
         })
+    }
+
+    fn webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move { self.webhooks.apply(now).await.map_err(|error| error.to_string()) })
     }
 
     fn log_filter(&self, filter: &str) -> Result<(), String> {

@@ -29,6 +29,10 @@ pub struct Diff {
     pub upstreams_added: Vec<String>,
     pub upstreams_removed: Vec<String>,
     pub upstreams_changed: Vec<String>,
+    /// Names of webhooks.
+    pub webhooks_added: Vec<String>,
+    pub webhooks_removed: Vec<String>,
+    pub webhooks_changed: Vec<String>,
     /// These wait for a reviewer's consent.
     pub policy_loosened: Vec<Loosening>,
     /// What became stricter, for people.
@@ -56,6 +60,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     let mut at_once = Config {
         upstreams: new.upstreams.clone(),
         routes: new.routes.clone(),
+        webhooks: new.webhooks.clone(),
         policy: new.policy.clone(),
         log: crate::config::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
@@ -74,19 +79,37 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
 
 /// What changed at all, whatever it means.
 fn changes(old: &Config, new: &Config) -> Diff {
-    let names = |servers: Vec<&UpstreamConfig>| servers.into_iter().map(|server| server.name.clone()).collect();
-    let (before, now) = (&old.upstreams, &new.upstreams);
+    let (upstreams_added, upstreams_removed, upstreams_changed) =
+        by_name(&old.upstreams, &new.upstreams, |server| &server.name);
+    let (webhooks_added, webhooks_removed, webhooks_changed) =
+        by_name(&old.webhooks, &new.webhooks, |webhook| &webhook.name);
     Diff {
-        upstreams_added: names(now.iter().filter(|server| find(before, &server.name).is_none()).collect()),
-        upstreams_removed: names(before.iter().filter(|server| find(now, &server.name).is_none()).collect()),
-        upstreams_changed: names(
-            now.iter().filter(|server| find(before, &server.name).is_some_and(|before| before != *server)).collect(),
-        ),
+        upstreams_added,
+        upstreams_removed,
+        upstreams_changed,
+        webhooks_added,
+        webhooks_removed,
+        webhooks_changed,
         policy_changed: old.policy != new.policy,
         routes_changed: old.routes != new.routes,
         log_changed: old.log.filter != new.log.filter,
         ..Diff::default()
     }
+}
+
+/// The names of those that are only in `now`, only in `before`, and in both but not the same.
+fn by_name<T: PartialEq>(
+    before: &[T],
+    now: &[T],
+    name: impl Fn(&T) -> &str,
+) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let find = |all: &'_ [T], one: &T| all.iter().position(|other| name(other) == name(one));
+    let names = |all: Vec<&T>| all.into_iter().map(|one| name(one).to_owned()).collect();
+    (
+        names(now.iter().filter(|one| find(before, one).is_none()).collect()),
+        names(before.iter().filter(|one| find(now, one).is_none()).collect()),
+        names(now.iter().filter(|one| find(before, one).is_some_and(|at| before.get(at) != Some(*one))).collect()),
+    )
 }
 
 fn find<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
@@ -212,7 +235,8 @@ const fn strictness(default: PolicyDefault) -> u8 {
 #[must_use]
 pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
-        key == "mcpServers" || key == "log.filter" || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
+        ["mcpServers", "webhooks", "log.filter"].contains(&key)
+            || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
     let differs =
         |setting: &&Setting| !started.iter().any(|before| before.key == setting.key && before.value == setting.value);

@@ -1,7 +1,7 @@
 //! A new configuration while the gateway runs: on SIGHUP, and when the file changes.
 //!
 //! The whole file is read and proved again; a bad one is refused as a whole and nothing changes. Of a good one, servers,
-//! further names and the log's filter are put into force at once, and so is whatever makes policy stricter. What
+//! further names, webhooks and the log's filter are put into force at once, and so is whatever makes policy stricter. What
 //! loosens policy waits for a reviewer's consent ([`Reloads::decide`]); until then the stricter of old and new holds.
 //! Other keys are read only at the start, which is said. Nothing of this survives a restart: what stands in the file
 //! then is in force, without anybody's consent.
@@ -300,14 +300,33 @@ impl Reloads {
         if before.upstreams != now.upstreams {
             done = self.applies.servers(&before.upstreams, &now.upstreams).await;
         }
-        if done.is_ok() && before.log.filter != now.log.filter {
-            done = self.applies.log_filter(&now.log.filter);
+        // What can be taken back without a trace comes before what cannot: a webhook that goes is forgotten.
+        if done.is_ok() {
+            done = self.put_rest_in_force(before, now).await;
             if done.is_err() && before.upstreams != now.upstreams {
                 self.back("mcpServers", self.applies.servers(&now.upstreams, &before.upstreams).await);
             }
         }
         if done.is_err() && routing {
             self.back("policy", self.applies.routing(&before.policy, &before.routes).await);
+        }
+        done
+    }
+
+    async fn put_rest_in_force(&self, before: &Config, now: &Config) -> Result<(), String> {
+        let filter = before.log.filter != now.log.filter;
+        if filter {
+            self.applies.log_filter(&now.log.filter)?;
+        }
+        let mut done = Ok(());
+        if before.webhooks != now.webhooks {
+            done = self.applies.webhooks(&now.webhooks).await;
+            if done.is_err() {
+                self.back("webhooks", self.applies.webhooks(&before.webhooks).await);
+                if filter {
+                    self.back("log.filter", self.applies.log_filter(&before.log.filter));
+                }
+            }
         }
         done
     }
@@ -340,11 +359,15 @@ fn outcome(why: Why, result: status::Result) -> Outcome {
 
 fn say(why: Why, changes: &Diff) {
     let Diff { upstreams_added, upstreams_removed, upstreams_changed, needs_restart, .. } = changes;
+    let Diff { webhooks_added, webhooks_removed, webhooks_changed, .. } = changes;
     tracing::info!(
         ?why,
         ?upstreams_added,
         ?upstreams_removed,
         ?upstreams_changed,
+        ?webhooks_added,
+        ?webhooks_removed,
+        ?webhooks_changed,
         policy = changes.policy_changed,
         routes = changes.routes_changed,
         log = changes.log_changed,

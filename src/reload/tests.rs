@@ -5,7 +5,7 @@ use std::path::Path;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::*;
-use crate::config::{PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig};
+use crate::config::{PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, WebhookConfig};
 
 /// What was put into force, in order; fails at whatever is named here.
 #[derive(Default)]
@@ -38,6 +38,10 @@ impl Applies for Noting {
     ) -> BoxFuture<'a, Result<(), String>> {
         let trust = |s: &UpstreamConfig| format!("{}{}", s.name, if s.trust_annotations { "!" } else { "" });
         let done = self.0.note("servers", servers.iter().map(trust).collect::<Vec<_>>().join(","));
+        async { done }.boxed()
+    }
+    fn webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+        let done = self.0.note("webhooks", now.iter().map(|w| w.name.as_str()).collect::<Vec<_>>().join(","));
         async { done }.boxed()
     }
     fn log_filter(&self, filter: &str) -> Result<(), String> {
@@ -256,4 +260,23 @@ async fn keys_that_are_read_at_the_start_are_told_and_change_nothing() {
     case.reload("").await;
     assert_eq!(case.reloads.status().needs_restart, Vec::<String>::new());
     assert_eq!(case.reloads.status().generation, 0);
+}
+
+#[tokio::test]
+async fn webhooks_follow_the_file_and_are_put_back_where_the_rest_fails() {
+    let hook = |name: &str| format!("webhooks: {{ {name}: {{ url: 'https://x.example', format: text }} }}\n");
+    let case = Case::new(&hook("a"));
+    let (done, told) = case.reload(&hook("a").replace("x.example", "y.example")).await;
+    assert_eq!((done, told), (texts(&["webhooks a"]), texts(&["config.applied"])));
+    let last = case.reloads.status().last.unwrap().changes;
+    assert_eq!((last.webhooks_changed, last.needs_restart), (texts(&["a"]), vec![]));
+    case.fail("webhooks");
+    let (done, told) = case.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
+    assert_eq!((done, told), (texts(&["log debug", "log info"]), texts(&["config.refused"])));
+    case.fail("");
+    let (done, _) = case.reload(&format!("{}log: {{ filter: debug }}\n", hook("b"))).await;
+    assert_eq!(done, texts(&["log debug", "webhooks b"]));
+    let last = case.reloads.status().last.unwrap().changes;
+    assert_eq!((last.webhooks_added, last.webhooks_removed), (texts(&["b"]), texts(&["a"])));
+    assert_eq!(case.reload("{}\n").await.0, texts(&["log info", "webhooks "]));
 }

@@ -30,7 +30,7 @@ pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestSt
     let mut deliveries = found.await?;
     let more = deliveries.len() > limit;
     deliveries.truncate(limit);
-    let next_cursor = deliveries.last().filter(|_| more).map(|last| last.seq.to_string());
+    let next_cursor = deliveries.last().filter(|_| more).map(|last| last.id.to_string());
     Ok(json_ok(&Answer { deliveries, next_cursor }))
 }
 

@@ -29,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005_retention.sql"),
     include_str!("migrations/0006_standing_rules.sql"),
     include_str!("migrations/0007_webhooks.sql"),
+    include_str!("migrations/0008_deliveries.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).

@@ -51,10 +51,16 @@ impl DeliveryState {
 /// An event that has to go out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    pub seq: u64,
+    /// Of the delivery: later ones have greater numbers. 0 until it is taken in.
+    pub id: u64,
+    /// What tells the event from others of its webhook: its number in the feed, or something made.
+    pub key: String,
+    /// Its number in the feed, of an event of a change.
+    pub seq: Option<u64>,
     /// As `change.created`.
     pub kind: String,
-    pub change_id: String,
+    /// What it is about: the id of a change or of a standing rule, or words for something else.
+    pub subject: String,
     /// The feed event's JSON.
     pub event: String,
     /// Times that it was tried already.
@@ -76,10 +82,14 @@ pub struct Tried {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
-    pub seq: u64,
+    pub id: u64,
+    /// The event's number in the feed; none where it is not about a change.
+    pub seq: Option<u64>,
     #[serde(rename = "type")]
     pub kind: String,
-    pub change_id: String,
+    pub subject: String,
+    /// The subject, where it is a change.
+    pub change_id: Option<String>,
     pub state: DeliveryState,
     pub attempts: u32,
     pub status: Option<u16>,
@@ -142,27 +152,31 @@ impl WebhookStore {
         })
     }
 
-    /// Takes events in, and notes that everything up to `position` was looked at.
+    /// Takes events in, and notes that everything up to `position` was looked at. Answers their ids.
     ///
     /// # Errors
     /// Those of the database; then nothing was taken in.
-    pub fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<(), StoreError> {
+    pub fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
         self.with(|conn| {
             let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut ids = Vec::with_capacity(events.len());
             {
                 // One that is there was taken in by a commit whose outcome was unknown.
                 let mut insert = tx.prepare_cached(
-                    "INSERT INTO webhook_deliveries (webhook, seq, kind, change_id, state, attempts, taken_ms, event)
-                     VALUES (?1, ?2, ?3, ?4, 'waiting', 0, ?5, ?6) ON CONFLICT DO NOTHING",
+                    "INSERT INTO webhook_deliveries (webhook, key, seq, kind, subject, state, attempts, taken_ms, event)
+                     VALUES (?1, ?2, ?3, ?4, ?5, 'waiting', 0, ?6, ?7)
+                     ON CONFLICT (webhook, key) DO UPDATE SET key = excluded.key RETURNING id",
                 )?;
-                for Waiting { seq, kind, change_id, event, since, .. } in events {
-                    insert.execute(params![webhook, signed(*seq), kind, change_id, since.as_millisecond(), event])?;
+                for Waiting { key, seq, kind, subject, event, since, .. } in events {
+                    let since = since.as_millisecond();
+                    let row = params![webhook, key, seq.map(signed), kind, subject, since, event];
+                    ids.push(unsigned(insert.query_row(row, |row| row.get(0))?)?);
                 }
                 tx.prepare_cached("UPDATE webhooks SET position = ?2 WHERE name = ?1")?
                     .execute(params![webhook, signed(position)])?;
             }
             tx.commit()?;
-            Ok(())
+            Ok(ids)
         })
     }
 
@@ -181,7 +195,7 @@ impl WebhookStore {
     pub fn tried(
         &self,
         webhook: &str,
-        seq: u64,
+        id: u64,
         state: DeliveryState,
         tried: &Tried,
         at: Timestamp,
@@ -191,18 +205,18 @@ impl WebhookStore {
             tx.prepare_cached(
                 "UPDATE webhook_deliveries SET state = ?3, attempts = ?4, status = ?5, error = ?6, last_ms = ?7,
                      event = CASE ?3 WHEN 'delivered' THEN NULL ELSE event END
-                 WHERE webhook = ?1 AND seq = ?2",
+                 WHERE webhook = ?1 AND id = ?2",
             )?
             .execute(params![
                 webhook,
-                signed(seq),
+                signed(id),
                 state.as_str(),
                 tried.attempts,
                 tried.status,
                 tried.error,
                 at.as_millisecond()
             ])?;
-            if state != DeliveryState::Waiting && seq.is_multiple_of(16) {
+            if state != DeliveryState::Waiting && id.is_multiple_of(16) {
                 prune(&tx, webhook)?;
             }
             tx.commit()?;
@@ -220,9 +234,9 @@ impl WebhookStore {
             let again = tx
                 .prepare_cached(
                     "UPDATE webhook_deliveries SET state = 'waiting', attempts = 0, taken_ms = ?3
-                     WHERE webhook = ?1 AND event IS NOT NULL AND seq IN (
-                         SELECT seq FROM webhook_deliveries WHERE webhook = ?1 AND state = 'given_up'
-                         ORDER BY seq LIMIT ?2)",
+                     WHERE webhook = ?1 AND event IS NOT NULL AND id IN (
+                         SELECT id FROM webhook_deliveries WHERE webhook = ?1 AND state = 'given_up'
+                         ORDER BY id LIMIT ?2)",
                 )?
                 .execute(params![webhook, signed(limit as u64), now.as_millisecond()])?;
             let waiting = read_waiting(&tx, webhook)?;
@@ -238,8 +252,8 @@ impl WebhookStore {
     pub fn deliveries(&self, webhook: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, StoreError> {
         self.with(|conn| {
             let mut statement = conn.prepare_cached(
-                "SELECT seq, kind, change_id, state, attempts, status, error, taken_ms, last_ms
-                 FROM webhook_deliveries WHERE webhook = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3",
+                "SELECT id, seq, kind, subject, state, attempts, status, error, taken_ms, last_ms
+                 FROM webhook_deliveries WHERE webhook = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
             )?;
             let below = below.map_or(i64::MAX, signed);
             let rows =
@@ -256,8 +270,8 @@ impl WebhookStore {
 
 fn prune(conn: &Connection, webhook: &str) -> Result<(), StoreError> {
     conn.prepare_cached(
-        "DELETE FROM webhook_deliveries WHERE webhook = ?1 AND state <> 'waiting' AND seq <= (
-             SELECT seq FROM webhook_deliveries WHERE webhook = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2)",
+        "DELETE FROM webhook_deliveries WHERE webhook = ?1 AND state <> 'waiting' AND id <= (
+             SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
     )?
     .execute(params![webhook, signed(KEPT)])?;
     Ok(())
@@ -265,18 +279,20 @@ fn prune(conn: &Connection, webhook: &str) -> Result<(), StoreError> {
 
 fn read_waiting(conn: &Connection, webhook: &str) -> Result<Vec<Waiting>, StoreError> {
     let mut statement = conn.prepare_cached(
-        "SELECT seq, kind, change_id, event, attempts, taken_ms FROM webhook_deliveries
-         WHERE webhook = ?1 AND state = 'waiting' ORDER BY seq",
+        "SELECT id, key, seq, kind, subject, event, attempts, taken_ms FROM webhook_deliveries
+         WHERE webhook = ?1 AND state = 'waiting' ORDER BY id",
     )?;
     let rows = statement.query_map([webhook], |row| {
         Ok(|| -> Result<Waiting, StoreError> {
             Ok(Waiting {
-                seq: unsigned(row.get(0)?)?,
-                kind: row.get(1)?,
-                change_id: row.get(2)?,
-                event: row.get::<_, Option<String>>(3)?.unwrap_or_default(),
-                attempts: row.get(4)?,
-                since: moment(row.get(5)?)?,
+                id: unsigned(row.get(0)?)?,
+                key: row.get(1)?,
+                seq: row.get::<_, Option<i64>>(2)?.map(unsigned).transpose()?,
+                kind: row.get(3)?,
+                subject: row.get(4)?,
+                event: row.get::<_, Option<String>>(5)?.unwrap_or_default(),
+                attempts: row.get(6)?,
+                since: moment(row.get(7)?)?,
             })
         }())
     })?;
@@ -284,16 +300,20 @@ fn read_waiting(conn: &Connection, webhook: &str) -> Result<Vec<Waiting>, StoreE
 }
 
 fn read_delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
+    let seq = row.get::<_, Option<i64>>(1)?.map(unsigned).transpose()?;
+    let subject: String = row.get(3)?;
     Ok(Delivery {
-        seq: unsigned(row.get(0)?)?,
-        kind: row.get(1)?,
-        change_id: row.get(2)?,
-        state: DeliveryState::parse(&row.get::<_, String>(3)?)?,
-        attempts: row.get(4)?,
-        status: row.get(5)?,
-        error: row.get(6)?,
-        taken_at: moment(row.get(7)?)?,
-        last_attempt_at: row.get::<_, Option<i64>>(8)?.map(moment).transpose()?,
+        id: unsigned(row.get(0)?)?,
+        seq,
+        kind: row.get(2)?,
+        change_id: seq.map(|_| subject.clone()),
+        subject,
+        state: DeliveryState::parse(&row.get::<_, String>(4)?)?,
+        attempts: row.get(5)?,
+        status: row.get(6)?,
+        error: row.get(7)?,
+        taken_at: moment(row.get(8)?)?,
+        last_attempt_at: row.get::<_, Option<i64>>(9)?.map(moment).transpose()?,
     })
 }
 
@@ -310,8 +330,9 @@ mod tests {
     }
 
     fn event(seq: u64) -> Waiting {
-        let change_id = format!("chg_{}", seq % 2);
-        Waiting { seq, kind: "change.created".into(), change_id, event: "{}".into(), attempts: 0, since: at(0) }
+        let (kind, event) = ("change.created".into(), "{}".into());
+        let (key, subject) = (seq.to_string(), format!("chg_{}", seq % 2));
+        Waiting { id: 0, key, seq: Some(seq), kind, subject, event, attempts: 0, since: at(0) }
     }
 
     fn tried(attempts: u32) -> Tried {
@@ -323,23 +344,46 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = WebhookStore::open(dir.path()).unwrap();
         assert_eq!(store.position("a", 7).unwrap(), 7, "a new one begins at the head");
-        store.take_in("a", 12, &[event(9), event(10), event(12)]).unwrap();
-        store.take_in("a", 12, &[event(12)]).unwrap();
-        store.tried("a", 9, DeliveryState::Delivered, &tried(1), at(1)).unwrap();
-        store.tried("a", 10, DeliveryState::GivenUp, &tried(3), at(1)).unwrap();
-        store.tried("a", 12, DeliveryState::Waiting, &tried(2), at(1)).unwrap();
+        let live = Waiting { key: "live".into(), seq: None, kind: "rule.created".into(), ..event(0) };
+        assert_eq!(store.take_in("a", 12, &[event(9), event(10), event(12)]).unwrap(), [1, 2, 3]);
+        assert_eq!(store.take_in("a", 12, &[event(12), live]).unwrap(), [3, 4], "nothing is taken in twice");
+        store.tried("a", 1, DeliveryState::Delivered, &tried(1), at(1)).unwrap();
+        store.tried("a", 2, DeliveryState::GivenUp, &tried(3), at(1)).unwrap();
+        store.tried("a", 3, DeliveryState::Waiting, &tried(2), at(1)).unwrap();
+        store.tried("a", 4, DeliveryState::Delivered, &tried(1), at(1)).unwrap();
         // As another process finds it.
         let store = WebhookStore::open(dir.path()).unwrap();
         assert_eq!(store.position("a", 99).unwrap(), 12);
-        assert_eq!(store.waiting("a").unwrap(), [Waiting { attempts: 2, ..event(12) }]);
+        assert_eq!(store.waiting("a").unwrap(), [Waiting { id: 3, attempts: 2, ..event(12) }]);
         let (again, waiting) = store.again("a", 5, at(9)).unwrap();
-        assert_eq!((again, waiting.iter().map(|w| w.seq).collect::<Vec<_>>()), (1, vec![10, 12]));
+        assert_eq!((again, waiting.iter().map(|w| w.id).collect::<Vec<_>>()), (1, vec![2, 3]));
         assert_eq!((waiting[0].attempts, waiting[0].since), (0, at(9)), "it gets all of its time again");
         assert_eq!(store.again("a", 5, at(9)).unwrap().0, 0);
         let states: Vec<_> = store.deliveries("a", None, 9).unwrap().iter().map(|d| (d.seq, d.state)).collect();
-        assert_eq!(states, [(12, DeliveryState::Waiting), (10, DeliveryState::Waiting), (9, DeliveryState::Delivered)]);
-        assert_eq!(store.deliveries("a", Some(12), 1).unwrap()[0].seq, 10);
+        let (waits, through) = (DeliveryState::Waiting, DeliveryState::Delivered);
+        assert_eq!(states, [(None, through), (Some(12), waits), (Some(10), waits), (Some(9), through)]);
+        let one = &store.deliveries("a", Some(3), 1).unwrap()[0];
+        assert_eq!((one.seq, one.change_id.as_deref()), (Some(10), Some("chg_0")));
         assert!(store.waiting("b").unwrap().is_empty());
+    }
+
+    #[test]
+    fn deliveries_of_an_older_version_keep_their_places() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = crate::store::open::older(dir.path(), 7);
+        old.execute_batch(
+            "INSERT INTO webhooks VALUES ('a', 12);
+             INSERT INTO webhook_deliveries VALUES
+                 ('a', 12, 'change.created', 'chg_0', 'waiting', 2, 500, 'no', 1800000000000, 1800000001000, '{}'),
+                 ('a', 9, 'change.created', 'chg_1', 'delivered', 1, 200, NULL, 1800000000000, 1800000001000, NULL);",
+        )
+        .unwrap();
+        drop(old);
+        let store = WebhookStore::open(dir.path()).unwrap();
+        assert_eq!(store.position("a", 99).unwrap(), 12);
+        assert_eq!(store.waiting("a").unwrap(), [Waiting { id: 2, attempts: 2, ..event(12) }]);
+        assert_eq!(store.take_in("a", 12, &[event(12)]).unwrap(), [2]);
+        assert_eq!(store.deliveries("a", None, 9).unwrap().len(), 2);
     }
 
     #[test]
@@ -354,7 +398,7 @@ mod tests {
         }
         let all = store.deliveries("a", None, 5000).unwrap();
         assert!(all.len() as u64 <= KEPT + 17, "{}", all.len());
-        assert_eq!(all.last().unwrap().seq, 1);
+        assert_eq!(all.last().unwrap().seq, Some(1));
         store.keep_only(&["b".into()]).unwrap();
         assert!(store.deliveries("a", None, 9).unwrap().is_empty());
         assert_eq!(store.position("a", 99).unwrap(), 99, "it begins anew");

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::template::{Template, Values, json_text};
+use super::{
+    said::{details, headline},
+    template::{Template, Values, json_text},
+};
 
 /// For whom a delivery is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +61,10 @@ impl Format {
             Self::Discord => discord(&values, template).to_string(),
             Self::Text => match template {
                 Some(template) => template.fill(&values, str::to_owned),
-                None => [headline(&values), details(&values), link.to_owned()].join("\n"),
+                None => {
+                    let lines = [headline(&values), details(&values), link.to_owned()];
+                    lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+                }
             },
         }
         .into()
@@ -73,56 +79,45 @@ fn with_link(event: &str, link: &str) -> String {
     }
 }
 
-/// What happened to what.
-fn headline(values: &Values<'_>) -> String {
-    format!("{}: {}", values.get("what"), values.get("change.summary"))
-}
-
-fn details(values: &Values<'_>) -> String {
-    let mut parts = vec![format!("{} of {}", values.get("change.tool"), values.get("change.provider"))];
-    let proposer = values.get("change.proposer");
-    if proposer != values.get("actor") {
-        parts.push(format!("proposed by {proposer}"));
-    }
-    let labelled = [("comment", "comment"), ("fault", "change.fault")];
-    parts.extend(
-        labelled
-            .into_iter()
-            .map(|(label, name)| (label, values.get(name)))
-            .filter_map(|(label, text)| (!text.is_empty()).then(|| format!("{label}: {text}"))),
-    );
-    parts.join(" · ")
-}
-
 /// Slack reads `<…>` as links and mentions, in every kind of text (api.slack.com, "Formatting text for app surfaces").
 fn slack_text(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Block Kit; what others wrote stands in plain text, or where nothing is made a link by itself (`verbatim`).
+/// Block Kit; what others wrote stands in plain text, or where nothing is made a link by itself (`verbatim`). A text of a
+/// section or a context has at most 3000 characters, and one that is longer fails the whole message
+/// (docs.slack.dev/reference/block-kit, "Section block", "Text object").
 fn slack(values: &Values<'_>, template: Option<&Template>) -> Value {
-    let plain = |text: &str| json!({ "type": "plain_text", "text": slack_text(text), "emoji": false });
+    const MOST: usize = 2900;
+    let plain = |text: &str| json!({ "type": "plain_text", "text": within(text, MOST, slack_text), "emoji": false });
+    let (headline, details) = (headline(values), details(values));
     let mut blocks = match template {
         Some(template) => {
             let text = template.fill(values, |text| defanged(&slack_text(text)));
-            vec![json!({ "type": "section", "text": { "type": "mrkdwn", "text": cut(&text, 2900), "verbatim": true } })]
+            vec![json!({ "type": "section", "text": { "type": "mrkdwn", "text": cut(&text, MOST), "verbatim": true } })]
         }
-        None => vec![
-            json!({ "type": "section", "text": plain(&headline(values)) }),
-            json!({ "type": "context", "elements": [plain(&cut(&details(values), 1900))] }),
-        ],
+        None => vec![json!({ "type": "section", "text": plain(&headline) })],
     };
+    // An empty text is refused, too.
+    if template.is_none() && !details.is_empty() {
+        blocks.push(json!({ "type": "context", "elements": [plain(&details)] }));
+    }
     blocks.push(json!({
         "type": "actions",
-        "elements": [{ "type": "button", "text": plain("Open the change"), "url": values.link() }],
+        "elements": [{ "type": "button", "text": plain(button(values)), "url": values.link() }],
     }));
     json!({
-        "text": defanged(&slack_text(&headline(values))), "blocks": blocks, "unfurl_links": false,
+        "text": within(&defanged(&headline), MOST, slack_text), "blocks": blocks, "unfurl_links": false,
         "unfurl_media": false,
     })
 }
 
-/// An adaptive card; its text runs know no markup (adaptivecards.io, "TextRun").
+fn button(values: &Values<'_>) -> &'static str {
+    if values.get("type").starts_with("change.") { "Open the change" } else { "Open the dashboard" }
+}
+
+/// An adaptive card; its text runs know no markup (adaptivecards.io, "TextRun"). A message has at most 28 KB
+/// (learn.microsoft.com, "Format cards in Microsoft Teams" and "Limits and specifications").
 fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
     let line = |text: String, bold: bool| {
         let weight = if bold { "Bolder" } else { "Default" };
@@ -130,9 +125,15 @@ fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
     };
     let body: Vec<Value> = match template {
         Some(template) => {
-            template.fill(values, defanged).lines().take(50).map(|text| line(text.to_owned(), false)).collect()
+            // A character takes 4 bytes at most, or 6 as JSON has it.
+            let text = cut(&template.fill(values, defanged), 3000);
+            text.lines().take(50).map(|text| line(text.to_owned(), false)).collect()
         }
-        None => vec![line(defanged(&headline(values)), true), line(defanged(&details(values)), false)],
+        None => [(headline(values), true), (details(values), false)]
+            .into_iter()
+            .filter(|(text, _)| !text.is_empty())
+            .map(|(text, bold)| line(cut(&defanged(&text), 1500), bold))
+            .collect(),
     };
     json!({
         "type": "message",
@@ -143,7 +144,7 @@ fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
                 "type": "AdaptiveCard",
                 "version": "1.4",
                 "body": body,
-                "actions": [{ "type": "Action.OpenUrl", "title": "Open the change", "url": values.link() }],
+                "actions": [{ "type": "Action.OpenUrl", "title": button(values), "url": values.link() }],
             },
         }],
     })
@@ -161,16 +162,19 @@ fn discord_text(text: &str) -> String {
     out
 }
 
-/// `allowed_mentions` without any: whatever stands in it, nobody is called.
+/// `allowed_mentions` without any: whatever stands in it, nobody is called. At most 2000 characters
+/// (docs.discord.com, "Webhook resource", "Execute webhook").
 fn discord(values: &Values<'_>, template: Option<&Template>) -> Value {
     /// Links get no pictures (`SUPPRESS_EMBEDS`).
     const NO_EMBEDS: u32 = 1 << 2;
     let text = match template {
         Some(template) => cut(&template.fill(values, discord_text), 1900),
-        // The link comes last, and what is cut is what comes before it.
+        // What is cut is what comes before the link, and never within what is bold.
         None => {
-            let told = format!("**{}**\n{}", discord_text(&headline(values)), discord_text(&details(values)));
-            format!("{}\n<{}>", cut(&told, 1600), values.link())
+            let (headline, details) =
+                (within(&headline(values), 900, discord_text), within(&details(values), 700, discord_text));
+            let details = if details.is_empty() { details } else { format!("{details}\n") };
+            format!("**{headline}**\n{details}<{}>", values.link())
         }
     };
     json!({ "content": text, "allowed_mentions": { "parse": [] }, "flags": NO_EMBEDS })
@@ -181,11 +185,31 @@ fn defanged(text: &str) -> String {
     text.replace("://", "[:]//").replace("www.", "www[.]")
 }
 
-fn cut(text: &str, characters: usize) -> String {
-    match text.char_indices().nth(characters) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
+/// As chats count: in units of UTF-16, which is never less than characters.
+fn cut(text: &str, most: usize) -> String {
+    within(text, most, str::to_owned)
+}
+
+/// The text with each character escaped, and as much of it as fits; no escape is cut in two.
+fn within(text: &str, most: usize, escape: impl Fn(&str) -> String) -> String {
+    let units = |text: &str| text.encode_utf16().count();
+    let whole = escape(text);
+    if units(&whole) <= most {
+        return whole;
     }
+    let (mut fits, mut beyond) = (0, text.chars().count());
+    // The longest beginning that fits; what it escapes to grows with it.
+    while beyond - fits > 1 {
+        let middle = fits + (beyond - fits) / 2;
+        let beginning: String = text.chars().take(middle).collect();
+        if units(&escape(&beginning)) < most {
+            fits = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    let beginning: String = text.chars().take(fits).collect();
+    format!("{}…", escape(&beginning))
 }
 
 #[cfg(test)]
@@ -244,6 +268,50 @@ mod tests {
             let text = value["content"].as_str().unwrap();
             assert!(text.contains(r"\@everyone \[x\]\(https\[\:\]//evil\) \*\*b\*\*"), "{text}");
             assert!(text.chars().count() <= 2000);
+        }
+    }
+
+    #[test]
+    fn no_chat_is_sent_more_than_it_takes_whatever_somebody_wrote() {
+        for evil in ["<", "&", "*", "\u{1f600}", "\u{202e}", "://", "a"] {
+            let long = evil.repeat(5000);
+            let event = json!({
+                "type": "change.rejected", "actor": long, "comment": long, "change": { "id": "chg_1", "summary": long,
+                    "tool": long, "provider": long, "proposer": { "principal": "x" }, "fault": { "message": long } },
+            })
+            .to_string();
+            let many = "{change.summary} ".repeat(200);
+            for template in [None, Some(many.as_str())] {
+                let json = |format: Format| {
+                    let template = template.map(|text| Template::new(text, format).unwrap());
+                    let body = format.body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
+                    (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
+                };
+                let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
+                let (_, slack) = json(Format::Slack);
+                for block in slack["blocks"].as_array().unwrap() {
+                    for text in
+                        [&block["text"]["text"], &block["elements"][0]["text"]].into_iter().filter(|t| t.is_string())
+                    {
+                        assert!(units(text) <= 3000 && units(text) > 0, "{evil}");
+                    }
+                }
+                assert!(units(&slack["text"]) <= 3000);
+                assert!(units(&json(Format::Discord).1["content"]) <= 2000, "{evil}");
+                assert!(json(Format::Teams).0 <= 28 << 10, "{evil}");
+            }
+        }
+        assert_eq!(within("a<b", 4, slack_text), "a…", "no escape is cut in two");
+        assert_eq!((within("", 4, slack_text), within("<", 4, slack_text)), (String::new(), "&lt;".to_owned()));
+    }
+
+    #[test]
+    fn what_is_about_no_change_has_a_message_too() {
+        let event = json!({ "type": "provider.down", "provider": "files", "error": null, "at": "x" }).to_string();
+        for (_, format) in Format::NAMES {
+            let body = String::from_utf8(format.body(&event, "https://gw/#/providers", None).to_vec()).unwrap();
+            assert!(body.contains("https://gw/#/providers") && !body.contains(r#""text":"""#), "{body}");
+            assert!(format == Format::Json || body.contains("The server files is away"), "{body}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Who is next: the order of one webhook's deliveries. Pure; the time is passed in.
 //!
-//! What belongs to one change stands in a lane and goes out one after the other: a delivery that fails holds back the
-//! later ones of its change, and of no other. A receiver that fails several times in a row, whatever it was sent, is
-//! taken to be away: then one delivery at a time tries whether it is back.
+//! What is about one change (or rule, or server) stands in a lane and goes out one after the other: a delivery that
+//! fails holds back the later ones of its change, and of no other. A receiver that fails several times in a row, whatever
+//! it was sent, is taken to be away: then one delivery at a time tries whether it is back.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -54,10 +54,10 @@ impl Lanes {
         self.lanes.is_empty()
     }
 
-    /// The oldest of them.
+    /// The oldest number in the feed among them.
     #[must_use]
     pub fn first(&self) -> Option<u64> {
-        self.lanes.values().flat_map(|lane| &lane.queue).map(|waiting| waiting.seq).min()
+        self.lanes.values().flat_map(|lane| &lane.queue).filter_map(|waiting| waiting.seq).min()
     }
 
     /// Whether the receiver is away.
@@ -68,18 +68,18 @@ impl Lanes {
 
     /// Adds one at its place among those of its change; one that is there already is not added again.
     pub fn push(&mut self, waiting: Waiting, now: Instant) {
-        let lane = self.lanes.entry(waiting.change_id.clone()).or_insert_with(|| Lane {
+        let lane = self.lanes.entry(waiting.subject.clone()).or_insert_with(|| Lane {
             queue: VecDeque::new(),
             due: now,
             failures: 0,
             busy: false,
         });
-        if lane.queue.iter().any(|other| other.seq == waiting.seq) {
+        if lane.queue.iter().any(|other| other.id == waiting.id) {
             return;
         }
         // What is under way is overtaken by nothing.
         let from = usize::from(lane.busy);
-        let at = lane.queue.iter().skip(from).position(|other| other.seq > waiting.seq);
+        let at = lane.queue.iter().skip(from).position(|other| other.id > waiting.id);
         lane.queue.insert(at.map_or(lane.queue.len(), |at| at + from), waiting);
     }
 
@@ -90,7 +90,7 @@ impl Lanes {
         }
         let due = self.lanes.values_mut().filter(|lane| !lane.busy && lane.due <= now);
         // Those that failed less often first, so that one that never gets through does not stand for the receiver.
-        let lane = due.min_by_key(|lane| (lane.failures, lane.queue.front().map(|waiting| waiting.seq)))?;
+        let lane = due.min_by_key(|lane| (lane.failures, lane.queue.front().map(|waiting| waiting.id)))?;
         let first = lane.queue.front()?.clone();
         lane.busy = true;
         Some(first)
@@ -112,8 +112,8 @@ impl Lanes {
     }
 
     /// It arrived. Answers whether the receiver was away until now.
-    pub fn delivered(&mut self, change: &str, now: Instant) -> bool {
-        self.pop(change, now);
+    pub fn delivered(&mut self, subject: &str, now: Instant) -> bool {
+        self.pop(subject, now);
         let back = self.away();
         self.failures = 0;
         self.hold = None;
@@ -124,29 +124,29 @@ impl Lanes {
     }
 
     /// It will not be tried again; the receiver has said nothing for itself by that.
-    pub fn given_up(&mut self, change: &str, now: Instant) {
-        self.pop(change, now);
+    pub fn given_up(&mut self, subject: &str, now: Instant) {
+        self.pop(subject, now);
     }
 
-    fn pop(&mut self, change: &str, now: Instant) {
-        if let Some(lane) = self.lanes.get_mut(change) {
+    fn pop(&mut self, subject: &str, now: Instant) {
+        if let Some(lane) = self.lanes.get_mut(subject) {
             lane.queue.pop_front();
             (lane.busy, lane.failures, lane.due) = (false, 0, now);
             if lane.queue.is_empty() {
-                self.lanes.remove(change);
+                self.lanes.remove(subject);
             }
         }
     }
 
     /// It failed and stays first of its change. `asked` is how long the receiver wants to be left alone; `share` is
     /// from 0 to 255, how much of the second half of a pause. Answers whether the receiver is away from now on.
-    pub fn failed(&mut self, change: &str, asked: Option<Duration>, share: u8, now: Instant) -> bool {
+    pub fn failed(&mut self, subject: &str, asked: Option<Duration>, share: u8, now: Instant) -> bool {
         self.count();
         let away = self.failures.saturating_sub(AWAY);
         let hold = self.away().then(|| pause(away, LONGEST_AWAY, share));
         let hold = hold.max(asked.map(|asked| asked.min(LONGEST)));
         self.hold = hold.map(|hold| now + hold);
-        if let Some(lane) = self.lanes.get_mut(change) {
+        if let Some(lane) = self.lanes.get_mut(subject) {
             lane.busy = false;
             lane.due = now + pause(lane.failures, LONGEST, share);
             lane.failures = lane.failures.saturating_add(1);
@@ -155,8 +155,8 @@ impl Lanes {
     }
 
     /// How often the first one of a change was tried.
-    pub fn tried(&mut self, change: &str, attempts: u32) {
-        if let Some(first) = self.lanes.get_mut(change).and_then(|lane| lane.queue.front_mut()) {
+    pub fn tried(&mut self, subject: &str, attempts: u32) {
+        if let Some(first) = self.lanes.get_mut(subject).and_then(|lane| lane.queue.front_mut()) {
             first.attempts = attempts;
         }
     }
@@ -184,11 +184,13 @@ fn pause(failures: u32, longest: Duration, share: u8) -> Duration {
 mod tests {
     use super::*;
 
-    fn waiting(seq: u64, change: &str) -> Waiting {
+    fn waiting(id: u64, subject: &str) -> Waiting {
         Waiting {
-            seq,
+            id,
+            key: id.to_string(),
+            seq: Some(id),
             kind: "change.created".into(),
-            change_id: change.into(),
+            subject: subject.into(),
             event: String::new(),
             attempts: 0,
             since: jiff::Timestamp::UNIX_EPOCH,
@@ -202,7 +204,7 @@ mod tests {
     }
 
     fn taken(lanes: &mut Lanes, now: Instant) -> Vec<u64> {
-        std::iter::from_fn(|| lanes.take(now)).map(|waiting| waiting.seq).collect()
+        std::iter::from_fn(|| lanes.take(now)).map(|waiting| waiting.id).collect()
     }
 
     const S: Duration = Duration::from_secs(1);
@@ -260,7 +262,7 @@ mod tests {
             assert!(!all.failed(change, None, 255, now));
         }
         now = all.next().unwrap();
-        let change = all.take(now).unwrap().change_id;
+        let change = all.take(now).unwrap().subject;
         assert!(all.delivered(&change, now), "it is back");
         assert_eq!(taken(&mut all, now).len(), 4, "nobody waits any longer");
     }

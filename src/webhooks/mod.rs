@@ -1,12 +1,17 @@
 //! Webhooks: the feed's events, sent to addresses that the configuration names.
 //!
-//! Each webhook follows the durable feed from a stored place ([`worker`]): at least once, in order for each change
-//! ([`lanes`]), signed ([`sign`]), as the event itself or as a message for a chat ([`format`], [`template`]). An event
-//! says what happened, never the arguments or the diff. Nothing here holds up anything else: a receiver that is away
-//! costs a bounded number of rows, and the feed keeps the rest.
+//! Each webhook follows the durable feed from a stored place ([`worker`]): what it wants of it ([`event`]) goes out at
+//! least once, in order for each change ([`lanes`]), signed ([`sign`]), as the event itself or as a message for a chat
+//! ([`format`], [`template`]). An event says what happened, never the arguments or the diff. Nothing here holds up
+//! anything else: a receiver that is away costs a bounded number of rows, and the feed keeps the rest.
+//!
+//! Webhooks come, go and change while the gateway runs ([`Webhooks::apply`]). One that stays by its name keeps its place
+//! and what waits, whatever else of it changes.
 
+pub mod event;
 pub mod format;
 pub mod lanes;
+pub mod said;
 pub mod send;
 pub mod sign;
 pub mod template;
@@ -14,10 +19,10 @@ mod worker;
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use actix::Arbiter;
+use actix::ArbiterHandle;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
@@ -25,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::worker::{Command, Worker};
 use crate::{
+    changes::ChangeState,
     config::WebhookConfig,
     pending::Feed,
     protocol::{ErrorKind, McpError},
@@ -65,6 +71,10 @@ pub struct Listed {
     pub url: String,
     pub format: &'static str,
     pub events: Vec<String>,
+    /// Globs; none is all.
+    pub tools: Vec<String>,
+    pub servers: Vec<String>,
+    pub states: Vec<ChangeState>,
     pub position: u64,
     /// The end of the feed.
     pub head: u64,
@@ -87,70 +97,104 @@ struct Running {
     config: Arc<WebhookConfig>,
     shared: Arc<Shared>,
     commands: mpsc::Sender<Command>,
+    stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// What all workers share.
+struct Ground {
+    store: Arc<WebhookStore>,
+    thread: ArbiterHandle,
+    /// The dashboard's address, up to the name of a page.
+    link: Arc<str>,
+    shutdown: CancellationToken,
 }
 
 /// All webhooks of a gateway.
 pub struct Webhooks {
-    /// None where there are no webhooks.
-    store: Option<Arc<WebhookStore>>,
-    running: Vec<Running>,
     feed: Feed,
+    /// None until they begin, and where nothing is sent.
+    ground: OnceLock<Ground>,
+    /// In the order of the configuration.
+    running: Mutex<Vec<Arc<Running>>>,
+    /// One set of them after another.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Webhooks {
-    /// Starts their tasks on `thread`. `link` is what stands before the id of a change in a link to it.
+    /// None yet, see [`Self::begin`].
+    #[must_use]
+    pub fn none(feed: Feed) -> Self {
+        Self { feed, ground: OnceLock::new(), running: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Starts their tasks on `thread`; once. `link` is the dashboard's address, up to the name of a page.
     ///
     /// # Errors
     /// Those of opening the database.
-    pub fn start(
+    pub async fn begin(
+        &self,
         data: &Path,
         configured: &[WebhookConfig],
-        feed: Feed,
         link: &str,
-        thread: &Arbiter,
+        thread: ArbiterHandle,
         shutdown: &CancellationToken,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(), StoreError> {
         let store = Arc::new(WebhookStore::open(data)?);
-        store.keep_only(&configured.iter().map(|webhook| webhook.name.clone()).collect::<Vec<_>>())?;
-        let link: Arc<str> = link.into();
-        let mut running = Vec::with_capacity(configured.len());
-        for webhook in configured {
-            let (commands, queue) = mpsc::channel(8);
-            let (config, shared) = (Arc::new(webhook.clone()), Arc::new(Shared(Mutex::default())));
-            let worker = Worker {
-                config: Arc::clone(&config),
-                store: Arc::clone(&store),
-                feed: feed.clone(),
-                link: Arc::clone(&link),
-                shared: Arc::clone(&shared),
-                commands: queue,
-                shutdown: shutdown.clone(),
-            };
-            thread.spawn_fn(move || drop(actix::spawn(worker.run())));
-            running.push(Running { config, shared, commands });
-        }
-        Ok(Self { store: Some(store), running, feed })
+        self.ground.get_or_init(|| Ground { store, thread, link: link.into(), shutdown: shutdown.clone() });
+        self.apply(configured).await
     }
 
-    /// For a gateway whose doors are all that is looked at.
-    #[must_use]
-    pub const fn none(feed: Feed) -> Self {
-        Self { store: None, running: Vec::new(), feed }
+    /// Exactly these instead of those before. What is the same runs on; one that has changed is stopped and goes on from
+    /// its place, where what was under way goes out again; one that is gone is forgotten with all that waited for it.
+    ///
+    /// # Errors
+    /// Those of the database; the webhooks are these nevertheless.
+    pub async fn apply(&self, configured: &[WebhookConfig]) -> Result<(), StoreError> {
+        let Some(ground) = self.ground.get() else { return Ok(()) };
+        let _turn = self.turn.lock().await;
+        let before = self.running();
+        let (stay, leave): (Vec<_>, Vec<_>) =
+            before.into_iter().partition(|running| configured.iter().any(|now| *now == *running.config));
+        for running in &leave {
+            running.stop.cancel();
+        }
+        for running in &leave {
+            // Two of one name would send in two orders.
+            running.ended.cancelled().await;
+        }
+        let names: Vec<String> = configured.iter().map(|webhook| webhook.name.clone()).collect();
+        let store = Arc::clone(&ground.store);
+        let kept = tokio::task::spawn_blocking(move || store.keep_only(&names)).await;
+        let now = configured.iter().map(|webhook| {
+            let stays = stay.iter().find(|running| *running.config == *webhook);
+            stays.map_or_else(|| Arc::new(ground.start(webhook, &self.feed)), Arc::clone)
+        });
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = now.collect();
+        kept.unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn running(&self) -> Vec<Arc<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// In the order of the configuration.
     #[must_use]
     pub fn list(&self) -> Vec<Listed> {
         let head = self.feed.subscribe(None).map_or(0, |feed| feed.position());
-        self.running
+        self.running()
             .iter()
-            .map(|Running { config, shared, .. }| {
+            .map(|running| {
+                let (config, shared) = (&running.config, &running.shared);
                 let Status { position, waiting, failing, last_error, next_attempt_at } = shared.read();
                 Listed {
                     name: config.name.clone(),
                     url: config.url.shown(),
                     format: config.format.as_str(),
                     events: config.events.clone(),
+                    tools: config.tools.clone(),
+                    servers: config.servers.clone(),
+                    states: config.states.clone(),
                     position,
                     head: head.max(position),
                     waiting,
@@ -168,7 +212,7 @@ impl Webhooks {
     /// `NOT_FOUND`, those of the store.
     pub async fn deliveries(&self, name: &str, below: Option<u64>, limit: usize) -> Result<Vec<Delivery>, McpError> {
         let name = self.find(name)?.config.name.clone();
-        let Some(store) = self.store.clone() else { return Ok(Vec::new()) };
+        let Some(store) = self.ground.get().map(|ground| Arc::clone(&ground.store)) else { return Ok(Vec::new()) };
         let read = tokio::task::spawn_blocking(move || store.deliveries(&name, below, limit));
         let read = read.await.map_err(|_| gone())?;
         read.map_err(|error| {
@@ -202,12 +246,33 @@ impl Webhooks {
         })
     }
 
-    fn find(&self, name: &str) -> Result<&Running, McpError> {
-        let found = self.running.iter().find(|running| running.config.name == name);
+    fn find(&self, name: &str) -> Result<Arc<Running>, McpError> {
+        let found = self.running().into_iter().find(|running| running.config.name == name);
         found.ok_or_else(|| McpError::new(ErrorKind::NotFound, "There is no webhook of this name"))
     }
 }
 
+impl Ground {
+    fn start(&self, webhook: &WebhookConfig, feed: &Feed) -> Running {
+        let (commands, queue) = mpsc::channel(8);
+        let (config, shared) = (Arc::new(webhook.clone()), Arc::new(Shared(Mutex::default())));
+        let (stop, ended) = (self.shutdown.child_token(), CancellationToken::new());
+        let worker = Worker {
+            config: Arc::clone(&config),
+            store: Arc::clone(&self.store),
+            feed: feed.clone(),
+            link: Arc::clone(&self.link),
+            shared: Arc::clone(&shared),
+            commands: queue,
+            stop: stop.clone(),
+            _ended: ended.clone().drop_guard(),
+        };
+        // A thread that has ended drops the worker, which has ended with that.
+        self.thread.spawn_fn(move || drop(actix::spawn(worker.run())));
+        Running { config, shared, commands, stop, ended }
+    }
+}
+
 fn gone() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down")
+    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down, or the webhook is being set anew")
 }

@@ -47,21 +47,22 @@ pub struct Failed {
     pub gone: bool,
 }
 
-/// What a delivery is known by, however often it is sent: its number in the feed, and some of the hash of what it says,
-/// since a store that was restored from a backup counts on from an older number.
+/// What a delivery is known by, however often it is sent: its event's key, and some of the hash of what it says, since a
+/// store that was restored from a backup counts on from an older number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id {
-    pub seq: u64,
+    /// Its number in the feed, of an event of a change.
+    pub seq: Option<u64>,
     pub kind: String,
     text: String,
 }
 
 impl Id {
     #[must_use]
-    pub fn new(seq: u64, kind: &str, event: &str) -> Self {
+    pub fn new(key: &str, seq: Option<u64>, kind: &str, event: &str) -> Self {
         let hash = hex(&Sha256::digest(event.as_bytes()));
         let hash: String = hash.chars().take(16).collect();
-        Self { seq, kind: kind.to_owned(), text: format!("evt_{seq}_{hash}") }
+        Self { seq, kind: kind.to_owned(), text: format!("evt_{key}_{hash}") }
     }
 }
 
@@ -96,8 +97,10 @@ impl Sender {
             .insert_header((CONTENT_TYPE, webhook.format.content_type()))
             .insert_header(("webhook-id", id.text.as_str()))
             .insert_header(("webhook-timestamp", at.to_string()))
-            .insert_header(("countersign-event", id.kind.as_str()))
-            .insert_header(("countersign-seq", id.seq.to_string()));
+            .insert_header(("countersign-event", id.kind.as_str()));
+        if let Some(seq) = id.seq {
+            request = request.insert_header(("countersign-seq", seq.to_string()));
+        }
         if !webhook.keys.is_empty() {
             let signature = sign::signature(&webhook.keys, &id.text, at, &body);
             request = request.insert_header(("webhook-signature", signature));
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_id_is_the_same_for_the_same_event_and_has_no_full_stop() {
-        let id = |seq, event| Id::new(seq, "change.created", event).text;
+        let id = |seq: u64, event| Id::new(&seq.to_string(), Some(seq), "change.created", event).text;
         assert_eq!(id(7, "{}"), id(7, "{}"));
         assert_ne!(id(7, "{}"), id(7, "{ }"));
         assert!(id(7, "{}").starts_with("evt_7_") && !id(7, "{}").contains('.'));

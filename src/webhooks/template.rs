@@ -5,14 +5,11 @@
 
 use serde_json::Value;
 
-use super::format::Format;
-use crate::{
-    changes::{machine::SYSTEM, visible::visible},
-    config::error::quoted,
-};
+use super::{format::Format, said};
+use crate::{changes::visible::visible, config::error::quoted};
 
 /// Every name, and where it is in a feed event; those without a place are made.
-const NAMES: [(&str, &str); 21] = [
+const NAMES: [(&str, &str); 24] = [
     ("type", "/type"),
     ("seq", "/seq"),
     ("at", "/at"),
@@ -20,6 +17,9 @@ const NAMES: [(&str, &str); 21] = [
     ("comment", "/comment"),
     ("what", ""),
     ("link", ""),
+    ("server", ""),
+    ("tools", ""),
+    ("error", ""),
     ("change.id", "/change/id"),
     ("change.state", "/change/state"),
     ("change.summary", "/change/summary"),
@@ -159,56 +159,40 @@ impl<'a> Values<'a> {
     /// On one line and bounded, but not escaped; empty where the event has no such thing.
     #[must_use]
     pub fn get(&self, name: &str) -> String {
-        if name == "what" {
-            return self.what();
+        let first = |pointers: &[&str]| {
+            let texts = pointers.iter().map(|pointer| self.text(pointer));
+            texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
+        };
+        match name {
+            "what" => said::what(self),
+            "actor" => first(&["/actor", "/by"]),
+            "server" => first(&["/change/provider", "/rule/provider", "/provider"]),
+            "tools" => match self.event.get("tools") {
+                Some(tools) => said::list(tools),
+                None => first(&["/change/tool", "/rule/tool"]),
+            },
+            "error" => first(&["/error", "/change/fault/message"]),
+            _ => {
+                let pointer = NAMES.iter().find(|(known, _)| *known == name).map_or("", |(_, pointer)| pointer);
+                if pointer.is_empty() { String::new() } else { self.text(pointer) }
+            }
         }
-        let pointer = NAMES.iter().find(|(known, _)| *known == name).map_or("", |(_, pointer)| pointer);
-        match self.event.pointer(pointer).filter(|_| !pointer.is_empty()) {
+    }
+
+    /// What stands at a place of the event, as [`Self::get`] has it.
+    #[must_use]
+    pub fn text(&self, pointer: &str) -> String {
+        match self.event.pointer(pointer) {
             Some(Value::String(text)) => one_line(text),
             Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
             _ => String::new(),
         }
     }
-
-    /// A clause for people.
-    fn what(&self) -> String {
-        let (kind, actor) = (self.get("type"), self.get("actor"));
-        match kind.as_str() {
-            "change.created" => format!("{actor} proposes"),
-            "change.voted" => match self.progress() {
-                Some(progress) => format!("{actor} agrees ({progress}), others are still asked"),
-                None => format!("{actor} agrees, others are still asked"),
-            },
-            "change.edited" => format!("Corrected by {actor}, to be decided"),
-            "change.approved" => format!("Approved by {actor}"),
-            "change.unapproved" if actor == SYSTEM => "An approval counts no more, to be decided".to_owned(),
-            "change.unapproved" => format!("{actor} took the approval back"),
-            "change.rejected" => format!("Rejected by {actor}"),
-            "change.expired" => "Expired, nobody decided".to_owned(),
-            "change.withdrawn" => format!("Withdrawn by {actor}"),
-            "change.stale" => "Stale, its target has changed".to_owned(),
-            "change.refreshed" => "Shown anew, to be decided".to_owned(),
-            "change.executing" => "Running".to_owned(),
-            "change.asked" => "Running, and asks its client for input".to_owned(),
-            "change.answered" => "Running on, its question has ended".to_owned(),
-            "change.applied" => "Applied".to_owned(),
-            "change.failed" => "Failed".to_owned(),
-            "change.outcome_unknown" => "Outcome unknown, somebody has to look".to_owned(),
-            "change.settled" => format!("Settled by {actor}"),
-            _ => kind,
-        }
-    }
 }
 
-impl Values<'_> {
-    /// Approvals given and asked for, as `1/2`.
-    fn progress(&self) -> Option<String> {
-        let (given, asked) = (self.get("change.approvals"), self.get("change.quorum"));
-        (!given.is_empty() && !asked.is_empty()).then(|| format!("{given}/{asked}"))
-    }
-}
-
-fn one_line(text: &str) -> String {
+/// Without line breaks, hidden characters visible, cut to a bound.
+#[must_use]
+pub fn one_line(text: &str) -> String {
     let mut line: String = visible(text).replace(['\n', '\t'], " ");
     if let Some((end, _)) = line.char_indices().nth(MAX_VALUE) {
         line.truncate(end);

@@ -6,7 +6,6 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use globset::{Glob, GlobSet, GlobSetBuilder};
 use jiff::Timestamp;
 use metrics::counter;
 use serde_json::json;
@@ -14,10 +13,11 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Shared, Status,
+    event::{Facts, Wanted, outward},
     lanes::Lanes,
     send::{Failed, Id, Outcome, Sender},
 };
@@ -53,11 +53,14 @@ pub(super) struct Worker {
     pub config: Arc<WebhookConfig>,
     pub store: Arc<WebhookStore>,
     pub feed: Feed,
-    /// What stands before the id of a change in a link to it.
+    /// The dashboard's address, up to the name of a page.
     pub link: Arc<str>,
     pub shared: Arc<Shared>,
     pub commands: mpsc::Receiver<Command>,
-    pub shutdown: CancellationToken,
+    /// The gateway ends, or the webhook is another or none by now.
+    pub stop: CancellationToken,
+    /// Dropped when it has stopped.
+    pub _ended: DropGuard,
 }
 
 struct Sent {
@@ -74,10 +77,10 @@ enum Next {
 }
 
 impl Worker {
-    /// Runs until the gateway ends.
+    /// Runs until it is stopped.
     pub(super) async fn run(mut self) {
         let sender = Sender::default();
-        let events = globs(&self.config.events);
+        let wanted = Wanted::new(&self.config);
         let Some((mut seen, waiting)) = self.begin().await else { return };
         let mut noted = seen;
         let mut lanes = Lanes::default();
@@ -92,7 +95,7 @@ impl Worker {
             let room = lanes.len() < WINDOW;
             let next = tokio::select! {
                 biased;
-                () = self.shutdown.cancelled() => Next::End,
+                () = self.stop.cancelled() => Next::End,
                 Some(sent) = under_way.next() => Next::Sent(sent),
                 Some(command) = self.commands.recv() => Next::Command(command),
                 event = listen(feed.as_mut()), if room => Next::Event(event),
@@ -131,7 +134,7 @@ impl Worker {
                         if let Some(seq) = next.seq {
                             seen = seen.max(seq);
                         }
-                        taken.extend(self.concerning(&next, &events));
+                        taken.extend(self.concerning(&next, &wanted));
                         let more = taken.len() < BATCH.min(WINDOW.saturating_sub(lanes.len()));
                         event = feed.as_mut().filter(|_| more).and_then(|feed| feed.next().now_or_never()).flatten();
                     }
@@ -140,13 +143,11 @@ impl Worker {
                     }
                     let (name, rows) = (self.config.name.clone(), taken.clone());
                     crash_point("before_take_in");
-                    let done = self.durably(move |store| store.take_in(&name, seen, &rows)).await;
-                    if done.is_none() {
-                        return;
-                    }
+                    let Some(ids) = self.durably(move |store| store.take_in(&name, seen, &rows)).await else { return };
                     crash_point("after_take_in");
                     noted = seen;
-                    taken.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
+                    let numbered = taken.into_iter().zip(ids).map(|(waiting, id)| Waiting { id, ..waiting });
+                    numbered.for_each(|waiting| lanes.push(waiting, Instant::now()));
                 }
             }
         }
@@ -160,17 +161,22 @@ impl Worker {
     }
 
     /// The event as a delivery, if it is one of those that this webhook wants.
-    fn concerning(&self, event: &FeedEvent, wanted: &GlobSet) -> Option<Waiting> {
-        let seq = event.seq?;
-        let Some(change) = &event.change else {
+    fn concerning(&self, event: &FeedEvent, wanted: &Wanted) -> Option<Waiting> {
+        if let (Some(seq), None) = (event.seq, &event.change) {
             tracing::warn!(webhook = self.config.name, to = seq, "events were pruned before they could be delivered");
             return None;
-        };
-        wanted.is_match(event.kind.as_ref()).then(|| Waiting {
-            seq,
+        }
+        if !wanted.is_kind(&event.kind) {
+            return None;
+        }
+        let facts = Facts::of(&event.json);
+        wanted.wants(&event.kind, &facts).then(|| Waiting {
+            id: 0,
+            key: event.seq.map_or_else(|| format!("live_{}", nanoid::nanoid!(16)), |seq| seq.to_string()),
+            seq: event.seq,
             kind: event.kind.clone().into_owned(),
-            change_id: change.id.clone(),
-            event: String::from_utf8_lossy(&event.json).into_owned(),
+            subject: facts.subject,
+            event: outward(&event.json),
             attempts: 0,
             since: Timestamp::now(),
         })
@@ -179,15 +185,15 @@ impl Worker {
     fn send(&self, sender: &Sender, waiting: Waiting) -> impl Future<Output = Sent> + use<> {
         let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
         async move {
-            let id = Id::new(waiting.seq, &waiting.kind, &waiting.event);
-            let link = format!("{link}{}", waiting.change_id);
+            let id = Id::new(&waiting.key, waiting.seq, &waiting.kind, &waiting.event);
+            let link = page(&link, &waiting.kind, &waiting.subject);
             let body = config.format.body(&waiting.event, &link, config.template.as_ref());
             let outcome = sender.send(&config, &id, body).await;
             Sent { waiting, outcome }
         }
     }
 
-    /// Notes what came of it. Answers false when the gateway ends.
+    /// Notes what came of it. Answers false when it is to stop.
     async fn sent(&self, Sent { waiting, outcome }: Sent, lanes: &mut Lanes) -> bool {
         let (now, name) = (Timestamp::now(), self.config.name.clone());
         let attempts = waiting.attempts.saturating_add(1);
@@ -203,9 +209,9 @@ impl Worker {
                 (state, Tried { attempts, status: failed.status, error: Some(failed.error.clone()) }, Some(failed))
             }
         };
-        let seq = waiting.seq;
+        let id = waiting.id;
         crash_point("after_delivery");
-        if self.durably(move |store| store.tried(&name, seq, state, &tried, now)).await.is_none() {
+        if self.durably(move |store| store.tried(&name, id, state, &tried, now)).await.is_none() {
             return false;
         }
         crash_point("after_delivery_noted");
@@ -218,7 +224,7 @@ impl Worker {
     }
 
     fn arrived(&self, waiting: &Waiting, lanes: &mut Lanes) {
-        if lanes.delivered(&waiting.change_id, Instant::now()) {
+        if lanes.delivered(&waiting.subject, Instant::now()) {
             tracing::info!(webhook = self.config.name, "the webhook's receiver is back");
             self.shared.update(|status| (status.failing, status.last_error) = (false, None));
             self.announce("webhook.recovered", None);
@@ -230,13 +236,13 @@ impl Worker {
     fn refused(&self, waiting: &Waiting, attempts: u32, state: DeliveryState, failed: Failed, lanes: &mut Lanes) {
         let Failed { error, retry_after, .. } = failed;
         let (now, name) = (Instant::now(), &self.config.name);
-        tracing::debug!(webhook = name, seq = waiting.seq, attempts, error, "a delivery failed");
-        let away = lanes.failed(&waiting.change_id, retry_after, share(), now);
+        tracing::debug!(webhook = name, id = waiting.id, attempts, error, "a delivery failed");
+        let away = lanes.failed(&waiting.subject, retry_after, share(), now);
         if state == DeliveryState::GivenUp {
-            tracing::warn!(webhook = name, seq = waiting.seq, attempts, error, "a delivery was given up");
-            lanes.given_up(&waiting.change_id, now);
+            tracing::warn!(webhook = name, id = waiting.id, attempts, error, "a delivery was given up");
+            lanes.given_up(&waiting.subject, now);
         } else {
-            lanes.tried(&waiting.change_id, attempts);
+            lanes.tried(&waiting.subject, attempts);
         }
         self.shared.update(|status| {
             status.failing |= away;
@@ -257,7 +263,7 @@ impl Worker {
         again
     }
 
-    /// Does it until it is done; `None` when the gateway ends.
+    /// Does it until it is done; `None` when it is to stop.
     async fn durably<T: Send + 'static>(
         &self,
         work: impl Fn(&WebhookStore) -> Result<T, StoreError> + Send + Sync + 'static,
@@ -271,7 +277,7 @@ impl Worker {
                 Err(error) => tracing::error!(webhook = self.config.name, %error, "a write to the store ended"),
             }
             tokio::select! {
-                () = self.shutdown.cancelled() => return None,
+                () = self.stop.cancelled() => return None,
                 () = sleep(STORE_PAUSE) => {}
             }
         }
@@ -311,6 +317,17 @@ impl Worker {
     }
 }
 
+/// The page of the dashboard that shows what an event is about.
+fn page(link: &str, kind: &str, subject: &str) -> String {
+    match kind.split_once('.').map_or("", |(what, _)| what) {
+        "change" => format!("{link}inbox/{subject}"),
+        "rule" => format!("{link}rules"),
+        "provider" => format!("{link}providers"),
+        "webhook" => format!("{link}hooks"),
+        _ => format!("{link}inbox"),
+    }
+}
+
 /// Something that says what it is, of no change.
 async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> Outcome {
     let at = Timestamp::now();
@@ -320,8 +337,8 @@ async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> Outcome {
             "provider": "countersign", "proposer": { "principal": "countersign" } },
     })
     .to_string();
-    let body = config.format.body(&event, link.trim_end_matches("inbox/"), config.template.as_ref());
-    sender.send(config, &Id::new(0, "webhook.test", &event), body).await
+    let body = config.format.body(&event, &page(link, "webhook.test", ""), config.template.as_ref());
+    sender.send(config, &Id::new("test", None, "webhook.test", &event), body).await
 }
 
 async fn listen(feed: Option<&mut FeedSubscription>) -> Option<Arc<FeedEvent>> {
@@ -336,15 +353,6 @@ async fn until(at: Option<Instant>) {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-fn globs(patterns: &[String]) -> GlobSet {
-    let mut set = GlobSetBuilder::new();
-    // The configuration was checked for what is no pattern.
-    patterns.iter().filter_map(|pattern| Glob::new(pattern).ok()).for_each(|glob| {
-        set.add(glob);
-    });
-    set.build().unwrap_or_else(|_| GlobSet::empty())
 }
 
 fn share() -> u8 {

@@ -42,16 +42,21 @@ test('position, deliveries and failing are seen live, and what waits is sent aga
   await tickets.getByText('1 event', { exact: true }).waitFor();
   await tickets.locator('tbody tr').first().getByText('Waits').waitFor();
   await becomes(() => tickets.locator('tbody tr').count(), 30, 'what was asked for further back stays');
+  await tickets.getByRole('button', { name: 'Test' }).click();
+  await page.locator('.notice', { hasText: 'The test of tickets did not get through: it answered 503' }).waitFor();
+  await page.locator('.hook', { hasText: 'chat.example' }).getByRole('button', { name: 'Test' }).click();
+  await page.locator('.notice', { hasText: 'The test of chat arrived: it answered 204' }).waitFor();
   await tickets.getByRole('button', { name: 'Send again' }).click();
   await page.locator('.notice', { hasText: '2 deliveries that had been given up' }).waitFor();
   assertClean(page);
   await page.context().close();
 });
 
-test('a viewer cannot send again', options, async () => {
+test('a viewer cannot send anything', options, async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/hooks' });
   await page.locator('.hook').first().waitFor();
   await becomes(() => page.getByRole('button', { name: 'Send again' }).count(), 0);
+  await becomes(() => page.getByRole('button', { name: 'Test' }).count(), 0);
   await page.context().close();
 });
 

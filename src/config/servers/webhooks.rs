@@ -10,6 +10,7 @@ use url::Url;
 
 use super::fields::{Expanded, Fields};
 use crate::{
+    changes::ChangeState,
     config::{
         error::{Problem, quoted},
         load::quoted_key,
@@ -17,17 +18,25 @@ use crate::{
         tree::{Entry, Node},
         variables,
     },
-    webhooks::{format::Format, sign::SigningKey, template::Template},
+    webhooks::{
+        event::{KINDS, matches_some},
+        format::Format,
+        sign::SigningKey,
+        template::Template,
+    },
 };
 
 const KEY: &str = "webhooks";
 
 /// What may stand below a webhook's name; a test finds what `config/countersign.yaml` does not document.
-pub(in crate::config) const KEYS: [&str; 10] = [
+pub(in crate::config) const KEYS: [&str; 13] = [
     "url",
     "secret",
     "previous_secret",
     "events",
+    "tools",
+    "servers",
+    "states",
     "format",
     "template",
     "timeout",
@@ -51,6 +60,11 @@ pub struct WebhookConfig {
     pub keys: Vec<SigningKey>,
     /// Globs of types of feed events, as `change.*`.
     pub events: Vec<String>,
+    /// Globs of names of tools as clients see them, and of servers; none is all.
+    pub tools: Vec<String>,
+    pub servers: Vec<String>,
+    /// Which states of changes; none is all.
+    pub states: Vec<ChangeState>,
     pub format: Format,
     pub template: Option<Template>,
     /// For one attempt.
@@ -148,16 +162,24 @@ fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     if format == Format::Json && !f.has("secret") {
         f.wrong("", "no secret to sign with".to_owned(), SECRET_REMEDY);
     }
-    let mut events = f.each("events", |_, node| match node {
-        Node::Text(text) if Glob::new(text).is_ok() && !text.is_empty() => Ok(text.clone()),
-        other => Err((
-            format!("{} is no pattern of event types", found(other)),
-            "Write types as they are in the feed, such as change.created; * stands for any characters.".to_owned(),
-        )),
+    let mut events = f.each("events", |_, node| {
+        let pattern = glob(node, "of event types")?;
+        if matches_some(&pattern) {
+            return Ok(pattern);
+        }
+        let remedy = format!("Types are {}; * stands for any characters.", KINDS.join(", "));
+        Err((format!("{} matches no type of events", quoted(&pattern)), remedy))
     });
     if events.is_empty() {
-        events.push("*".to_owned());
+        events.push("change.*".to_owned());
     }
+    let tools = f.each("tools", |_, node| glob(node, "of tools"));
+    let servers = f.each("servers", |_, node| glob(node, "of servers"));
+    let states = f.each("states", |_, node| {
+        let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
+        let states = ChangeState::ALL.map(ChangeState::as_str).join(", ");
+        state.ok_or_else(|| (format!("{} is no state of a change", found(node)), format!("States are {states}.")))
+    });
     let template = match f.text("template").map(|text| Template::new(&text, format)) {
         None => None,
         Some(Ok(template)) => Some(template),
@@ -176,11 +198,44 @@ fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
         url,
         keys,
         events,
+        tools,
+        servers,
+        states,
         format,
         template,
         timeout,
         give_up_after,
     })
+}
+
+fn glob(node: &Node, what: &str) -> Result<String, (String, String)> {
+    match node {
+        Node::Text(text) if !text.is_empty() && Glob::new(text).is_ok() => Ok(text.clone()),
+        other => Err((
+            format!("{} is no pattern {what}", found(other)),
+            "Write a name, or a part of it with * for any characters.".to_owned(),
+        )),
+    }
+}
+
+impl WebhookConfig {
+    /// One that sends changes to nowhere.
+    #[cfg(test)]
+    pub fn sample(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            url: WebhookUrl("http://127.0.0.1:9/".parse().unwrap()),
+            keys: Vec::new(),
+            events: vec!["change.*".to_owned()],
+            tools: Vec::new(),
+            servers: Vec::new(),
+            states: Vec::new(),
+            format: Format::Json,
+            template: None,
+            timeout: S,
+            give_up_after: S,
+        }
+    }
 }
 
 const SECRET_REMEDY: &str =
@@ -321,6 +376,9 @@ mod tests {
             ("{ url: 'ftp://x', format: text }".into(), &["not an address of HTTP"]),
             (format!("{{ url: 'https://x', {key}, evnts: [a] }}"), &["evnts", "Did you mean `events`?"]),
             (format!("{{ url: 'https://x', {key}, events: ['['] }}"), &["webhooks.a.events", "no pattern"]),
+            (format!("{{ url: 'https://x', {key}, events: ['chnage.*'] }}"), &["no type of events", "rule.created"]),
+            (format!("{{ url: 'https://x', {key}, tools: [''] }}"), &["webhooks.a.tools", "no pattern"]),
+            (format!("{{ url: 'https://x', {key}, states: [done] }}"), &["webhooks.a.states", "outcome_unknown"]),
             ("{ url: 'https://x', secret: '${WEAK}' }".into(), &["webhooks.a.secret", "24 to 64 bytes"]),
             ("{ url: '${NONE}', format: text }".into(), &["NONE is not set"]),
             (

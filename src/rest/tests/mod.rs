@@ -34,7 +34,7 @@ use crate::{
         Keyring, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored,
     },
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
-    config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
+    config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, WebhookConfig, load},
     pending::{PendingConfig, Proposal},
     policy::{People, Policy},
     protocol::{ErrorKind, McpError},
@@ -171,6 +171,9 @@ impl Applies for Unmoved {
         async { Ok(()) }.boxed()
     }
     fn servers<'a>(&'a self, _: &'a [UpstreamConfig], _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn webhooks<'a>(&'a self, _: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
         async { Ok(()) }.boxed()
     }
     fn log_filter(&self, _: &str) -> Result<(), String> {

@@ -29,7 +29,7 @@ export class Hooks {
   list() {
     const head = this.core.events.length;
     return [...this.all].map(([name, { url, failing, error, stuck }]) => ({
-      name, url, format: 'json', events: [], position: stuck ?? head, head, waiting: stuck === null ? 0 : head - stuck, failing, lastError: failing ? error : null,
+      name, url, format: 'json', events: ['change.*'], tools: [], servers: [], states: [], position: stuck ?? head, head, waiting: stuck === null ? 0 : head - stuck, failing, lastError: failing ? error : null,
       nextAttemptAt: failing ? new Date(Date.now() + 42_000).toISOString() : null,
     }));
   }
@@ -41,9 +41,14 @@ export class Hooks {
     const all = this.core.events.filter((e) => e.seq < below).toReversed();
     const page = all.slice(0, limit).map(({ seq, type, at, change }) => {
       const waits = stuck !== null && seq > stuck;
-      return { seq, type, changeId: change.id, state: waits ? 'waiting' : 'delivered', attempts: waits ? 3 : 1, status: waits ? 503 : 204, error: waits ? error : null, takenAt: at, lastAttemptAt: at };
+      return { id: seq, seq, type, subject: change.id, changeId: change.id, state: waits ? 'waiting' : 'delivered', attempts: waits ? 3 : 1, status: waits ? 503 : 204, error: waits ? error : null, takenAt: at, lastAttemptAt: at };
     });
     return { deliveries: page, nextCursor: all.length > limit ? String(page.at(-1).seq) : null };
+  }
+
+  test(name) {
+    const { failing, error } = this.#find(name);
+    return failing ? { delivered: false, status: 503, error } : { delivered: true, status: 204, error: null };
   }
 
   retry(name) {

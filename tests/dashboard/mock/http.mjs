@@ -49,10 +49,11 @@ export function serve(core, credentials, { host, port }) {
     }
     if (path === '/api/changes') return send(res, 200, 'application/json', listing(url.searchParams));
     if (path === '/api/openapi.json') return json(res, { paths: Object.fromEntries(core.doors.map((door) => [door, {}])) });
-    const hook = /^\/api\/webhooks(?:\/([^/]+)\/(deliveries|retry))?$/.exec(path);
+    const hook = /^\/api\/webhooks(?:\/([^/]+)\/(deliveries|retry|test))?$/.exec(path);
     if (hook && core.doors.includes('/api/webhooks')) {
       if (!hook[1]) return json(res, { webhooks: core.hooks.list() });
-      if (hook[2] === 'retry' && !DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+      if (hook[2] !== 'deliveries' && hook[2] && !DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
+      if (hook[2] === 'test') return json(res, core.hooks.test(decodeURIComponent(hook[1])));
       return json(res, hook[2] === 'retry' ? core.hooks.retry(decodeURIComponent(hook[1])) : core.hooks.deliveries(decodeURIComponent(hook[1]), url.searchParams));
     }
     // Only of the mock: webhooks that work or fail.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     diff::{self, Look},
-    paint::{Paint, wrap},
+    paint::{Paint, words, wrap},
 };
 use crate::{
     changes::{Change, ChangeState, Diff, Verdict},
@@ -34,8 +34,13 @@ impl Writer {
         self.lines.extend(wrap(pieces, self.width, &pad, &pad));
     }
 
+    /// Prose, in whole words.
+    fn prose(&mut self, indent: usize, pieces: &[(String, Style)]) {
+        self.lines.extend(words(pieces, self.width, &Span::raw(" ".repeat(indent))));
+    }
+
     fn say(&mut self, style: Style, text: String) {
-        self.text(1, &[(text, style)]);
+        self.prose(1, &[(text, style)]);
     }
 
     fn head(&mut self, text: &str) {
@@ -102,9 +107,9 @@ pub fn lines(
 
 fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let paint = out.paint;
-    out.text(1, &[(paint.safe(&change.summary), paint.bold())]);
+    out.prose(1, &[(paint.safe(&change.summary), paint.bold())]);
     let target = format!(" {} {}", paint.safe(&change.target.entity_type), paint.safe(&change.target.label));
-    out.text(
+    out.prose(
         1,
         &[
             (state_name(change.state).to_owned(), paint.state(change.state)),
@@ -216,14 +221,14 @@ fn people(out: &mut Writer, change: &Change) {
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
         let text = paint.safe(&format!(" by {} (version {}){comment}", decision.reviewer, decision.version));
-        out.text(3, &[(word.to_owned(), style), (text, Style::new())]);
+        out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {
         out.head("Corrections");
     }
     for edit in &change.edits {
         let comment = edit.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        out.text(3, &[(paint.safe(&format!("edited by {}{comment}", edit.by)), Style::new())]);
+        out.prose(3, &[(paint.safe(&format!("edited by {}{comment}", edit.by)), Style::new())]);
     }
 }
 

@@ -145,6 +145,11 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
         pieces.push((format!("{who}{}", " ".repeat(pad)), Style::new()));
         pieces.push((format!("{} ", operation_name(brief.operation)), paint.operation(brief.operation)));
     }
+    if width >= 140 {
+        let tool = fit(&paint.safe(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
+        let pad = 28_usize.saturating_sub(tool.chars().map(width_of).sum());
+        pieces.push((format!("{tool}{}", " ".repeat(pad)), paint.dim()));
+    }
     if brief.terms.quorum > 1 {
         pieces.push((format!("{}/{} ", brief.approvals(), brief.terms.quorum), paint.info()));
     }
@@ -243,7 +248,15 @@ fn question(app: &App, ask: &Ask) -> String {
 fn hints(app: &App) -> String {
     let Some(detail) = &app.detail else {
         let more = if app.more && !app.loading { "There are more; / narrows. " } else { "" };
-        return format!(" {more}j k Enter  x A  / s g  ? help  q quit");
+        // Whoever has room is told what the keys do.
+        let keys = match (app.size.0, app.me.may_decide) {
+            (..100, _) => "j k Enter  x A  / s g  ? help  q quit",
+            (_, true) => {
+                "j k move  Enter open  x select  A approve selected  / search  s what is shown  g group  ? help  q quit"
+            }
+            (_, false) => "j k move  Enter open  / search  s what is shown  g group  ? help  q quit",
+        };
+        return format!(" {more}{keys}");
     };
     let left = detail.lines.len().saturating_sub(detail.scroll + app.room());
     let more = if left > 0 { format!(" {left} lines below;") } else { String::new() };

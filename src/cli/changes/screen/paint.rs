@@ -149,6 +149,38 @@ pub fn wrap(
     rows
 }
 
+/// Words of pieces in rows of `width` columns behind `pad`; a word that is longer than a row is cut.
+pub fn words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> Vec<Line<'static>> {
+    let room = width.saturating_sub(pad.width()).max(1);
+    let all: Vec<(char, Style)> =
+        pieces.iter().flat_map(|(text, style)| text.chars().map(move |c| (c, *style))).collect();
+    let mut rows = Vec::new();
+    let mut rest = all.as_slice();
+    loop {
+        let mut used = 0;
+        let fits = rest.iter().take_while(|(c, _)| {
+            used += width_of(*c);
+            used <= room
+        });
+        // Even where nothing fits, something is shown.
+        let fits = fits.count().max(1).min(rest.len());
+        let whole = fits == rest.len() || rest.get(fits).is_some_and(|(c, _)| *c == ' ');
+        let space = rest.get(..fits).and_then(|row| row.iter().rposition(|(c, _)| *c == ' ')).filter(|at| *at > 0);
+        let (row, after) = rest.split_at(if whole { fits } else { space.unwrap_or(fits) });
+        let mut spans = vec![pad.clone()];
+        for run in row.chunk_by(|a, b| a.1 == b.1) {
+            let style = run.first().map(|(_, style)| *style).unwrap_or_default();
+            spans.push(Span::styled(run.iter().map(|(c, _)| c).collect::<String>(), style));
+        }
+        rows.push(Line::from(spans));
+        if after.is_empty() {
+            return rows;
+        }
+        rest =
+            after.strip_prefix(&[(' ', after.first().map(|(_, style)| *style).unwrap_or_default())]).unwrap_or(after);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,5 +214,21 @@ mod tests {
         assert_eq!(wrap(&[], 6, &first, &next).len(), 1);
         // A width of nothing still ends.
         assert_eq!(wrap(&[("abc".into(), Style::new())], 0, &first, &next).len(), 3);
+    }
+
+    #[test]
+    fn words_stay_whole_where_they_can() {
+        let rows = |text: &str, width| {
+            let pieces: Vec<_> = text.split('|').map(|piece| (piece.to_owned(), Style::new())).collect();
+            words(&pieces, width, &Span::raw(" ")).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(rows("one two three", 8), [" one two", " three"]);
+        assert_eq!(rows("one| two", 5), [" one", " two"]);
+        assert_eq!(rows("abcdefgh ij", 5), [" abcd", " efgh", " ij"]);
+        assert_eq!(rows("漢字漢 a", 6), [" 漢字", " 漢 a"]);
+        assert_eq!(rows("", 5), [" "]);
+        assert_eq!(rows("a  b", 3), [" a ", " b"]);
+        assert_eq!(rows("ab", 0), [" a", " b"]);
+        assert_eq!(rows(" ab", 2), ["  ", " a", " b"]);
     }
 }

@@ -44,8 +44,9 @@ impl Screen {
             give_back();
             before(info);
         }));
-        enter()?;
-        Ok(Self { terminal: Terminal::new(CrosstermBackend::new(io::stdout()))? })
+        let taken = enter().and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        // Half taken over is worse than not at all.
+        taken.inspect_err(|_| give_back()).map(|terminal| Self { terminal })
     }
 
     /// Gives it back for a while: for an editor, or while stopped.
@@ -84,5 +85,71 @@ fn enter() -> io::Result<()> {
 impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::Read,
+        os::fd::OwnedFd,
+        process::{Command, Stdio},
+    };
+
+    use rustix::{
+        pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+        termios::{LocalModes, tcgetattr},
+    };
+
+    use super::*;
+
+    const CHILD: &str = "cli::changes::screen::terminal::tests::somebody_panics_on_the_screen";
+
+    /// What the test below starts in a terminal of its own.
+    #[test]
+    #[ignore = "started by another test, in a terminal"]
+    fn somebody_panics_on_the_screen() {
+        let screen = Screen::take().unwrap();
+        assert!(TAKEN.load(Ordering::SeqCst));
+        if screen.terminal.size().is_ok() {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_says_anything() {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = File::options().read(true).write(true).open(name).unwrap();
+        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([CHILD, "--exact", "--ignored", "--nocapture", "--test-threads", "1"])
+            .env("TERM", "xterm")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        let reader = std::thread::spawn(move || {
+            let (mut said, mut buffer, mut master) = (Vec::new(), [0; 4096], File::from(master));
+            while !String::from_utf8_lossy(&said).contains("test result") {
+                match master.read(&mut buffer) {
+                    Ok(0) | Err(_) => break,
+                    Ok(many) => said.extend_from_slice(&buffer[..many]),
+                }
+            }
+            (String::from_utf8_lossy(&said).into_owned(), master)
+        });
+        assert!(!child.wait().unwrap().success());
+        let modes = tcgetattr(&slave).unwrap().local_modes;
+        assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "a shell could go on");
+        let (said, _master) = reader.join().unwrap();
+        let place = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?} in {said:?}"));
+        assert!(place("\u{1b}[?1049h") < place("\u{1b}[?1049l"));
+        assert!(place("\u{1b}[?1049l") < place("on purpose"), "the message stays on the screen");
+        assert_eq!(said.matches("\u{1b}[?1049l").count(), 1, "once");
     }
 }

@@ -115,8 +115,8 @@ fn a_change_and_its_diff() {
     let expected = r#" ● live  pending 1  stale 0  unknown 0  [inbox]  alice (reviewe…
  Write “a\u{202e}b”\nforged
  pending  UPDATE file /a
- Write file (files.write_file), proposed by local-agent with cli
- \u{1b}[2Jent over http, 5m ago; chg_1 v3
+ Write file (files.write_file), proposed by local-agent with
+ cli\u{1b}[2Jent over http, 5m ago; chg_1 v3
  0 of 1 approvals; expires in 23h
 
   Text

@@ -58,12 +58,18 @@ impl Opened {
 /// The page of a change in the dashboard.
 #[must_use]
 pub fn url(gateway: &Gateway, id: &str) -> String {
+    format!("{}inbox/{id}", dashboard(gateway))
+}
+
+/// The dashboard's address, up to the name of a page.
+#[must_use]
+pub fn dashboard(gateway: &Gateway) -> String {
     let config = &gateway.config;
     let base = match &config.public_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => format!("{}://{}", config.scheme(), gateway.reached_at()),
     };
-    format!("{base}/#/inbox/{id}")
+    format!("{base}/#/")
 }
 
 /// Whether the client can be asked to open a URL.

@@ -206,6 +206,11 @@ export class Api {
     return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/retry`)).value ?? {};
   }
 
+  /** Sends a webhook something that says that it is a test: `{delivered, status, error}`. */
+  async testWebhook(name) {
+    return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)).value ?? {};
+  }
+
   async sessions(signal) {
     return (await this.#call('GET', '/api/sessions', { signal })).value.sessions;
   }

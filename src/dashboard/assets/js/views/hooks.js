@@ -1,4 +1,4 @@
-// Webhooks: how far each is, what went out, and sending again what did not get through.
+// Webhooks: how far each is, what went out, trying one out, and sending again what did not get through.
 
 import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
@@ -36,7 +36,7 @@ export class HooksView {
     this.#api = api;
     this.#may = Boolean(me.mayDecide);
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway tells others what happens to changes. They are set in the configuration.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway tells others what happens. They are set in the configuration file, and follow it while the gateway runs.')), this.#body);
     this.#load();
     this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
   }
@@ -51,6 +51,15 @@ export class HooksView {
 
   // What happened goes out in a moment.
   event() {
+    this.hookEvent();
+  }
+
+  // Servers and rules are told of as well, and with another configuration there may be others.
+  providerEvent() {
+    this.hookEvent();
+  }
+
+  ruleEvent() {
     this.hookEvent();
   }
 
@@ -95,9 +104,13 @@ export class HooksView {
       if (!hook) {
         hook = new Hook(w.name, this.#api, this.#may, this.#abort.signal, () => this.#load());
         this.#hooks.set(w.name, hook);
-        this.#list.append(hook.element);
       }
       hook.show(w);
+    }
+    // In the order of the configuration, which may be another by now; what is in its place keeps its focus.
+    for (const [i, { name }] of hooks.entries()) {
+      const { element } = this.#hooks.get(name);
+      if (this.#list.children[i] !== element) this.#list.insertBefore(element, this.#list.children[i] ?? null);
     }
   }
 }
@@ -109,6 +122,7 @@ class Hook {
   #signal;
   #changed;
   #retry;
+  #test;
   #head = h('div');
   #rest = h('div', { class: 'fold-body' });
   #fold;
@@ -123,6 +137,7 @@ class Hook {
     this.#signal = signal;
     this.#changed = changed;
     this.#retry = may && h('button', { type: 'button', class: 'small', onclick: () => this.#again() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
+    this.#test = may && h('button', { type: 'button', class: 'small', onclick: () => this.#try() }, icon('hooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
     this.#fold = h('details', { class: 'fold-section' }, h('summary', null, 'Deliveries'), this.#rest);
     this.#fold.addEventListener('toggle', () => this.#fold.open && this.#newest());
     this.element = h('li', { class: 'card hook' }, this.#head, this.#fold);
@@ -132,13 +147,13 @@ class Hook {
     const text = JSON.stringify(w);
     if (text === this.#text) return;
     this.#text = text;
-    const focused = this.#retry && document.activeElement === this.#retry;
+    const focused = [this.#retry, this.#test].find((button) => button && document.activeElement === button);
     const behind = Math.max(0, w.head - w.position);
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
     fill(this.#head,
       h('div', { class: 'card-head' },
         h('h2', null, said(w.name, 80)),
-        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Works'), this.#retry)),
+        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Works'), this.#test, this.#retry)),
       h('p', { class: 'server-target' }, h('code', null, said(w.url, 300))),
       w.lastError && h('p', { class: `banner tone-${w.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, said(w.lastError, 500), w.nextAttemptAt && h('span', { class: 'quiet' }, ' · tried again ', time(w.nextAttemptAt, 'countdown')))),
       h('dl', { class: 'rule-facts' },
@@ -146,8 +161,9 @@ class Hook {
         fact('Behind', behind === 0 ? 'nothing' : plural(behind, 'event')),
         typeof w.waiting === 'number' && fact('Waiting', count(w.waiting)),
         w.format && fact('Format', said(w.format, 40)),
-        w.events?.length > 0 && fact('Events', said(w.events.join(', '), 200))));
-    if (focused) this.#retry.focus();
+        [['Events', w.events], ['Tools', w.tools], ['Servers', w.servers], ['States', w.states]]
+          .map(([label, all]) => all?.length > 0 && fact(label, said(all.join(', '), 200)))));
+    focused?.focus();
     if (this.#fold.open) this.#newest();
   }
 
@@ -157,8 +173,8 @@ class Hook {
     try {
       const page = await this.#api.deliveries(this.#name, { limit: PAGE, signal: this.#signal });
       // What was asked for further back stays, where the newest page reaches it.
-      const oldest = page.deliveries.at(-1)?.seq ?? 0;
-      const older = this.#deliveries.filter((d) => d.seq < oldest);
+      const oldest = page.deliveries.at(-1)?.id ?? 0;
+      const older = this.#deliveries.filter((d) => d.id < oldest);
       this.#deliveries = [...page.deliveries, ...older];
       if (!older.length) this.#cursor = page.nextCursor;
       this.#list();
@@ -173,8 +189,8 @@ class Hook {
     button.disabled = true;
     try {
       const page = await this.#api.deliveries(this.#name, { limit: PAGE, cursor: this.#cursor, signal: this.#signal });
-      const oldest = this.#deliveries.at(-1)?.seq ?? Infinity;
-      this.#deliveries.push(...page.deliveries.filter((d) => d.seq < oldest));
+      const oldest = this.#deliveries.at(-1)?.id ?? Infinity;
+      this.#deliveries.push(...page.deliveries.filter((d) => d.id < oldest));
       this.#cursor = page.nextCursor;
       this.#list();
     } catch (error) {
@@ -189,7 +205,7 @@ class Hook {
       return;
     }
     fill(this.#rest, h('table', { class: 'records deliveries' },
-      h('thead', null, h('tr', null, ['No.', 'Event', 'Change', 'State', 'Attempts', 'Last'].map((c) => h('th', { scope: 'col' }, c)))),
+      h('thead', null, h('tr', null, ['No.', 'Event', 'About', 'State', 'Attempts', 'Last'].map((c) => h('th', { scope: 'col' }, c)))),
       h('tbody', null, this.#deliveries.map((d) => this.#row(d)))),
     this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#older(e.currentTarget) }, 'Load older')));
   }
@@ -198,13 +214,26 @@ class Hook {
     const { label, tone, icon: name } = STATES[d.state] ?? { label: String(d.state), tone: 'grey', icon: 'question' };
     const at = d.lastAttemptAt ?? d.takenAt;
     return h('tr', null,
-      h('td', { class: 'num', data: { label: 'No.' } }, count(d.seq)),
+      h('td', { class: 'num', data: { label: 'No.' } }, count(d.id)),
       h('td', { class: 'nowrap', data: { label: 'Event' } }, h('span', { title: eventOf(d.type).label }, said(d.type, 60))),
-      h('td', { data: { label: 'Change' } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : '—'),
+      h('td', { data: { label: 'About' } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : d.subject ? said(d.subject, 60) : '—'),
       h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
         d.error ? h('div', { class: 'quiet' }, said(d.error, 200)) : d.status && h('span', { class: 'quiet' }, ` HTTP ${Number(d.status)}`)),
       h('td', { class: 'num', data: { label: 'Attempts' } }, count(d.attempts ?? 0)),
       h('td', { class: 'nowrap', data: { label: 'Last' } }, at ? time(at) : '—'));
+  }
+
+  async #try() {
+    this.#test.disabled = true;
+    try {
+      const { delivered, status, error } = await this.#api.testWebhook(this.#name);
+      if (delivered) notice(`The test of ${this.#name} arrived: it answered ${Number(status)}.`, { tone: 'green', iconName: 'check' });
+      else notice(`The test of ${this.#name} did not get through: ${error}`, { tone: 'red', iconName: 'alert' });
+    } catch (error) {
+      notice(explain(error), { tone: 'red', iconName: 'alert' });
+    } finally {
+      this.#test.disabled = false;
+    }
   }
 
   async #again() {
