@@ -9,7 +9,8 @@ import { binary, environment, eventually, temporaryData } from '../../clients/ga
 import { connectPeer } from '../../clients/peer.mjs';
 import { prepare, SERVERS } from '../../clients/servers.mjs';
 
-export { eventually };
+/** For what takes a moment only, unless much else runs. */
+const SLOW = 60_000;
 
 /** The ways in, by name: where `connectPeer` is to connect to. */
 export const DOORS = {
@@ -55,7 +56,7 @@ export async function startBehind(servers, { rules = () => [], policy = {} } = {
       await eventually('the tools are listed', async () => {
         const servers = (await peer.tools()).map((tool) => tool.name.split('__')[0]);
         return names.every((server) => servers.includes(server));
-      });
+      }, SLOW);
       return peer;
     },
     async end() {
@@ -95,7 +96,7 @@ export async function shows(page, label, expected, within = '.beside-now') {
     await eventually(label, async () => {
       seen = await linesOf(part);
       return isDeepStrictEqual(seen, expected);
-    });
+    }, SLOW);
   } catch {
     throw new Error(`${within} ${label} shows\n${seen?.join('\n')}\n--- and not\n${expected.join('\n')}`);
   }
