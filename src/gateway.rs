@@ -299,6 +299,7 @@ impl Gateway {
             cancel: CancellationToken::new(),
             progress: Arc::new(NoProgress),
             change_id: None,
+            inquirer: None,
         };
         let mut infos = Vec::new();
         for provider in table.providers() {

@@ -45,6 +45,8 @@
 //!   holds for one definition only: another one is reviewed ([`policy::pins`], [`definitions`]).
 //! - What was approved is what runs: exact argument bytes, tool definition and state fingerprint are compared when it is
 //!   approved and again just before it runs.
+//! - An approval counts until the change runs only as long as the key that it was given with holds, and so does what a
+//!   standing rule allows.
 //! - It runs at most once: the claim is durable before the provider is called, and nothing is retried after.
 //! - Whoever proposed a change cannot approve it, and reaching the port is never enough to decide.
 //! - Stateless requests share nothing: a connection's bookkeeping speaks for none of them.
@@ -67,6 +69,7 @@ pub mod cli;
 pub mod config;
 pub mod dashboard;
 pub mod definitions;
+pub mod fast_map;
 pub mod gateway;
 pub mod middleware;
 pub mod pending;

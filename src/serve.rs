@@ -20,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
     auth::{
-        Authenticator, DashboardSignIns, Identity, OriginRules, attempts::Attempts, codes, guard::Guard, stored::Stored,
+        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, guard::Guard,
+        stored::Stored,
     },
     config::{Config, Flags, Loaded},
     dashboard,
@@ -139,7 +140,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
     let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
-    let people = Arc::new(People::new(&config.policy.groups));
+    let people = Arc::new(People::new(&config.policy.groups).with_keys(Keyring::new(Arc::clone(&keys) as _)));
     let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     // After it, because what a restored backup allowed is ended there.
@@ -189,13 +190,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let standing = Arc::new(StandingRules::new(standing_rules::Parts {
         store,
         board,
-        people,
+        people: Arc::clone(&people) as _,
         routes: Arc::clone(&gateway.routes),
         rebuild: rebuild(&gateway),
         feed: gateway.feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let doors = open_doors(&gateway, &keys, definitions, &standing, options, tls, &webhooks_thread);
+    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), options, tls, &webhooks_thread);
     let (server, serving, address) = doors?;
     actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
@@ -279,7 +280,7 @@ fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,
-    standing: &Arc<StandingRules>,
+    (standing, people): (&Arc<StandingRules>, Arc<People>),
     options: Options,
     tls: Option<rustls::ServerConfig>,
     webhooks_thread: &Arbiter,
@@ -304,6 +305,7 @@ fn open_doors(
         reloads: Arc::clone(&gateway.reloads),
         definitions,
         standing: Arc::clone(standing),
+        people,
         webhooks: Arc::new(webhooks),
         shutdown: gateway.shutdown.clone(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),

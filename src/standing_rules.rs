@@ -2,7 +2,8 @@
 //! it is in force, and told on the feed.
 //!
 //! What a rule decides is counted: in the rule, in the log line of each call, and, so that neither a flood of calls nor a
-//! quiet week fills or leaves out the audit trail, as one entry a minute for each rule that was used.
+//! quiet week fills or leaves out the audit trail, as one entry a minute for each rule that was used. All entries of a
+//! rule stand in the timeline of the change that it was given on.
 
 use std::{
     collections::HashMap,
@@ -11,6 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::Principal,
-    changes::Change,
+    changes::{Change, machine::SYSTEM},
     definitions::Rebuild,
     pending::Feed,
     policy::{CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict, standing_rules::suffices},
@@ -97,14 +99,12 @@ impl Board {
         self.rules.load_full()
     }
 
-    fn put(&self, changed: &[StandingRule]) {
+    fn put(&self, rule: &StandingRule) {
         self.rules.rcu(|rules| {
             let mut rules: Vec<Arc<StandingRule>> = Vec::clone(rules);
-            for rule in changed {
-                match rules.iter_mut().find(|known| known.id == rule.id) {
-                    Some(known) => *known = Arc::new(rule.clone()),
-                    None => rules.push(Arc::new(rule.clone())),
-                }
+            match rules.iter_mut().find(|known| known.id == rule.id) {
+                Some(known) => *known = Arc::new(rule.clone()),
+                None => rules.push(Arc::new(rule.clone())),
             }
             let over = rules.iter().filter(|rule| rule.is_over()).count();
             let mut forget = over.saturating_sub(usize::try_from(crate::store::standing_rules::KEPT).unwrap_or(0));
@@ -190,13 +190,13 @@ impl StandingRules {
             revoked_at: None,
             revoked_by: None,
             expired_at: None,
+            orphaned_at: None,
             uses: Default::default(),
             deadline: None,
         }
         .timed(now);
         crash_point("before_rule_created");
-        self.write(vec![rule.clone()], "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
-            .await?;
+        self.write(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref()).await?;
         crash_point("after_rule_created");
         tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was given");
         Ok(Arc::new(rule))
@@ -305,7 +305,7 @@ impl StandingRules {
             ..StandingRule::clone(rule)
         };
         crash_point("before_rule_revoked");
-        self.write(vec![revoked.clone()], "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
+        self.write(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
         crash_point("after_rule_revoked");
         tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
         Ok(Arc::new(revoked))
@@ -314,7 +314,9 @@ impl StandingRules {
     /// Looks for ends, and from time to time records what was used, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut ticks = 0_u32;
+        let mut seen = None;
         loop {
+            self.look_for_orphans(&mut seen).await;
             tokio::select! {
                 () = tokio::time::sleep(TICK) => {}
                 () = shutdown.cancelled() => return,
@@ -343,11 +345,59 @@ impl StandingRules {
             if self.parts.board.rules().iter().any(|known| known.id == rule.id && known.is_over()) {
                 continue;
             }
-            if let Err(error) = self.write(vec![rule], "standing_rule_expired", "rule.expired", "system", None).await {
+            if let Err(error) = self.write(&rule, "standing_rule_expired", "rule.expired", SYSTEM, None).await {
                 tracing::warn!(%error, "the end of a standing rule could not be recorded");
                 return;
             }
         }
+    }
+
+    /// Looks whether the keys with which rules were given still hold, whenever some key may have ceased to. What was
+    /// allowed with one that does not is ended, and what was denied is marked.
+    async fn look_for_orphans(&self, seen: &mut Option<u64>) {
+        let Ok(losses) = self.parts.people.losses() else { return };
+        if *seen != Some(losses) && self.end_orphans().await {
+            *seen = Some(losses);
+        }
+    }
+
+    /// Whether all could be looked at and recorded. What could not be is tried again; it allows nothing meanwhile.
+    pub async fn end_orphans(&self) -> bool {
+        let _one_at_a_time = self.changing.lock().await;
+        let mut all = true;
+        for rule in self.parts.board.rules().iter().filter(|rule| !rule.is_over() && rule.orphaned_at.is_none()) {
+            match self.parts.people.now(&rule.creator()) {
+                Ok(Some(creator)) if creator.role.may_decide() => continue,
+                Ok(_) => {}
+                Err(_) => {
+                    all = false;
+                    continue;
+                }
+            }
+            let now = Timestamp::now();
+            let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };
+            let (event, feed, comment) = match rule.verdict {
+                Says::Allow => {
+                    orphan.revoked_at = Some(now);
+                    orphan.revoked_by = Some(SYSTEM.to_owned());
+                    (
+                        "standing_rule_revoked",
+                        "rule.revoked",
+                        "the key that it was given with was revoked, or may not decide any more",
+                    )
+                }
+                Says::Deny => {
+                    let stays = "the key that it was given with was revoked, or may not decide any more; it denies until a reviewer revokes it";
+                    ("standing_rule_orphaned", "rule.orphaned", stays)
+                }
+            };
+            tracing::warn!(rule = %rule.id, by = %rule.created_by, says = ?rule.verdict, "whoever gave a standing rule may decide no more");
+            if let Err(error) = self.write(&orphan, event, feed, SYSTEM, Some(comment)).await {
+                tracing::warn!(%error, "that a standing rule lost its creator could not be recorded");
+                all = false;
+            }
+        }
+        all
     }
 
     /// Records how often rules decided, where that is more than what is on record.
@@ -359,49 +409,48 @@ impl StandingRules {
             let before = |rule: &StandingRule| recorded.get(&rule.id).copied().unwrap_or(0);
             rules.iter().filter(|rule| rule.uses.get() > before(rule)).map(|rule| StandingRule::clone(rule)).collect()
         };
-        if used.is_empty() {
-            return;
-        }
-        if let Err(error) = self.submit(used, "standing_rules_used", "system", None).await {
+        let written = used.iter().map(|rule| self.submit(rule, "standing_rule_used", SYSTEM, None));
+        if let Some(Err(error)) = join_all(written).await.into_iter().find(Result::is_err) {
             tracing::warn!(%error, "uses of standing rules could not be recorded; they will be");
         }
     }
 
     async fn write(
         &self,
-        rules: Vec<StandingRule>,
+        rule: &StandingRule,
         event: &'static str,
         feed: &'static str,
         by: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
-        self.submit(rules.clone(), event, by, comment).await?;
+        self.submit(rule, event, by, comment).await?;
         crash_point("between_rule_and_routes");
-        self.parts.board.put(&rules);
+        self.parts.board.put(rule);
         (self.parts.rebuild)().await;
-        for rule in rules {
-            let at = Timestamp::now().to_string();
-            self.parts.feed.publish_session(&json!({ "type": feed, "at": at, "actor": by, "rule": rule }));
-        }
+        let at = Timestamp::now().to_string();
+        let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
+        self.parts.feed.publish_session(&event);
         Ok(())
     }
 
+    /// With an entry in the timeline of the change that the rule was given on.
     async fn submit(
         &self,
-        rules: Vec<StandingRule>,
+        rule: &StandingRule,
         event: &'static str,
         by: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
-        let uses: Vec<(String, u64)> = rules.iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
-        let mut details = json!({ "rules": rules.iter().map(told).collect::<Vec<_>>() });
+        let uses = rule.uses.get();
+        let mut details = json!({ "rule": told(rule) });
         if let Some(comment) = comment {
             details["comment"] = comment.into();
         }
         let record = Record {
+            change: rule.from_change.clone(),
             server: String::new(),
             pins: Vec::new(),
-            rules,
+            rules: vec![rule.clone()],
             event,
             at: Timestamp::now(),
             actor: by.to_owned(),
@@ -415,7 +464,7 @@ impl StandingRules {
             tracing::error!(%error, "a standing rule could not be stored");
             McpError::new(ErrorKind::StoreUnavailable, "it could not be stored; nothing has changed")
         })?;
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).extend(uses);
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())
     }
 }
@@ -425,6 +474,6 @@ fn told(rule: &StandingRule) -> Value {
     json!({
         "id": rule.id, "verdict": rule.verdict, "provider": rule.provider, "tool": rule.tool, "toolHash": rule.tool_hash,
         "principal": rule.principal, "argumentsHash": rule.arguments_hash, "fromChange": rule.from_change,
-        "createdBy": rule.created_by, "expiresAt": rule.expires_at, "uses": rule.uses,
+        "createdBy": rule.created_by, "expiresAt": rule.expires_at, "orphanedAt": rule.orphaned_at, "uses": rule.uses,
     })
 }

@@ -198,7 +198,8 @@ fn who_is_over_the_rate_is_told_when_to_come_back() {
 
 #[test]
 fn a_revoked_key_ends_what_it_opened() {
-    let gateway = Gateway::with(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
+    let config = "auth: {mode: keys}\npolicy: {review: {on_review: hold, hold_for: 10m}}\n";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let key = gateway.create_key("agent", "bot");
     let bearer = format!("Bearer {key}");
     let authorized = ("Authorization", bearer.as_str());
@@ -216,14 +217,93 @@ fn a_revoked_key_ends_what_it_opened() {
     listen.request("POST", "/mcp", &borrowed(&headers), body.as_bytes());
     assert_eq!(listen.head().status, 200);
     listen.event().unwrap();
-    let list = command(&[]).args(["keys", "list", "--data"]).arg(gateway.data()).output().unwrap();
-    let list = String::from_utf8(list.stdout).unwrap();
-    let id = list.lines().find(|l| l.contains("bot")).unwrap().split_whitespace().next().unwrap().to_owned();
-    let revoked = command(&[]).args(["keys", "revoke", &id, "--data"]).arg(gateway.data()).output().unwrap();
-    assert!(revoked.status.success());
+    let mut held = held_call(&gateway, &bearer);
+    let mut task = waiting_task(&gateway, &bearer);
+    revoke(&gateway, "bot");
     assert_eq!(closed(&mut ws), Some(1008));
     assert!(pair.event().is_none());
     assert_eq!(listen.event().unwrap().json()["error"]["data"]["code"], "UNAUTHORIZED");
+    assert_eq!(held.response().json()["error"]["data"]["code"], "UNAUTHORIZED");
+    assert_eq!(task.response().json()["error"]["data"]["code"], "UNAUTHORIZED");
+    let (_, changes) = gateway.api("GET", "/api/changes?status=pending", None);
+    assert_eq!(changes["changes"].as_array().unwrap().len(), 2, "what it proposed is there for people to decide on");
+}
+
+#[test]
+fn quiet_feeds_end_with_their_key() {
+    let config = "transports: {http: {sse_keep_alive: 1h}, websocket: {ping_interval: 1h}}\n";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let subscribers = || {
+        let metrics = gateway.request("GET", "/metrics", &[], b"").text();
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("countersign_feed_subscribers ").map(str::to_owned));
+        line.unwrap_or_else(|| panic!("{metrics}")).parse::<f64>().unwrap()
+    };
+    let before = subscribers();
+    let watcher = format!("Bearer {}", gateway.create_key("viewer", "vera"));
+    let mut feed = gateway.connect();
+    feed.request("GET", "/api/events", &[("Authorization", &watcher)], b"");
+    assert_eq!(feed.head().status, 200);
+    let mut frames = Ws::try_open(&gateway, "/events", &[("Authorization", &watcher)]);
+    eventually("both listen", || (subscribers() >= before + 2.0).then_some(()));
+    revoke(&gateway, "vera");
+    // Long before anything would have been sent to them.
+    assert_eq!(closed(&mut frames), Some(1008));
+    eventually("nobody listens any more", || (subscribers() <= before).then_some(()));
+}
+
+fn revoke(gateway: &Gateway, name: &str) {
+    let list = command(&[]).args(["keys", "list", "--data"]).arg(gateway.data()).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let id = list.lines().find(|l| l.contains(name)).unwrap().split_whitespace().next().unwrap().to_owned();
+    let revoked = command(&[]).args(["keys", "revoke", &id, "--data"]).arg(gateway.data()).output().unwrap();
+    assert!(revoked.status.success());
+}
+
+/// A call that waits for a person, once it does.
+fn held_call(gateway: &Gateway, bearer: &str) -> Conn {
+    let params = with_meta(story(gateway, bearer, "Held"));
+    let mut headers = modern_headers("tools/call", &params);
+    headers.push(("Authorization".into(), bearer.into()));
+    let mut conn = gateway.connect();
+    conn.request("POST", "/mcp", &borrowed(&headers), mcp::request(1, "tools/call", params).to_string().as_bytes());
+    proposed(gateway, "Held");
+    conn
+}
+
+/// A `tasks/result` that waits for a person.
+fn waiting_task(gateway: &Gateway, bearer: &str) -> Conn {
+    let mut headers = vec![mcp::JSON, mcp::ACCEPT, ("Authorization", bearer), ("MCP-Protocol-Version", "2025-11-25")];
+    let post =
+        |headers: &[(&str, &str)], body: &Value| gateway.request("POST", "/mcp", headers, body.to_string().as_bytes());
+    let hello =
+        json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+    let opened = post(&headers, &mcp::request(1, "initialize", hello));
+    let session = opened.header("mcp-session-id").unwrap().to_owned();
+    headers.push(("Mcp-Session-Id", &session));
+    post(&headers, &json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+    let mut call = story(gateway, bearer, "Task");
+    call["task"] = json!({});
+    let made = post(&headers, &mcp::request(2, "tools/call", call)).json();
+    let id = made["result"]["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{made}"));
+    let mut conn = gateway.connect();
+    let ask = mcp::request(3, "tasks/result", json!({ "taskId": id }));
+    conn.request("POST", "/mcp", &headers, ask.to_string().as_bytes());
+    conn
+}
+
+fn story(gateway: &Gateway, bearer: &str, title: &str) -> Value {
+    let projects =
+        gateway.request("POST", "/tools/list_projects", &[("Authorization", bearer), mcp::JSON], b"{}").json();
+    let project = &projects["structuredContent"]["projects"][0]["id"];
+    json!({ "name": "create_issue", "arguments": { "projectId": project, "title": title, "type": "Story" } })
+}
+
+fn proposed(gateway: &Gateway, title: &str) {
+    eventually("it is proposed", || {
+        let (_, page) = gateway.api("GET", "/api/changes", None);
+        page["changes"].as_array()?.iter().any(|change| change["arguments"]["title"] == title).then_some(())
+    });
 }
 
 #[test]

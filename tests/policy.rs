@@ -102,9 +102,68 @@ fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
     let (_, audit) = gateway.api("GET", "/api/audit", None);
     let events: Vec<&str> =
         audit["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
-    for event in ["standing_rule_created", "standing_rules_used", "standing_rule_revoked"] {
+    for event in ["standing_rule_created", "standing_rule_used", "standing_rule_revoked"] {
         assert!(events.contains(&event), "{events:?}");
     }
+}
+
+#[test]
+fn without_a_gateway_the_configuration_and_the_store_answer() {
+    let upstreams = r#"
+mcpServers:
+  files: { command: /nonexistent/server, args: [], tools: { deny: ["secret_*"] } }
+  trusted: { command: /nonexistent/other, args: [], trust_annotations: true }
+"#;
+    let config = format!("{RULES}{upstreams}");
+    let home = tempfile::tempdir().unwrap();
+    let (file, data) = (home.path().join("countersign.yaml"), home.path().join("data"));
+    std::fs::write(&file, &config).unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut all = vec!["policy", "test", "--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()];
+        all.extend(arguments);
+        common::run(&all)
+    };
+    let (code, out, err) = ask(&["create_issue", "--arguments", r#"{"type": "Story"}"#]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.starts_with("review  create_issue of tracker\n") && out.contains("2 approvals by leads"), "{out}");
+    assert!(out.contains("not known   there is no store yet") && err.contains("No gateway runs on"), "{out}{err}");
+    assert!(!data.exists(), "it only looks");
+    let (code, out, _) = ask(&["files__read", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["verdict"], &answer["server"]), (Some(0), &json!("review"), &json!("files")), "{answer}");
+    assert!(
+        answer["unknown"][1].as_str().unwrap().contains("no definition of this server was ever pinned"),
+        "{answer}"
+    );
+    assert!(ask(&["trusted__read"]).1.contains("which would count (trust_annotations)"));
+    let (code, _, err) = ask(&["files__secret_key"]);
+    assert!(code == Some(1) && err.contains("tools.deny"), "{err}");
+    let (code, _, err) = ask(&["nothing"]);
+    assert!(code == Some(1) && err.contains("there is no tool nothing"), "{err}");
+
+    // What reviewers said is in the store.
+    let options = Options { config: Some(&config), ..Options::default() };
+    let gateway = Gateway::on(home, &options);
+    let key = gateway.reviewer().to_owned();
+    let id = gateway.propose("Never");
+    let deny = ["changes", "rule", &id, "--deny", "--any-arguments", "--comment", "not these"];
+    done(&gateway, &key, &deny);
+    let asked = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    let (_, home) = gateway.stop();
+    let data = home.path().join("data");
+    let config = home.path().join("countersign.yaml");
+    let (code, out, err) = common::run(&[
+        "policy",
+        "test",
+        "create_issue",
+        "--config",
+        config.to_str().unwrap(),
+        "--data",
+        data.to_str().unwrap(),
+    ]);
+    assert_eq!((code, out.as_str()), (Some(0), asked.as_str()), "as with a gateway: {err}");
+    assert!(out.starts_with("deny") && out.contains("decided by  standing rule srl_"), "{out}");
+    drop(home);
 }
 
 const RULES: &str = "

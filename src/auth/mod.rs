@@ -6,6 +6,7 @@ pub mod bearer;
 pub mod codes;
 pub mod dashboard;
 pub mod guard;
+pub mod keyring;
 pub mod keys;
 pub mod origin;
 pub mod secret;
@@ -13,6 +14,7 @@ pub mod stored;
 
 pub use authenticator::{Authenticator, Credential, Identity};
 pub use dashboard::DashboardSignIns;
+pub use keyring::Keyring;
 pub use origin::{OriginRules, OriginVerdict};
 
 use serde::{Deserialize, Serialize};

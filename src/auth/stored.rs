@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     codes::CodeStore,
+    keyring::{Held, HeldKeys},
     keys::{KeyStore, StoredKey},
     secret::SecretHash,
 };
@@ -64,6 +65,12 @@ impl KeyStore for Stored {
             self.note_use(key);
         }
         Ok(found.map(|(key, hash)| StoredKey { key, hash }))
+    }
+}
+
+impl HeldKeys for Stored {
+    fn held(&self) -> Result<Held, StoreError> {
+        self.reads.held()
     }
 }
 

@@ -23,7 +23,8 @@ pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
     }
     let (relay, requests) = Relay::asking(ready.hearer(), true);
     let asks = Asks { exchange: ready.call.exchange, capabilities: &ready.caller.capabilities, task: None };
-    asks.run(upstream.call(&ready.caller, outgoing, relay), requests).await
+    // Boxed: it would be there twice, as what is handed over and as what is pinned.
+    asks.run(Box::pin(upstream.call(&ready.caller, outgoing, relay)), requests).await
 }
 
 /// Who is asked what an upstream wants to know.

@@ -186,7 +186,7 @@ impl<'a> Ready<'a> {
             log_level: caller.log_level,
         };
         crate::protocol::alike::check(&params)?;
-        let wants_task = tasks::wanted(&call, &params.object);
+        let wants_task = call.verb == Verb::Tool && tasks::wanted(call.exchange, &params.object);
         let mut ready = Self { call, negotiated, caller, params, speaker, task: None, wants_task, question: None };
         ready.speaker.capabilities = ready.declared(less);
         Ok(ready)

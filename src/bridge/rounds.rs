@@ -89,7 +89,7 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
             Kind::Other(kind)
                 if kind == "task" && tasks::speaks_for(ready.call.exchange.revision(), &ready.negotiated) =>
             {
-                return tasks::for_legacy(ready, response).await;
+                return Box::pin(tasks::for_legacy(ready, response)).await;
             }
             Kind::Other(kind) => return Err(unknown_type(&kind)),
             Kind::InputRequired => {}

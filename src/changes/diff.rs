@@ -296,6 +296,7 @@ mod tests {
                     LineOp::Insert => '+',
                     LineOp::Delete => '-',
                     LineOp::Skip => '@',
+                    LineOp::Note => '#',
                 };
                 format!("{op}{}", l.text)
             })

@@ -143,6 +143,7 @@ impl Shown<'_> {
                     LineOp::Insert => 1,
                     LineOp::Delete => 2,
                     LineOp::Skip => 3,
+                    LineOp::Note => 4,
                 });
                 hasher.part(line.text.as_bytes());
             }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Change, ChangeFault, ChangeState, Decision, Edit, OnExpiry, Preview, Terms, Verdict,
+    dialogue::{Closed, Question},
     digest::{Shown, arguments_hash},
     people::Person,
 };
@@ -31,6 +32,8 @@ pub enum ChangeEvent {
     /// An approval taken back before the change may run: by who gave it, or, with `all`, by an admin, who takes back
     /// all of them.
     Unapprove { by: String, owner: Option<String>, all: bool },
+    /// Approvals that count no more, because who gave them may not decide any more: all but those kept.
+    Void { kept: Vec<Decision>, reason: String },
     /// By its proposer.
     Withdraw { by: String },
     /// Its time is over.
@@ -41,6 +44,10 @@ pub enum ChangeEvent {
     Refresh { preview: Preview },
     /// The Executor takes it, before anything is sent.
     Claim,
+    /// Its tool asks the proposer's client.
+    Ask { question: Question },
+    /// Questions that have ended, by whoever answered them or took the task back.
+    Answer { by: Option<String>, closed: Vec<Closed>, given_up: bool },
     /// The provider answered.
     Succeed { result: Arc<RawValue> },
     /// It was not applied, for certain.
@@ -65,6 +72,8 @@ pub enum EventKind {
     Stale,
     Refreshed,
     Executing,
+    Asked,
+    Answered,
     Applied,
     Failed,
     OutcomeUnknown,
@@ -72,7 +81,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Created,
         Self::Voted,
         Self::Edited,
@@ -84,6 +93,8 @@ impl EventKind {
         Self::Stale,
         Self::Refreshed,
         Self::Executing,
+        Self::Asked,
+        Self::Answered,
         Self::Applied,
         Self::Failed,
         Self::OutcomeUnknown,
@@ -105,6 +116,8 @@ impl EventKind {
             Self::Stale => "stale",
             Self::Refreshed => "refreshed",
             Self::Executing => "executing",
+            Self::Asked => "asked",
+            Self::Answered => "answered",
             Self::Applied => "applied",
             Self::Failed => "failed",
             Self::OutcomeUnknown => "outcome_unknown",
@@ -127,6 +140,8 @@ impl EventKind {
             Self::Stale => "change.stale",
             Self::Refreshed => "change.refreshed",
             Self::Executing => "change.executing",
+            Self::Asked => "change.asked",
+            Self::Answered => "change.answered",
             Self::Applied => "change.applied",
             Self::Failed => "change.failed",
             Self::OutcomeUnknown => "change.outcome_unknown",
@@ -169,12 +184,16 @@ pub enum IllegalTransition {
     SameArguments,
     #[error("only who approved it, or an admin, can take an approval back")]
     NotAnApprover,
+    #[error("all its approvals count")]
+    NothingToVoid,
     #[error("the time to take the approval back is over")]
     GraceOver,
     #[error("the decision was made on version {decided}, and the change is at {current}")]
     Version { decided: u64, current: u64 },
     #[error("only its proposer can withdraw a change")]
     NotTheProposer,
+    #[error("there is nobody to be asked, or nothing open of that name")]
+    NotToBeAsked,
 }
 
 impl ChangeState {
@@ -228,6 +247,7 @@ impl ChangeEvent {
             Self::Decide(_) => (EventKind::Approved, &[S::Pending]),
             Self::Edit { .. } => (EventKind::Edited, OPEN),
             Self::Unapprove { .. } => (EventKind::Unapproved, &[S::Approved]),
+            Self::Void { .. } => (EventKind::Unapproved, &[S::Pending, S::Approved]),
             Self::Withdraw { .. } => (EventKind::Withdrawn, OPEN),
             // Nobody said yes, and the rule takes that for a no. What was approved and not run was not rejected.
             Self::Expire { .. } if change.terms.on_expiry == OnExpiry::Reject && OPEN.contains(&change.state) => {
@@ -237,6 +257,8 @@ impl ChangeEvent {
             Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved]),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale]),
             Self::Claim => (EventKind::Executing, &[S::Approved]),
+            Self::Ask { .. } => (EventKind::Asked, &[S::Executing]),
+            Self::Answer { .. } => (EventKind::Answered, &[S::Executing]),
             Self::Succeed { .. } => (EventKind::Applied, &[S::Executing]),
             Self::Fail { .. } => (EventKind::Failed, &[S::Executing]),
             Self::LoseTrack { .. } => (EventKind::OutcomeUnknown, &[S::Executing]),
@@ -385,6 +407,14 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             actor = by;
             after.state = ChangeState::Pending;
         }
+        ChangeEvent::Void { kept, reason } => {
+            after.decisions.retain(|vote| kept.contains(vote));
+            if after.decisions.len() == change.decisions.len() {
+                return Err(IllegalTransition::NothingToVoid);
+            }
+            comment = Some(reason);
+            after.state = ChangeState::Pending;
+        }
         ChangeEvent::Withdraw { by } => {
             if by != change.proposer.principal {
                 return Err(IllegalTransition::NotTheProposer);
@@ -407,6 +437,23 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.state = ChangeState::Pending;
         }
         ChangeEvent::Claim => after.state = ChangeState::Executing,
+        ChangeEvent::Ask { question } => {
+            let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has(&question.key)) else {
+                return Err(IllegalTransition::NotToBeAsked);
+            };
+            comment = Some(question.method.clone());
+            dialogue.questions.push(Question { at: after.updated_at, ..question });
+        }
+        ChangeEvent::Answer { by, closed, given_up } => {
+            let Some(dialogue) = &mut after.dialogue else { return Err(IllegalTransition::NotToBeAsked) };
+            let why = closed.iter().find_map(|closed| closed.answer.as_ref().err().cloned());
+            if dialogue.close(closed, after.updated_at) == 0 && (!given_up || dialogue.given_up) {
+                return Err(IllegalTransition::NotToBeAsked);
+            }
+            dialogue.given_up |= given_up;
+            comment = why;
+            actor = by.unwrap_or(actor);
+        }
         ChangeEvent::Succeed { result } => {
             after.result = Some(result);
             after.state = ChangeState::Applied;
@@ -434,6 +481,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     }
     if after.state != ChangeState::Approved {
         after.run_after = None;
+    }
+    if after.state != ChangeState::Executing
+        && let Some(dialogue) = &mut after.dialogue
+    {
+        dialogue.close_all("the call has ended", after.updated_at);
     }
     Ok(Transition { kind, from: Some(change.state), actor, comment, after })
 }

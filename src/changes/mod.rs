@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod audit;
+pub mod dialogue;
 pub mod diff;
 pub mod digest;
 pub mod export;
@@ -11,6 +12,7 @@ pub mod retention;
 pub mod terms;
 pub mod visible;
 
+pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use terms::{OnExpiry, OnReview, Terms};
 
@@ -95,7 +97,8 @@ pub struct DiffLine {
     pub text: String,
 }
 
-/// `equal`, `insert` or `delete`; `skip` stands for unchanged lines left out, whose number is the text.
+/// `equal`, `insert` or `delete`; `skip` stands for unchanged lines left out, whose number is the text; `note` is said of
+/// the lines and is none of them, such as the name of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LineOp {
@@ -103,6 +106,7 @@ pub enum LineOp {
     Insert,
     Delete,
     Skip,
+    Note,
 }
 
 /// Before and after, field by field.
@@ -234,6 +238,9 @@ pub struct Decision {
     /// Who the reviewer's key belongs to, where that is somebody else: one owner has one vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The key that it was given with, if any: an approval counts as long as that key holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
     pub verdict: Verdict,
     #[serde(default)]
     pub comment: Option<String>,
@@ -317,6 +324,9 @@ pub struct Change {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub expires_at: Timestamp,
+    /// What its tool may ask the proposer's client while it runs, and what it asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialogue: Option<Dialogue>,
     /// What the tool answered (a [`crate::providers::ToolResult`] as JSON), once it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,

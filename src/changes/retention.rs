@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::{Change, Diff, digest::bytes_hash};
 
-/// Says of a change that its arguments, diffs and result were taken out, and what they hashed to (`sha256:…` of their
+/// Says of a change that its arguments, diffs, answers and result were taken out, and what they hashed to (`sha256:…` of their
 /// bytes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -47,6 +47,8 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         diff: Diff::default(),
         previous_diff: None,
         result: None,
+        // The trail has the hash of the whole change after each answer.
+        dialogue: None,
         redacted: Some(redacted),
         ..change.clone()
     }

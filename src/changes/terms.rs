@@ -23,6 +23,8 @@ pub enum OnReview {
     Return,
     /// The call stays open for [`Terms::hold_for`], for a decision to be its answer.
     Hold,
+    /// A task; clients that take none may not propose.
+    Task,
 }
 
 /// Times are in whole seconds.
@@ -49,6 +51,9 @@ pub struct Terms {
     pub preview_required: bool,
     /// Clients that can show a URL are asked to open the change's page.
     pub open_page: bool,
+    /// What the tool asks while the approved call runs is asked of the proposer's client; else it is declined. The
+    /// answers are input that no reviewer has seen.
+    pub questions: bool,
 }
 
 impl Default for Terms {
@@ -65,6 +70,7 @@ impl Default for Terms {
             undo_for: 0,
             preview_required: false,
             open_page: false,
+            questions: false,
         }
     }
 }

@@ -361,8 +361,8 @@ pub struct PolicyArgs {
 pub enum PolicyCommand {
     /// What would become of a call, which rule decides, and what a review asks for
     ///
-    /// Asks a running gateway, because only it knows the tools of its servers and what reviewers said of them. Nothing
-    /// is called or proposed.
+    /// Asks the gateway that runs, if one does: it knows the tools of its servers as they are now. Else the configuration
+    /// and the store answer, without a key, and say what they could not know. Nothing is called or proposed.
     Test(PolicyTestArgs),
 }
 

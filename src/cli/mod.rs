@@ -11,8 +11,10 @@ mod config;
 pub mod exit;
 mod gateway;
 mod keys;
+mod offline;
 mod open;
 mod output;
+mod policy;
 mod providers;
 mod rules;
 mod webhooks;
@@ -63,7 +65,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Changes(args) => changes::run(&args, &mut out),
         Command::Providers(args) => providers::run(&args, &mut out),
         Command::Rules(args) => rules::run(&args, &mut out),
-        Command::Policy(args) => rules::policy(&args, &mut out),
+        Command::Policy(args) => policy::run(&args, &mut out),
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),

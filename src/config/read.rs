@@ -123,6 +123,7 @@ fn review(r: &mut Reader) -> Terms {
         hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR),
         undo_for: r.seconds("policy.review.undo_for", terms::UNDO_FOR),
         open_page: r.truth("policy.review.open_page"),
+        questions: r.choice("policy.review.questions", &terms::QUESTIONS, false),
     }
 }
 

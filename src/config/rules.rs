@@ -18,7 +18,7 @@ const MAX_RULES: usize = 1000;
 
 const KEYS: &str = "name, tools, servers, roles, principals, annotations, when, then, reason; for a review also \
                     reviewers, quorum, expire_after, on_expiry, require_comment, edit, on_review, hold_for, undo_for, \
-                    preview, open_page";
+                    preview, open_page, questions";
 const HINTS: &str = "readOnlyHint, destructiveHint, idempotentHint, openWorldHint";
 
 /// Reads the list. `at` makes an origin of a line and a column.

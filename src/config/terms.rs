@@ -16,7 +16,7 @@ use crate::{
     policy::Groups,
 };
 
-pub(super) const KEYS: [&str; 11] = [
+pub(super) const KEYS: [&str; 12] = [
     "reviewers",
     "quorum",
     "expire_after",
@@ -28,6 +28,7 @@ pub(super) const KEYS: [&str; 11] = [
     "hold_for",
     "undo_for",
     "open_page",
+    "questions",
 ];
 
 const S: Duration = Duration::from_secs(1);
@@ -36,8 +37,10 @@ pub(super) const EXPIRE_AFTER: RangeInclusive<Duration> = S..=Duration::from_sec
 pub(super) const HOLD_FOR: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
 pub(super) const UNDO_FOR: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 pub(super) const ON_EXPIRY: [(&str, OnExpiry); 2] = [("expire", OnExpiry::Expire), ("reject", OnExpiry::Reject)];
-pub(super) const ON_REVIEW: [(&str, OnReview); 2] = [("return", OnReview::Return), ("hold", OnReview::Hold)];
+pub(super) const ON_REVIEW: [(&str, OnReview); 3] =
+    [("return", OnReview::Return), ("hold", OnReview::Hold), ("task", OnReview::Task)];
 pub(super) const EDIT: [(&str, bool); 2] = [("allowed", true), ("forbidden", false)];
+pub(super) const QUESTIONS: [(&str, bool); 2] = [("decline", false), ("ask", true)];
 pub(super) const PREVIEW: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
 /// Where the key itself stands.
@@ -62,6 +65,7 @@ pub(super) fn read(one: &mut One<'_>, entry: &Entry, terms: &mut Terms) {
         "on_review" => set(one, value, &mut terms.on_review, |node| word(node, &ON_REVIEW)),
         "hold_for" => set(one, value, &mut terms.hold_for, |node| seconds(node, &HOLD_FOR)),
         "undo_for" => set(one, value, &mut terms.undo_for, |node| seconds(node, &UNDO_FOR)),
+        "questions" => set(one, value, &mut terms.questions, |node| word(node, &QUESTIONS)),
         _ => set(one, value, &mut terms.open_page, truth),
     }
 }
@@ -168,5 +172,6 @@ pub(super) fn show(terms: &Terms, review: &Terms) -> Vec<String> {
     part(terms.hold_for != review.hold_for, "hold_for", time(terms.hold_for));
     part(terms.undo_for != review.undo_for, "undo_for", time(terms.undo_for));
     part(terms.open_page != review.open_page, "open_page", terms.open_page.to_string());
+    part(terms.questions != review.questions, "questions", word(&QUESTIONS, &terms.questions));
     parts
 }

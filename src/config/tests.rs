@@ -139,6 +139,7 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "policy.review.edit" => "forbidden",
             "policy.review.preview" => "required",
             "policy.review.on_review" => "hold",
+            "policy.review.questions" => "ask",
             "policy.review.require_comment" | "policy.review.open_page" => "true",
             _ if key.starts_with("policy.review.") && !key.ends_with("quorum") => "2m",
             "policy.rules" => "[{ tools: 'db__*', when: 'arguments.n > 1', then: deny }]",
@@ -357,7 +358,7 @@ fn what_is_shown_loads_to_the_same() {
          policy: { rules: [{ name: 'a: b', tools: [x, 'y,z'], servers: s, roles: agent, principals: ['*'], then: deny,\n\
          annotations: { readOnlyHint: false }, when: 'arguments.a == \"b\"', reason: 'no' }, { then: review }, { then: review, tools: y, reviewers: [dba, admin],\n\
          quorum: 3, expire_after: null, on_expiry: reject, require_comment: true, edit: forbidden, preview: required,\n\
-         on_review: hold, hold_for: 90s, undo_for: 10s, open_page: true }],\n\
+         on_review: hold, hold_for: 90s, undo_for: 10s, open_page: true, questions: ask }],\n\
          groups: { dba: [alice, 'b c'] }, review: { expire_after: 2h, quorum: 2, reviewers: [admin] } }\n",
     );
     let loaded = case.load().unwrap();

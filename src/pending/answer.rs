@@ -78,7 +78,10 @@ const fn kind(illegal: IllegalTransition) -> ErrorKind {
         IllegalTransition::SameArguments => ErrorKind::ValidationFailed,
         IllegalTransition::NotTheProposer | IllegalTransition::NotAnApprover => ErrorKind::Forbidden,
         IllegalTransition::Version { .. } => ErrorKind::VersionConflict,
-        IllegalTransition::GraceOver | IllegalTransition::State { .. } => ErrorKind::ChangeNotPending,
+        IllegalTransition::GraceOver
+        | IllegalTransition::NothingToVoid
+        | IllegalTransition::NotToBeAsked
+        | IllegalTransition::State { .. } => ErrorKind::ChangeNotPending,
     }
 }
 

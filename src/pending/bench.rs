@@ -199,6 +199,7 @@ fn proposal(n: usize) -> Proposal {
         },
         review: None,
         terms: Terms::default(),
+        client: None,
         idempotency_key: None,
         expire_after: Duration::from_secs(86_400),
     }

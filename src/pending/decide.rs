@@ -13,6 +13,7 @@ use super::{
     commit::StepError,
     refresh::check_target,
     start::Inner,
+    votes,
 };
 use crate::{
     auth::{Principal, Role},
@@ -61,9 +62,17 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
         return Err(expire(inner, change).await);
     }
     check_terms(&change, verdict, comment.as_deref(), bulk)?;
+    if verdict == Verdict::Approve
+        && let Some(void) = votes::void(inner, &change)?
+    {
+        // What was shown counted on somebody whose word counts no more.
+        let step = inner.step_for_door(&change, void, None).await;
+        return Err(version_conflict(finish(inner, &change, step).await?));
+    }
     let event = ChangeEvent::Decide(Decision {
         reviewer: reviewer.name.clone(),
         owner: reviewer.owner.clone(),
+        key_id: reviewer.key_id.clone(),
         verdict,
         comment,
         at: inner.now(),

@@ -13,15 +13,17 @@ use std::{
 use futures_util::FutureExt;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
 
 use super::{
     actor::Approved,
     commit::StepError,
+    inquiry::Inquiry,
     recheck::{Recheck, fault, moved_fault, proposer},
     start::Inner,
+    votes,
 };
 use crate::{
     changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent},
@@ -94,20 +96,25 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Strin
             slot = slots.acquire_owned() => slot.ok(),
         };
         // The key must come back whatever happens, or its target would be blocked until the next start.
-        if slot.is_some() && AssertUnwindSafe(one(&inner, &approved)).catch_unwind().await.is_err() {
+        if let Some(slot) = slot
+            && AssertUnwindSafe(one(&inner, &approved, &mut Some(slot))).catch_unwind().await.is_err()
+        {
             tracing::error!(change = %approved.id, "the Executor panicked over a change");
         }
         approved.lock_key
     });
 }
 
+/// A place among what runs at the same time. Whoever waits for a client gives it back.
+type Slot = Option<OwnedSemaphorePermit>;
+
 /// Takes one approved change as far as it can go.
-async fn one(inner: &Inner, approved: &Approved) {
+async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) {
     let mut tries = 0;
     let mut soon = SOON;
     while !inner.stop.is_cancelled() {
         // Nothing has been sent: looking again is safe, from the beginning.
-        match attempt(inner, approved, &mut tries).await {
+        match attempt(inner, approved, &mut tries, slot).await {
             Ok(()) => return,
             Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
             Err(Retry::Soon) => {
@@ -125,14 +132,14 @@ enum Retry {
     Soon,
 }
 
-async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32) -> Result<(), Retry> {
+async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
     let Some((change, provider)) = ready(inner, approved, tries).await? else { return Ok(()) };
     crash_point("before_claim");
     let Some(claimed) = take(inner, &change, ChangeEvent::Claim).await? else { return Ok(()) };
     crash_point("after_claim");
-    let event = call(inner, &claimed, provider.as_ref()).await;
+    let (last, event) = call(inner, &claimed, provider.as_ref(), slot).await;
     crash_point("before_result");
-    record(inner, claimed, event).await;
+    record(inner, last, event).await;
     crash_point("after_result");
     Ok(())
 }
@@ -158,7 +165,16 @@ async fn ready(
         return Ok(None);
     }
     match inner.recheck(&change).await {
-        Recheck::Same(provider) => return Ok(Some((change, provider))),
+        Recheck::Same(provider) => match votes::void(inner, &change) {
+            Ok(None) => return Ok(Some((change, provider))),
+            Ok(Some(void)) => {
+                take(inner, &change, void).await?;
+            }
+            Err(error) => {
+                tracing::error!(%error, change = id, "it cannot be known whether an approval still counts; trying again");
+                return Err(Retry::Later);
+            }
+        },
         Recheck::Moved(preview) => {
             crash_point("before_stale");
             if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault: moved_fault() }).await? {
@@ -211,41 +227,69 @@ async fn pause(inner: &Inner, time: Duration) {
     }
 }
 
-/// Calls the provider, once, with exactly the bytes that were approved.
-async fn call(inner: &Inner, change: &Change, provider: &dyn Provider) -> ChangeEvent {
+/// Calls the provider, once, with exactly the bytes that were approved. Its time stands still while the tool waits for
+/// its client. The change as it was stored last, and how the call ended.
+async fn call(
+    inner: &Inner,
+    change: &Arc<Change>,
+    provider: &dyn Provider,
+    slot: &mut Slot,
+) -> (Arc<Change>, ChangeEvent) {
+    let (inquirer, mut inquiry) = Inquiry::of(inner, change).unzip();
     let cancel = inner.kill.child_token();
     let context = CallContext {
         principal: proposer(change),
         cancel: cancel.clone(),
         progress: Arc::new(NoProgress),
         change_id: Some(change.id.clone()),
+        inquirer,
     };
     let began = Instant::now();
-    let answer = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
+    let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
+    let mut work = std::pin::pin!(work);
+    let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
     let lost = |message: &str| ChangeEvent::LoseTrack {
         fault: ChangeFault { code: ErrorKind::Timeout.code().into(), message: message.into() },
     };
-    let event = tokio::select! {
-        biased;
-        answer = answer => match answer {
-            Ok(answer) => outcome(inner, answer),
-            Err(_panic) => {
-                tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
-                ChangeEvent::LoseTrack {
-                    fault: ChangeFault {
-                        code: ErrorKind::Internal.code().into(),
-                        message: "The tool failed in a way that leaves open whether the change was applied".into(),
-                    },
-                }
+    let event = loop {
+        let waits = inquiry.as_ref().is_some_and(Inquiry::waits);
+        let happened = async {
+            match &mut inquiry {
+                Some(inquiry) => inquiry.next().await,
+                None => std::future::pending().await,
             }
-        },
-        () = tokio::time::sleep(inner.config.run_timeout) => lost("The tool did not answer in time"),
-        () = inner.kill.cancelled() => lost("The gateway was stopped while the tool was running"),
+        };
+        let happened = tokio::select! {
+            biased;
+            answer = &mut work => break match answer {
+                Ok(answer) => outcome(inner, answer),
+                Err(_panic) => {
+                    tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
+                    ChangeEvent::LoseTrack {
+                        fault: ChangeFault {
+                            code: ErrorKind::Internal.code().into(),
+                            message: "The tool failed in a way that leaves open whether the change was applied".into(),
+                        },
+                    }
+                }
+            },
+            () = tokio::time::sleep_until(deadline), if !waits => break lost("The tool did not answer in time"),
+            () = inner.kill.cancelled() => break lost("The gateway was stopped while the tool was running"),
+            happened = happened => happened,
+        };
+        // To its end, whatever the tool does meanwhile: a step that is half taken helps nobody.
+        if let Some(inquiry) = &mut inquiry {
+            deadline += inquiry.take(happened).await;
+            if inquiry.waits() {
+                drop(slot.take());
+            }
+        }
     };
     cancel.cancel();
     crash_point("after_call");
     metrics::histogram!("countersign_change_run_seconds").record(began.elapsed().as_secs_f64());
-    event
+    let last = inquiry.map_or_else(|| Arc::clone(change), |inquiry| Arc::clone(&inquiry.change));
+    (last, event)
 }
 
 /// What the provider's answer says about the change.
@@ -302,12 +346,20 @@ fn first_text(result: &ToolResult) -> Option<String> {
 }
 
 /// Records how it ended, for as long as it takes: the call is over, and is never made again.
-async fn record(inner: &Inner, claimed: Arc<Change>, event: ChangeEvent) {
+async fn record(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
     let mut wait = Duration::from_millis(50);
     loop {
         match inner.step(&claimed, event.clone(), None).await {
             Ok(_) => return,
             Err(StepError::Conflict | StepError::Illegal(_)) => {
+                // A question whose storing seemed to fail was stored all the same.
+                if let Ok(Some(now)) = inner.store.get(&claimed.id).await
+                    && now.state == ChangeState::Executing
+                    && now.version > claimed.version
+                {
+                    claimed = now;
+                    continue;
+                }
                 // An earlier try was written although its outcome was unknown then.
                 tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
                 return;

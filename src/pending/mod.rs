@@ -14,6 +14,7 @@ mod executor;
 mod expiry;
 pub mod feed;
 mod flood;
+mod inquiry;
 mod ledger;
 mod propose;
 mod prune;
@@ -26,6 +27,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod twins;
+mod votes;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
@@ -62,6 +64,9 @@ pub struct Proposal {
     pub review: Option<ReviewNote>,
     /// What the rule asks of its review.
     pub terms: Terms,
+    /// What the proposer's client can be asked for while the call runs, as a JSON object; none where it cannot be
+    /// reached then.
+    pub client: Option<Arc<RawValue>>,
     pub idempotency_key: Option<String>,
     pub expire_after: Duration,
 }
@@ -144,6 +149,8 @@ pub struct PendingConfig {
     /// How long a provider may take to preview, and to run.
     pub preview_timeout: Duration,
     pub run_timeout: Duration,
+    /// How long a running change waits for its client's answer to a question.
+    pub answer_timeout: Duration,
     /// How long a door waits for the store.
     pub write_timeout: Duration,
     /// Approved changes that run at the same time.
@@ -177,6 +184,7 @@ impl From<&ChangesConfig> for PendingConfig {
             queue_bytes: 256 << 20,
             preview_timeout: Duration::from_secs(10),
             run_timeout: Duration::from_secs(120),
+            answer_timeout: Duration::from_secs(300),
             write_timeout: Duration::from_secs(15),
             concurrency: 16,
             provider_grace: Duration::from_secs(30),
@@ -292,6 +300,28 @@ impl Changes {
     /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, DecideError> {
         decide::withdraw(&self.inner, id, principal).await
+    }
+
+    /// What the client of its proposer answers to questions of a running change's tool, by their keys; those that are
+    /// not open are ignored. Returns once the answers are durable.
+    ///
+    /// # Errors
+    /// `OVERLOADED`
+    pub async fn answer(
+        &self,
+        id: &str,
+        principal: &Principal,
+        answers: Vec<(String, inquiry::Said)>,
+    ) -> Result<(), McpError> {
+        self.inner.inquiries.tell(id, inquiry::Word::Answers { by: principal.name.clone(), answers }).await
+    }
+
+    /// The proposer's client wants nothing more of a running change: what its tool asks gets no answer.
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
+        self.inner.inquiries.tell(id, inquiry::Word::GiveUp { by: principal.name.clone() }).await
     }
 
     /// A reviewer says how an unknown outcome ended.

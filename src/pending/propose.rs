@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, start::Inner, store_error, twins};
 use crate::{
-    changes::{Change, ChangeState, Proposer, arguments},
+    changes::{Change, ChangeState, Dialogue, Proposer, arguments},
     protocol::{ErrorKind, McpError},
     store::{Draft, crash::crash_point},
 };
@@ -132,10 +132,12 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         preview,
         review,
         terms,
+        client,
         idempotency_key,
         expire_after,
     } = proposal;
     let preview = recheck::presentable(preview);
+    let dialogue = client.filter(|_| terms.questions).map(Dialogue::of);
     let now = inner.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
@@ -167,6 +169,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         created_at: now,
         updated_at: now,
         expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
+        dialogue,
         result: None,
         fault: None,
         redacted: None,

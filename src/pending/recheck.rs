@@ -118,8 +118,13 @@ impl Inner {
         let cancel = CancellationToken::new();
         // Whatever ends the wait, the provider hears that nobody needs the answer.
         let _cancelled = cancel.clone().drop_guard();
-        let context =
-            CallContext { principal: proposer(change), cancel, progress: Arc::new(NoProgress), change_id: None };
+        let context = CallContext {
+            principal: proposer(change),
+            cancel,
+            progress: Arc::new(NoProgress),
+            change_id: None,
+            inquirer: None,
+        };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview = crate::previews::again(&*self.directory, &provider, tool, arguments, &context, shown);
         let preview = AssertUnwindSafe(preview).catch_unwind();

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use crate::{
     changes::{
-        Change, ChangeFault, ChangeState, Diff, FieldDiff, Operation, Proposer, Target,
+        Change, ChangeFault, ChangeState, Decision, Diff, FieldDiff, Operation, PreviewKind, Proposer, Target, Terms,
+        Verdict,
         digest::{arguments_hash, body_hash},
         machine::{EventKind, Transition},
     },
@@ -13,7 +14,8 @@ use crate::{
     store::Draft,
 };
 
-/// What the feed tells of a change: no arguments, no diff.
+/// What the feed tells of a change, so that nobody has to ask again to show it in a list: no arguments, no diff, no
+/// comments but the event's own. At most 100 votes, since no quorum is larger.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
@@ -30,14 +32,82 @@ struct Summary<'a> {
     created_at: Timestamp,
     updated_at: Timestamp,
     expires_at: Timestamp,
+    /// Of what is shown now.
+    digest: &'a str,
     approvals: usize,
     quorum: u32,
+    terms: &'a Terms,
+    decisions: Vec<Vote<'a>>,
+    /// How often its arguments were corrected.
+    edit_count: usize,
+    preview: Previewed<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     run_after: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     twin_of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a ChangeFault>,
+}
+
+/// A decision without its comment.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Vote<'a> {
+    reviewer: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+    verdict: Verdict,
+    at: Timestamp,
+    version: u64,
+}
+
+#[derive(Serialize)]
+struct Previewed<'a> {
+    kind: PreviewKind,
+    /// The beginning of the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<&'a str>,
+}
+
+/// Characters of the reason of a failed preview.
+const MAX_REASON: usize = 200;
+
+impl<'a> Summary<'a> {
+    fn of(change: &'a Change) -> Self {
+        let vote = |decision: &'a Decision| Vote {
+            reviewer: &decision.reviewer,
+            owner: decision.owner.as_deref(),
+            verdict: decision.verdict,
+            at: decision.at,
+            version: decision.version,
+        };
+        let reason = |text: &'a str| text.char_indices().nth(MAX_REASON).map_or(text, |(end, _)| &text[..end]);
+        Self {
+            id: &change.id,
+            version: change.version,
+            state: change.state,
+            provider: &change.provider,
+            tool: &change.tool,
+            tool_title: &change.tool_title,
+            operation: change.operation,
+            summary: &change.summary,
+            target: &change.target,
+            proposer: &change.proposer,
+            created_at: change.created_at,
+            updated_at: change.updated_at,
+            expires_at: change.expires_at,
+            digest: &change.digest,
+            approvals: change.approvals(),
+            quorum: change.terms.quorum,
+            terms: &change.terms,
+            decisions: change.decisions.iter().map(vote).collect(),
+            edit_count: change.edits.len(),
+            preview: Previewed { kind: change.preview.kind, failed: change.preview.failed.as_deref().map(reason) },
+            run_after: change.run_after,
+            twin_of: change.twin_of.as_deref(),
+            fault: change.fault.as_ref(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -73,32 +143,8 @@ pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draf
     let Transition { kind, from, actor, comment, after } = transition;
     let body = json(&after, body_size(&after))?;
     let tail = json(
-        &EventTail {
-            at: after.updated_at,
-            actor: &actor,
-            comment: comment.as_deref(),
-            change: Summary {
-                id: &after.id,
-                version: after.version,
-                state: after.state,
-                provider: &after.provider,
-                tool: &after.tool,
-                tool_title: &after.tool_title,
-                operation: after.operation,
-                summary: &after.summary,
-                target: &after.target,
-                proposer: &after.proposer,
-                created_at: after.created_at,
-                updated_at: after.updated_at,
-                expires_at: after.expires_at,
-                approvals: after.approvals(),
-                quorum: after.terms.quorum,
-                run_after: after.run_after,
-                twin_of: after.twin_of.as_deref(),
-                fault: after.fault.as_ref(),
-            },
-        },
-        1024 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
+        &EventTail { at: after.updated_at, actor: &actor, comment: comment.as_deref(), change: Summary::of(&after) },
+        1536 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
     )?;
     let arguments_hash = arguments_hash(&after.arguments);
     let edit = after.edits.last().filter(|_| kind == EventKind::Edited);

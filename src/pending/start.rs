@@ -20,9 +20,11 @@ use super::{
     executor, expiry,
     feed::Feed,
     flood::Flood,
+    inquiry::Inquiries,
     ledger::{Counts, Deadlines, Ledger},
     prune,
     twins::Twins,
+    votes,
     watch::Watchers,
 };
 use crate::{
@@ -51,6 +53,7 @@ pub(super) struct Inner {
     pub deadlines: Arc<Deadlines>,
     pub twins: Arc<Twins>,
     pub flood: Flood,
+    pub inquiries: Inquiries,
     pub places: Arc<Semaphore>,
     pub place_bytes: Arc<Semaphore>,
     pub started: Instant,
@@ -142,6 +145,7 @@ impl Changes {
             counts,
             deadlines,
             twins,
+            inquiries: Inquiries::default(),
             flood: Flood::new(config.max_proposals_per_minute),
             places: Arc::new(Semaphore::new(config.queue)),
             place_bytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
@@ -167,6 +171,7 @@ impl Changes {
         });
         executor.spawn(expiry::run(Arc::clone(&inner)));
         executor.spawn(prune::run(Arc::clone(&inner)));
+        executor.spawn(votes::run(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
@@ -244,6 +249,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
     }
     // Only now: whoever crashes before begins anew.
     let record = Record {
+        change: String::new(),
         server: String::new(),
         pins: Vec::new(),
         rules: Vec::new(),

@@ -13,7 +13,7 @@ use std::{
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, value::RawValue};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::Semaphore;
 
 use super::{Changes, DecideChange, DecideError, PendingConfig, Proposal};
 use crate::{
@@ -24,10 +24,7 @@ use crate::{
     },
     config::Config,
     protocol::{ErrorKind, McpError},
-    providers::{
-        CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
-        ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
-    },
+    providers::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult},
     store::{SqliteOptions, SqliteStore, Store},
 };
 
@@ -39,6 +36,8 @@ pub enum Ending {
     Error(ErrorKind),
     Panic,
     Hang,
+    /// It asks those things at once (keys and methods), and tells what it heard.
+    Ask(Vec<(String, String)>),
 }
 
 pub struct Fake {
@@ -114,18 +113,6 @@ impl Provider for Fake {
     fn tools(&self) -> Vec<ToolDef> {
         Vec::new()
     }
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
-        Vec::new()
-    }
-    fn prompts(&self) -> Vec<PromptDef> {
-        Vec::new()
-    }
-    fn uri_schemes(&self) -> Vec<String> {
-        Vec::new()
-    }
     fn call<'a>(
         &'a self,
         tool: &'a str,
@@ -147,6 +134,20 @@ impl Provider for Fake {
                 Ending::Succeed => Ok(ToolResult::text(&format!("done for {}", ctx.principal.name), None)),
                 Ending::ToolError => Ok(ToolResult { is_error: true, ..ToolResult::text("it did not work", None) }),
                 Ending::Error(kind) => Err(McpError::new(kind, "as the test wants it")),
+                Ending::Ask(questions) => {
+                    let Some(inquirer) = &ctx.inquirer else { return Ok(ToolResult::text("nobody to ask", None)) };
+                    let mut heard = Vec::new();
+                    for (key, method) in &questions {
+                        let (answered, answer) = tokio::sync::oneshot::channel();
+                        inquirer.ask(super::tests::inquiries::question(key, method, answered));
+                        heard.push((key, answer));
+                    }
+                    let mut said = String::new();
+                    for (key, answer) in heard {
+                        said.push_str(&format!("{key}={} ", answer.await.unwrap()));
+                    }
+                    Ok(ToolResult::text(&said, None))
+                }
                 Ending::Panic => panic!("as the test wants it"),
                 Ending::Hang => {
                     ctx.cancel.cancelled().await;
@@ -168,33 +169,6 @@ impl Provider for Fake {
             }
             Ok(self.preview_now(arguments))
         })
-    }
-    fn read_resource<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        Box::pin(async { Err(McpError::new(ErrorKind::ResourceNotFound, "none")) })
-    }
-    fn get_prompt<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a serde_json::Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        Box::pin(async { Err(McpError::new(ErrorKind::PromptNotFound, "none")) })
-    }
-    fn complete<'a>(
-        &'a self,
-        _: &'a CompletionRef,
-        _: (&'a str, &'a str),
-        _: &'a serde_json::Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        Box::pin(async { Ok(Completion::default()) })
-    }
-    fn events(&self) -> broadcast::Receiver<ProviderEvent> {
-        broadcast::channel(1).1
     }
     fn available(&self) -> Result<(), McpError> {
         if self.away.load(Ordering::SeqCst) {
@@ -312,6 +286,7 @@ impl Bench {
             arguments,
             review: None,
             terms: Terms::default(),
+            client: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(60),
         }

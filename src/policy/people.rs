@@ -1,12 +1,19 @@
 //! Who may decide on what: the reviewers that a rule asks for, as roles and as groups of people.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use arc_swap::ArcSwap;
 
 use crate::{
-    auth::{Principal, Role},
-    changes::Terms,
+    auth::{Keyring, Principal, Role},
+    changes::{Decision, Terms},
+    protocol::McpError,
 };
 
 /// The groups of the configuration: names of principals or of their owners, by the group's name.
@@ -16,6 +23,40 @@ pub type Groups = BTreeMap<String, Vec<String>>;
 pub trait Reviewers: Send + Sync + 'static {
     /// Whether the principal is among those whom the terms ask for. Says nothing of who proposed the change.
     fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool;
+
+    /// Whoever said something earlier, as they are now: none where the key that they said it with was revoked since.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE` where that cannot be known.
+    fn now(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+        Ok(Some(said.clone()))
+    }
+
+    /// Rises whenever somebody's earlier word may have ceased to count.
+    ///
+    /// # Errors
+    /// As [`Reviewers::now`].
+    fn losses(&self) -> Result<u64, McpError> {
+        Ok(0)
+    }
+
+    /// Whether an approval still counts: as long as whoever gave it could give it again, with the key that they gave it
+    /// with. One without a key (of a sign-in by code, which ends with the process) counts.
+    ///
+    /// # Errors
+    /// As [`Reviewers::now`].
+    fn stands(&self, terms: &Terms, vote: &Decision) -> Result<bool, McpError> {
+        if vote.key_id.is_none() {
+            return Ok(true);
+        }
+        let said = Principal {
+            name: vote.reviewer.clone(),
+            role: Role::Reviewer,
+            key_id: vote.key_id.clone(),
+            owner: vote.owner.clone(),
+        };
+        Ok(self.now(&said)?.is_some_and(|now| self.may_decide(terms, &now)))
+    }
 }
 
 /// Whoever may decide at all may decide on everything.
@@ -34,20 +75,37 @@ impl Reviewers for Everybody {
 /// what is the database people's to decide is not everybody's with an admin key. Whoever is a member of a group must
 /// have a key that may decide at all. A group that was taken out of the configuration has no members: what asks for
 /// its word can be withdrawn or expires.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct People {
     groups: ArcSwap<Groups>,
+    /// How often they were set.
+    settings: AtomicU64,
+    keys: Option<Arc<Keyring>>,
 }
 
 impl People {
     #[must_use]
     pub fn new(groups: &Groups) -> Self {
-        Self { groups: ArcSwap::from_pointee(groups.clone()) }
+        Self { groups: ArcSwap::from_pointee(groups.clone()), ..Self::default() }
+    }
+
+    /// Who can tell whether a key still holds.
+    #[must_use]
+    pub fn with_keys(self, keys: Keyring) -> Self {
+        Self { keys: Some(Arc::new(keys)), ..self }
     }
 
     /// From the next decision on.
     pub fn set(&self, groups: &Groups) {
         self.groups.store(groups.clone().into());
+        self.settings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The groups that this person is in, by name.
+    #[must_use]
+    pub fn groups_of(&self, principal: &Principal) -> Vec<String> {
+        let groups = self.groups.load();
+        groups.iter().filter(|(_, group)| is_member(group, principal)).map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -57,14 +115,27 @@ impl Reviewers for People {
             return false;
         }
         let groups = self.groups.load();
-        let member = |group: &Vec<String>| group.iter().any(|who| *who == principal.name || who == principal.owner());
         terms.reviewers.is_empty()
             || terms.reviewers.iter().any(|asked| match Role::parse(asked) {
                 Some(Role::Admin) => principal.role == Role::Admin,
                 Some(role) => role.may_decide(),
-                None => groups.get(asked).is_some_and(member),
+                None => groups.get(asked).is_some_and(|group| is_member(group, principal)),
             })
     }
+
+    fn now(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+        let (Some(keys), Some(key)) = (&self.keys, &said.key_id) else { return Ok(Some(said.clone())) };
+        Ok(keys.role(key)?.map(|role| Principal { role, ..said.clone() }))
+    }
+
+    fn losses(&self) -> Result<u64, McpError> {
+        let keys = self.keys.as_ref().map_or(Ok(0), |keys| keys.losses())?;
+        Ok(keys + self.settings.load(Ordering::Acquire))
+    }
+}
+
+fn is_member(group: &[String], principal: &Principal) -> bool {
+    group.iter().any(|who| *who == principal.name || who == principal.owner())
 }
 
 #[cfg(test)]

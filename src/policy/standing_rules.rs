@@ -98,6 +98,10 @@ pub struct StandingRule {
     pub revoked_by: Option<String>,
     /// When its end was recorded.
     pub expired_at: Option<Timestamp>,
+    /// When it was seen that its creator may decide no more (their key was revoked, or has another role). What it allowed
+    /// ended then; what it denies stays denied until somebody revokes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orphaned_at: Option<Timestamp>,
     pub uses: Uses,
     /// Its end by the clock that nobody sets, so that a clock that was set back keeps nothing alive.
     #[serde(skip)]
@@ -242,7 +246,8 @@ impl OfTool {
             return decision;
         }
         let mut allows = of(Says::Allow).filter(|rule| {
-            let creator = rule.creator();
+            // What cannot be known now is no yes.
+            let Ok(Some(creator)) = self.people.now(&rule.creator()) else { return false };
             let own = call.principal.name == creator.name
                 || call.principal.owner() == creator.owner()
                 || (creator.key_id.is_some() && call.principal.key_id == creator.key_id);

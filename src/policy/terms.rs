@@ -26,6 +26,7 @@ pub fn stricter(first: &Terms, second: &Terms) -> Terms {
         undo_for: first.undo_for.max(second.undo_for),
         preview_required: first.preview_required || second.preview_required,
         open_page: first.open_page,
+        questions: first.questions && second.questions,
     }
 }
 
@@ -47,6 +48,7 @@ pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     note(!old.edit && new.edit, "no edits".into(), "edits".into());
     note(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
+    note(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
     note(new.undo_for < old.undo_for, undo(old), undo(new));
     found
@@ -84,9 +86,10 @@ mod tests {
             edit: false,
             undo_for: 9,
             preview_required: true,
+            questions: false,
             ..asks(&["dba"])
         };
-        let lax = Terms { quorum: 2, expire_after: Some(90), undo_for: 10, ..Terms::default() };
+        let lax = Terms { quorum: 2, expire_after: Some(90), undo_for: 10, questions: true, ..Terms::default() };
         let whole = Terms { undo_for: 10, ..strict.clone() };
         assert_eq!(stricter(&strict, &lax), whole);
         assert_eq!(stricter(&lax, &strict), whole);
@@ -108,6 +111,8 @@ mod tests {
         };
         let all: Vec<String> = loosened(&strict, &Terms::default()).into_iter().map(|(from, _)| from).collect();
         assert_eq!(all, ["reviewers: dba, ops", "quorum 2", "a comment", "no edits", "a preview", "undo for 5 s"]);
+        let asked = Terms { questions: true, ..strict.clone() };
+        assert_eq!(loosened(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
         assert_eq!(loosened(&Terms::default(), &strict), []);
         let other = Terms { expire_after: Some(1), on_expiry: OnExpiry::Reject, hold_for: 1, ..strict.clone() };
         assert_eq!(loosened(&strict, &other), []);

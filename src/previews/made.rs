@@ -78,7 +78,7 @@ pub(super) fn compose(
         compare(&mut builder, recipe, arguments, seen)?;
     }
     if let Some(note) = &note {
-        builder.add_lines("$note", "The dry run", [(LineOp::Equal, note.as_str().into())]);
+        builder.add_lines("$note", "The dry run", [(LineOp::Note, note.as_str().into())]);
         builder.restrict_last();
     }
     for (n, seen) in reads.into_iter().enumerate() {
@@ -136,7 +136,7 @@ fn compare(builder: &mut DiffBuilder, recipe: &Recipe, arguments: &cel::Value, s
         builder.add("$content", label, before.as_deref(), after.as_deref());
     }
     if builder.len() == fields && before == after {
-        builder.add_lines("$content", label, [(LineOp::Equal, "(nothing would change)".into())]);
+        builder.add_lines("$content", label, [(LineOp::Note, "(nothing would change)".into())]);
     }
     if seen.restricted && builder.len() > fields {
         builder.restrict_last();
@@ -149,9 +149,9 @@ fn tell(builder: &mut DiffBuilder, field: &str, seen: Seen) {
     let fields = builder.len();
     let text = seen.value.and_then(rendered::text);
     match (&text, seen.shown) {
-        (None, _) => builder.add_lines(field, &seen.label, [(LineOp::Equal, "(nothing is there)".into())]),
+        (None, _) => builder.add_lines(field, &seen.label, [(LineOp::Note, "(nothing is there)".into())]),
         (Some(text), _) if text.trim().is_empty() => {
-            builder.add_lines(field, &seen.label, [(LineOp::Equal, "(empty)".into())]);
+            builder.add_lines(field, &seen.label, [(LineOp::Note, "(empty)".into())]);
         }
         (Some(text), Shown::Text) => {
             let lines = text.strip_suffix('\n').unwrap_or(text).split('\n');

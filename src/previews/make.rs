@@ -116,7 +116,7 @@ impl<'a> Maker<'a> {
         if result.is_error {
             return Err(Fault::of_answer("the dry run", &rendered::said_text(&result)));
         }
-        let value = rendered::picked("the dry run", &result, &dry.pick, arguments)?;
+        let value = rendered::picked("the dry run", &result, (&dry.pick, dry.shown), arguments)?;
         let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
         Ok(Seen { label, value: Some(value), shown: dry.shown, restricted })
     }
@@ -144,7 +144,7 @@ impl<'a> Maker<'a> {
                 }
                 None
             }
-            Ok(result) => Some(rendered::picked(&tool, &result, &read.pick, arguments)?),
+            Ok(result) => Some(rendered::picked(&tool, &result, (&read.pick, read.shown), arguments)?),
         };
         Ok(Seen { label: read.label.clone(), value, shown: read.shown, restricted })
     }
@@ -173,6 +173,7 @@ impl<'a> Maker<'a> {
             cancel: self.cancel.clone(),
             progress: Arc::new(NoProgress),
             change_id: None,
+            inquirer: None,
         };
         self.provider.call(tool, arguments, &context).await.map_err(CallError)
     }

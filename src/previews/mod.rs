@@ -8,6 +8,7 @@
 mod fault;
 mod made;
 mod make;
+mod named;
 pub mod recipe;
 mod rendered;
 pub mod shipped;

@@ -72,6 +72,8 @@ pub struct Pick {
     pub keep: Option<Condition>,
     /// Of the text, the lines that this fits.
     pub lines: Option<Pattern>,
+    /// Of a diff or git's status, what speaks of these paths ([`super::named`]).
+    pub paths: Option<Condition>,
 }
 
 /// How a text is shown.

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{
     fault::Fault,
-    recipe::{FIRST_TEXT, Pick},
+    recipe::{FIRST_TEXT, Pick, Shown},
 };
 use crate::{
     policy::{Condition, ConditionFault, values},
@@ -39,7 +39,12 @@ pub(super) fn value(what: &str, json: &Value) -> Result<cel::Value, Fault> {
 }
 
 /// What counts of a result.
-pub(super) fn picked(tool: &str, result: &ToolResult, pick: &Pick, arguments: &cel::Value) -> Result<Value, Fault> {
+pub(super) fn picked(
+    tool: &str,
+    result: &ToolResult,
+    (pick, shown): (&Pick, Shown),
+    arguments: &cel::Value,
+) -> Result<Value, Fault> {
     let pointer = if pick.pointer.is_empty() { FIRST_TEXT } else { &pick.pointer };
     let mut found = find(result, pointer)
         .ok_or_else(|| Fault::new("pointer", format!("the answer of {tool} has nothing at {pointer}")))?;
@@ -54,8 +59,20 @@ pub(super) fn picked(tool: &str, result: &ToolResult, pick: &Pick, arguments: &c
         let kept: Vec<&str> = text.split('\n').filter(|line| pattern.0.is_match(line)).collect();
         found = kept.join("\n").into();
     }
+    if let Some(paths) = &pick.paths {
+        let named = named(&evaluate("paths", paths, &[("arguments", arguments)])?)?;
+        let Value::String(text) = &found else {
+            return Err(Fault::new("pointer", format!("what is at {pointer} of the answer of {tool} is no text")));
+        };
+        found = super::named::part(text, &named, shown).into();
+    }
     found.sort_all_objects();
     Ok(found)
+}
+
+fn named(paths: &Value) -> Result<Vec<String>, Fault> {
+    let texts = paths.as_array().map(|all| all.iter().map(|path| path.as_str().map(str::to_owned)).collect());
+    texts.flatten().ok_or_else(|| Fault::new("paths", "`paths` comes to something else than a list of texts"))
 }
 
 fn find(result: &ToolResult, pointer: &str) -> Option<Value> {

@@ -7,7 +7,7 @@ use std::sync::{
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,10 +20,7 @@ use crate::{
     changes::{LineOp, Operation, Preview, PreviewKind},
     policy::Verdict,
     protocol::{ErrorKind, McpError},
-    providers::{
-        CallContext, Completion, CompletionRef, NoProgress, PromptDef, PromptResult, Provider, ProviderDirectory,
-        ProviderEvent, ResourceDef, ResourceTemplateDef, ResourceText, ToolAnnotations, ToolDef, ToolResult,
-    },
+    providers::{CallContext, NoProgress, Provider, ProviderDirectory, ToolAnnotations, ToolDef, ToolResult},
 };
 
 type Answers = Box<dyn Fn(&str, &Value) -> Result<ToolResult, McpError> + Send + Sync>;
@@ -60,28 +57,12 @@ impl Server {
     }
 }
 
-fn nothing<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, McpError>> {
-    Box::pin(async { Err(McpError::new(ErrorKind::Internal, "not here")) })
-}
-
 impl Provider for Server {
     fn name(&self) -> &str {
         "s"
     }
     fn tools(&self) -> Vec<ToolDef> {
         vec![Self::def("read", json!({})), Self::def("write", json!({ "path": {}, "text": {}, "dryRun": {} }))]
-    }
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        nothing()
-    }
-    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
-        Vec::new()
-    }
-    fn prompts(&self) -> Vec<PromptDef> {
-        Vec::new()
-    }
-    fn uri_schemes(&self) -> Vec<String> {
-        Vec::new()
     }
     fn call<'a>(
         &'a self,
@@ -103,33 +84,6 @@ impl Provider for Server {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         let def = self.tools().into_iter().find(|def| def.name == tool).unwrap();
         Box::pin(std::future::ready(crate::upstream::preview::of("s", "write", &def, arguments)))
-    }
-    fn read_resource<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        nothing()
-    }
-    fn get_prompt<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        nothing()
-    }
-    fn complete<'a>(
-        &'a self,
-        _: &'a CompletionRef,
-        _: (&'a str, &'a str),
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        nothing()
-    }
-    fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent> {
-        tokio::sync::broadcast::channel(1).1
     }
 }
 
@@ -183,6 +137,7 @@ async fn made(server: &Arc<Server>, rules: &Rules, yaml: &str, arguments: &Value
         cancel: CancellationToken::new(),
         progress: Arc::new(NoProgress),
         change_id: None,
+        inquirer: None,
     };
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
@@ -206,6 +161,7 @@ fn lines(preview: &Preview, field: usize) -> Vec<String> {
         LineOp::Insert => '+',
         LineOp::Delete => '-',
         LineOp::Skip => '@',
+        LineOp::Note => '#',
     };
     preview.diff.fields[field].lines.iter().map(|line| format!("{}{}", mark(line.op), line.text)).collect()
 }
@@ -222,7 +178,7 @@ async fn what_is_there_is_shown_beside_what_would_be() {
     assert_eq!(seen.operation, Operation::Update);
     assert_eq!(server.calls.lock()[..1], [("s__read".to_owned(), json!({ "path": "/a/../b" }))]);
     let same = preview(&server, WRITE, &json!({ "path": "/b", "text": "one\ntwo\n" })).await;
-    assert_eq!(lines(&same, 0), [" (nothing would change)"]);
+    assert_eq!(lines(&same, 0), ["#(nothing would change)"]);
     // The same again is the same; something else there is another fingerprint.
     assert_eq!(preview(&server, WRITE, &arguments).await.fingerprint, seen.fingerprint);
     let other = preview(&Server::holding("one\ntwo\n\n"), WRITE, &arguments).await;
@@ -254,7 +210,7 @@ async fn a_dry_run_adds_its_arguments_to_the_exact_ones() {
     let seen = preview(&server, yaml, &json!({ "path": "p", "dryRun": false })).await;
     assert_eq!(*server.calls.lock(), [("s__write".to_owned(), json!({ "path": "p", "dryRun": true }))]);
     assert_eq!(seen.note.kind, PreviewKind::DryRun);
-    assert_eq!(lines(&seen, 0), [" --- a", " +++ a", "@2", " x", "-y", "+z"]);
+    assert_eq!(lines(&seen, 0), ["#--- a", "#+++ a", "@2", " x", "-y", "+z"]);
     assert_eq!(seen.diff.fields[0].label, "Content");
 }
 
@@ -324,7 +280,7 @@ async fn reads_stand_beside_the_arguments_and_volatile_parts_do_not_count() {
     assert_eq!((seen.operation, seen.note.kind), (Operation::Delete, PreviewKind::BeforeAfter));
     assert_eq!(preview(&server, yaml, &json!({ "path": "p" })).await.fingerprint, seen.fingerprint);
     let gone = preview(&server, yaml, &json!({ "path": "gone" })).await;
-    assert_eq!(lines(&gone, 1), [" (nothing is there)"]);
+    assert_eq!(lines(&gone, 1), ["#(nothing is there)"]);
 }
 
 #[tokio::test]

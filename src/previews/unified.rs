@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::changes::LineOp;
 
-/// The lines of the text, with what is left out between hunks; text around the hunks stays as it is.
+/// The lines of the text, with what is left out between hunks; text around the hunks is a note.
 #[must_use]
 pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
     let mut out: Vec<(LineOp, Cow<'_, str>)> = Vec::new();
@@ -22,14 +22,14 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
                 (old, new, next) = (hunk.old, hunk.new, hunk.old_start.saturating_add(hunk.old));
                 // What a function's name or the like stands behind.
                 if !hunk.rest.is_empty() {
-                    out.push((LineOp::Equal, line.into()));
+                    out.push((LineOp::Note, line.into()));
                 }
                 continue;
             }
             if line.starts_with("--- ") || line.starts_with("diff ") {
                 next = 1;
             }
-            out.push((LineOp::Equal, line.into()));
+            out.push((LineOp::Note, line.into()));
             continue;
         }
         let (op, rest) = match line.as_bytes().first() {
@@ -38,7 +38,7 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
             Some(b' ') => (LineOp::Equal, line.get(1..).unwrap_or_default()),
             // "\ No newline at end of file" counts for neither side.
             Some(b'\\') => {
-                out.push((LineOp::Equal, line.into()));
+                out.push((LineOp::Note, line.into()));
                 continue;
             }
             // Some programs strip the blank of an empty line.
@@ -46,7 +46,7 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
             Some(_) => {
                 // No diff after all: the rest is told as it is.
                 (old, new) = (0, 0);
-                out.push((LineOp::Equal, line.into()));
+                out.push((LineOp::Note, line.into()));
                 continue;
             }
         };
@@ -54,7 +54,7 @@ pub fn lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
         new = new.saturating_sub(u64::from(op != LineOp::Delete));
         out.push((op, rest.into()));
     }
-    while out.last().is_some_and(|(op, line)| *op == LineOp::Equal && line.is_empty()) {
+    while out.last().is_some_and(|(op, line)| matches!(op, LineOp::Equal | LineOp::Note) && line.is_empty()) {
         out.pop();
     }
     out
@@ -102,6 +102,7 @@ mod tests {
             LineOp::Insert => '+',
             LineOp::Delete => '-',
             LineOp::Skip => '@',
+            LineOp::Note => '#',
         };
         lines(text).into_iter().map(|(op, line)| format!("{}{line}", mark(op))).collect()
     }
@@ -112,16 +113,16 @@ mod tests {
         assert_eq!(
             shown(text),
             [
-                " Staged changes:",
-                " diff --git a/a b/a",
-                " --- a/a",
-                " +++ b/a",
+                "#Staged changes:",
+                "#diff --git a/a b/a",
+                "#--- a/a",
+                "#+++ b/a",
                 "@2",
-                " @@ -3,2 +3,2 @@ fn x",
+                "#@@ -3,2 +3,2 @@ fn x",
                 " keep",
                 "-old",
                 "+new",
-                " \\ No newline at end of file",
+                "#\\ No newline at end of file",
                 "@4",
                 "-x",
                 "+y"
@@ -138,9 +139,9 @@ mod tests {
     #[test]
     fn a_fence_goes_and_what_is_no_diff_stays() {
         assert_eq!(shown("````diff\n@@ -1 +1 @@\n-```\n+b\n````\n\n"), ["-```", "+b"]);
-        assert_eq!(shown("nothing to commit"), [" nothing to commit"]);
+        assert_eq!(shown("nothing to commit"), ["#nothing to commit"]);
         assert_eq!(shown(""), Vec::<String>::new());
-        assert_eq!(shown("@@ -1,9999999999999999999999 +1 @@\n-x"), [" @@ -1,9999999999999999999999 +1 @@", " -x"]);
-        assert_eq!(shown("@@ -1,5 +1,5 @@\nrubbish\n-x"), [" rubbish", " -x"]);
+        assert_eq!(shown("@@ -1,9999999999999999999999 +1 @@\n-x"), ["#@@ -1,9999999999999999999999 +1 @@", "#-x"]);
+        assert_eq!(shown("@@ -1,5 +1,5 @@\nrubbish\n-x"), ["#rubbish", "#-x"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The JSON-RPC envelope: what kind of message received bytes are, and where its parts lie in them.
 //!
 //! Everything but the id is borrowed. Payloads are skipped, never taken apart, so the cost is one linear
-//! pass over the text. It must never panic or recurse on input, whatever the bytes are.
+//! pass over the text ([`quick`]; what it does not understand is left to `serde_json`). It must never panic or recurse on input, whatever the bytes are.
 //! Rules: JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
 
 // A fault is as large as the error and the id that it must carry; it is made once and moved to the encoder.
@@ -19,6 +19,7 @@ use super::{
 };
 
 mod members;
+mod quick;
 use members::Members;
 
 /// What one message may be like.
@@ -161,6 +162,14 @@ impl EnvelopeFault {
 pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     let text = std::str::from_utf8(text)
         .map_err(|e| EnvelopeFault::parse(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
+    if let Some(members) = quick::members(text, limits.max_depth) {
+        return understood(text, members, limits).map(Incoming::Single);
+    }
+    thoroughly(text, limits)
+}
+
+/// Whatever the text is, and what is wrong with it.
+fn thoroughly<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     if scan::lone_surrogate(text) {
         return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
     }
@@ -202,6 +211,11 @@ fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFa
         return Err(EnvelopeFault::invalid("A message must be a JSON object"));
     }
     let members: Members<'a> = serde_json::from_str(text).map_err(|e| not_json(&e))?;
+    understood(text, members, limits)
+}
+
+/// The message that has those members.
+fn understood<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     let id = match members.id {
         None => Id::Absent,
         Some(raw) if members.repeated != Some("id") => RequestId::from_json(raw.get()).map_or(Id::Bad, Id::Good),
@@ -223,7 +237,7 @@ fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFa
         return invalid("`id` must be a string or an integer");
     }
     let is_notification = members.method.is_some() && !has_outcome && matches!(id, Id::Absent);
-    if scan::deeper_than(text, limits.max_depth) {
+    if !members.is_shallow && scan::deeper_than(text, limits.max_depth) {
         let max = limits.max_depth;
         let mut fault = EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).of(fault_id);
         fault.error = fault.error.with("maxDepth", max);
@@ -250,7 +264,8 @@ fn message<'a>(text: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFa
     let params = members.params;
     Ok(match id {
         Id::Good(id) => {
-            let outline = params.map_or_else(Outline::default, |params| Outline::of(params.get()));
+            let outline = members.outline;
+            let outline = outline.or_else(|| params.map(|params| Outline::of(params.get()))).unwrap_or_default();
             Message::Request(Request { id, method, params, outline })
         }
         Id::Absent | Id::Bad => Message::Notification(Notification { method, params }),

@@ -74,6 +74,44 @@ impl Outline {
     }
 }
 
+/// An outline in the making, by whoever passes the members of `params` anyway.
+pub(super) struct Builder {
+    params: Vec<Spot>,
+    meta: Vec<Spot>,
+    place: Option<Range<usize>>,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self { params: Vec::with_capacity(8), meta: Vec::new(), place: None }
+    }
+
+    /// A member of `params`, whose key begins at `start` with its quote and has no escapes. Places are those in the
+    /// text of `params`.
+    pub(super) fn member(&mut self, key: &str, start: usize, value: Range<usize>) {
+        if key == "_meta" {
+            self.place = Some(value.clone());
+        }
+        self.params.push(Spot { start, key: key.len(), escaped: None, value });
+    }
+
+    /// A `_meta` begins, whose members are those that count.
+    pub(super) fn begin_meta(&mut self) {
+        self.meta.clear();
+    }
+
+    /// A member of `_meta`, with the length of its key. Places are those in its own text.
+    pub(super) fn member_of_meta(&mut self, start: usize, key: usize, value: Range<usize>) {
+        self.meta.push(Spot { start, key, escaped: None, value });
+    }
+
+    pub(super) fn finish(mut self) -> Outline {
+        let of_params = self.params.len();
+        self.params.append(&mut self.meta);
+        Outline(Arc::new(Spots { all: self.params, of_params, meta: self.place }))
+    }
+}
+
 /// `params` whose members are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Params<'a> {

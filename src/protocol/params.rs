@@ -113,7 +113,7 @@ impl<'a> CallTool<'a> {
         if let Some(name) = sole("name").and_then(edit::string)
             && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
             && object.member("task").is_none()
-            && let Ok(arguments) = serde_json::from_str(arguments)
+            && let Some(arguments) = super::raw::known(arguments)
         {
             return Ok(Self { name, arguments: Some(arguments), task: None });
         }

@@ -6,7 +6,7 @@ pub mod gateway_tools;
 pub mod text;
 pub mod tracker;
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::{
     changes::{Change, Preview},
     policy::{Decision, Verdict},
     protocol::{ErrorKind, McpError},
-    upstream::Upstream,
+    upstream::{ClientCapabilities, Upstream, UpstreamRequest},
 };
 
 /// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
@@ -156,6 +156,14 @@ impl ProgressSink for NoProgress {
     }
 }
 
+/// Asks the client on whose behalf an approved change runs.
+pub trait Inquirer: Send + Sync {
+    /// What the client can be asked for.
+    fn capabilities(&self) -> &ClientCapabilities;
+    /// Hands a question over, which its client may be asked; where there is no room for it, it is declined.
+    fn ask(&self, question: UpstreamRequest);
+}
+
 /// On whose behalf a call is made.
 #[derive(Clone)]
 pub struct CallContext {
@@ -165,6 +173,8 @@ pub struct CallContext {
     pub progress: Arc<dyn ProgressSink>,
     /// Set when this is the run of an approved change.
     pub change_id: Option<String>,
+    /// Who answers what the tool asks; none where every question is declined.
+    pub inquirer: Option<Arc<dyn Inquirer>>,
 }
 
 /// A text resource that was read. `json` and Markdown are both text.
@@ -221,17 +231,26 @@ pub enum ProviderEvent {
 
 /// A tool provider. All futures are `Send`: the Executor runs them away from the session's thread.
 ///
-/// Names are the provider's own: the router has already resolved prefixes.
+/// Names are the provider's own: the router has already resolved prefixes. One that only has tools leaves the rest as
+/// it is here.
 pub trait Provider: Send + Sync + 'static {
     /// `tracker`, `gateway`, or an upstream's configured name.
     fn name(&self) -> &str;
 
     fn tools(&self) -> Vec<ToolDef>;
-    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>>;
-    fn resource_templates(&self) -> Vec<ResourceTemplateDef>;
-    fn prompts(&self) -> Vec<PromptDef>;
+    fn resources<'a>(&'a self, _ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
+        Vec::new()
+    }
+    fn prompts(&self) -> Vec<PromptDef> {
+        Vec::new()
+    }
     /// URI prefixes this provider answers for, such as `tracker://`.
-    fn uri_schemes(&self) -> Vec<String>;
+    fn uri_schemes(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Runs a tool. `arguments` is a JSON object that has passed the tool's input schema.
     ///
@@ -259,27 +278,37 @@ pub trait Provider: Send + Sync + 'static {
     fn read_resource<'a>(
         &'a self,
         uri: &'a str,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>>;
+        _ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
+        Box::pin(async move {
+            Err(McpError::new(ErrorKind::ResourceNotFound, "There is no such resource").with("uri", uri))
+        })
+    }
 
     fn get_prompt<'a>(
         &'a self,
-        name: &'a str,
-        arguments: &'a serde_json::Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>>;
+        _name: &'a str,
+        _arguments: &'a serde_json::Map<String, Value>,
+        _ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
+        Box::pin(async { Err(McpError::new(ErrorKind::PromptNotFound, "There is no such prompt")) })
+    }
 
     /// `argument` is the name and the typed prefix; `context` the other arguments given so far.
     fn complete<'a>(
         &'a self,
-        reference: &'a CompletionRef,
-        argument: (&'a str, &'a str),
-        context: &'a serde_json::Map<String, Value>,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>>;
+        _reference: &'a CompletionRef,
+        _argument: (&'a str, &'a str),
+        _context: &'a serde_json::Map<String, Value>,
+        _ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Completion, McpError>> {
+        Box::pin(ready(Ok(Completion::default())))
+    }
 
-    /// Events from now on (bounded; a slow receiver sees `Lagged` and re-reads).
-    fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent>;
+    /// Events from now on (bounded; a slow receiver sees `Lagged` and re-reads). One that has none ends at once.
+    fn events(&self) -> tokio::sync::broadcast::Receiver<ProviderEvent> {
+        tokio::sync::broadcast::channel(1).1
+    }
 
     /// The upstream behind this provider: calls for clients go to it as the bytes that they came in, by way of
     /// [`crate::bridge`], and not through the methods above.

@@ -107,6 +107,7 @@ impl Applies for Live {
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>> {
         let (done, written) = tokio::sync::oneshot::channel();
         let record = Record {
+            change: String::new(),
             server: String::new(),
             pins: Vec::new(),
             rules: Vec::new(),

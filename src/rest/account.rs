@@ -104,8 +104,8 @@ fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_
     Ok(())
 }
 
-/// `GET /api/me`
-pub async fn me(caller: Caller) -> HttpResponse {
+/// `GET /api/me`: who asks, and what they may do.
+pub async fn me(caller: Caller, state: web::Data<RestState>) -> HttpResponse {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Me<'a> {
@@ -113,9 +113,24 @@ pub async fn me(caller: Caller) -> HttpResponse {
         who: Who<'a>,
         /// Whose key it is: who decides once, and never on what they proposed.
         owner: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        key_id: Option<&'a str>,
+        /// Of `policy.groups`, those that this person is in. A rule may ask for the word of one of them.
+        groups: Vec<String>,
+        /// Approve, reject, edit, settle, accept definitions, give and revoke standing rules: as far as the rule of a
+        /// change asks for them.
         may_decide: bool,
+        /// Take back approvals that others gave, while a change may still be undone.
+        may_undo_all: bool,
     }
-    let Principal { name, role, .. } = &*caller.principal;
-    let owner = caller.principal.owner();
-    json_ok(&Me { who: Who { name, role: *role }, owner, may_decide: role.may_decide() })
+    let principal = &*caller.principal;
+    let Principal { name, role, key_id, .. } = principal;
+    json_ok(&Me {
+        who: Who { name, role: *role },
+        owner: principal.owner(),
+        key_id: key_id.as_deref(),
+        groups: state.people.groups_of(principal),
+        may_decide: role.may_decide(),
+        may_undo_all: *role == Role::Admin,
+    })
 }

@@ -7,9 +7,13 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Caller, Problem, Query, RestState, body, json_ok, path_id};
+use super::{
+    Caller, Problem, Query, RestState, body, json_ok, path_id,
+    posted::{Body, OnChange},
+};
 use crate::{
     changes::{Change, ChangeState, Verdict, digest::hex, export::Line},
+    config::HttpConfig,
     pending::{ChangeFilter, DecideChange, EditChange},
     protocol::ErrorKind,
     store::Narrow,
@@ -58,23 +62,18 @@ pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DecisionBody {
+pub struct DecisionBody {
     decision: Verdict,
     comment: Option<String>,
     version: u64,
     digest: Option<String>,
 }
 
+impl Body for DecisionBody {}
+
 /// `POST /api/changes/{id}/decision`
-pub async fn decide(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let id = id(&request)?.to_owned();
-    let body: DecisionBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+pub async fn decide(asked: OnChange<DecisionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnChange { id, reviewer, body } = asked;
     let decision = DecideChange {
         id,
         reviewer,
@@ -89,24 +88,22 @@ pub async fn decide(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EditBody {
+pub struct EditBody {
     arguments: Box<RawValue>,
     version: u64,
     comment: Option<String>,
 }
 
+impl Body for EditBody {
+    /// As large as what an agent may send.
+    fn most(http: &HttpConfig) -> usize {
+        http.max_body
+    }
+}
+
 /// `POST /api/changes/{id}/edit`
-pub async fn edit(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let id = id(&request)?.to_owned();
-    // As large as what an agent may send.
-    let http = &state.config.transports.http;
-    let body: EditBody = body::json_up_to(http.max_body, &request, payload, http.request_timeout).await?;
+pub async fn edit(asked: OnChange<EditBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnChange { id, reviewer, body } = asked;
     let edit = EditChange {
         id,
         reviewer,
@@ -119,33 +116,21 @@ pub async fn edit(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct VersionBody {
+pub struct VersionBody {
     version: u64,
 }
 
+impl Body for VersionBody {}
+
 /// `POST /api/changes/{id}/undo`
-pub async fn undo(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let id = id(&request)?.to_owned();
-    let body: VersionBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+pub async fn undo(asked: OnChange<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnChange { id, reviewer, body } = asked;
     Ok(json_ok(&state.changes.undo(&id, &reviewer, body.version).await?))
 }
 
 /// `POST /api/changes/{id}/refresh`
-pub async fn refresh(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let id = id(&request)?.to_owned();
-    let body: VersionBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+pub async fn refresh(asked: OnChange<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnChange { id, reviewer, body } = asked;
     Ok(json_ok(&state.changes.refresh(&id, &reviewer, body.version).await?))
 }
 
@@ -158,22 +143,17 @@ enum Outcome {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SettleBody {
+pub struct SettleBody {
     outcome: Outcome,
     comment: Option<String>,
     version: u64,
 }
 
+impl Body for SettleBody {}
+
 /// `POST /api/changes/{id}/settle`
-pub async fn settle(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let id = id(&request)?.to_owned();
-    let body: SettleBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+pub async fn settle(asked: OnChange<SettleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnChange { id, reviewer, body } = asked;
     let applied = matches!(body.outcome, Outcome::Applied);
     let comment = body::comment(body.comment)?;
     Ok(json_ok(&state.changes.settle(&id, &reviewer, applied, comment, body.version).await?))

@@ -2,11 +2,14 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
-use super::{Caller, Problem, RestState, body, json_ok};
+use super::{
+    Problem, RestState, body, json_ok,
+    posted::{Body, Posted},
+};
 use crate::{
     changes::{Change, Verdict},
     pending::DecideChange,
@@ -20,7 +23,7 @@ const AT_A_TIME: usize = 8;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body {
+pub struct Many {
     decision: Verdict,
     comment: Option<String>,
     changes: Vec<Opened>,
@@ -35,6 +38,8 @@ struct Opened {
     /// Proves that its diff was on a screen.
     digest: String,
 }
+
+impl Body for Many {}
 
 #[derive(Serialize)]
 struct Answer {
@@ -51,14 +56,8 @@ struct Outcome {
 }
 
 /// `POST /api/decisions`: the results stand in the order of the changes.
-pub async fn decide(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let body: Body = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let Posted { reviewer, body } = asked;
     let comment = body::comment(body.comment)?;
     let refuse = |why: String| Err(Problem::new(ErrorKind::ValidationFailed, why));
     if !(1..=MAX).contains(&body.changes.len()) {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Caller, Problem, Query, RestState, query::parse_number};
 use crate::{
     auth::Credential,
+    gateway::RECHECK,
     pending::{FeedEvent, FeedSubscription},
     protocol::ErrorKind,
     session::slots::StreamSlot,
@@ -28,6 +29,7 @@ struct Reader {
     subscription: FeedSubscription,
     credential: Credential,
     keep_alive: Interval,
+    recheck: Interval,
     first: Option<Bytes>,
     ended: bool,
     shutdown: CancellationToken,
@@ -48,6 +50,7 @@ pub async fn stream(
         subscription,
         credential: caller.credential,
         keep_alive: ticks(pause),
+        recheck: ticks(RECHECK),
         // Something at once in any case, so that the client sees the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
         ended: false,
@@ -110,16 +113,20 @@ impl Reader {
         if self.ended {
             return None;
         }
-        let event = tokio::select! {
-            biased;
-            () = self.shutdown.cancelled() => {
-                self.ended = true;
-                return Some(Bytes::from_static(b": the gateway is shutting down\n\n"));
-            }
-            event = self.subscription.next() => event,
-            _ = self.keep_alive.tick() => {
-                self.ended = !self.may_go_on();
-                return Some(Bytes::from_static(b":\n\n"));
+        let event = loop {
+            tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => {
+                    self.ended = true;
+                    return Some(Bytes::from_static(b": the gateway is shutting down\n\n"));
+                }
+                event = self.subscription.next() => break event,
+                _ = self.recheck.tick() => {
+                    if !self.may_go_on() {
+                        return None;
+                    }
+                }
+                _ = self.keep_alive.tick() => return Some(Bytes::from_static(b":\n\n")),
             }
         };
         let event = event.filter(|_| self.may_go_on())?;

@@ -28,6 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{Caller, Problem, RestState, events};
 use crate::{
     auth::Credential,
+    gateway::RECHECK,
     pending::FeedSubscription,
     protocol::ErrorKind,
     session::slots::StreamSlot,
@@ -237,6 +238,7 @@ impl Subscriber {
     async fn run(mut self) {
         let pause = self.state.config.transports.websocket.ping_interval;
         let mut ticks = events::ticks(pause);
+        let mut recheck = events::ticks(RECHECK);
         let shutdown = self.state.shutdown.child_token();
         let room = Rc::clone(&self.outbox.borrow().room);
         loop {
@@ -251,11 +253,13 @@ impl Subscriber {
                     if self.outbox.borrow().last_sign.elapsed() > pause * 2 {
                         return self.end(CloseCode::Again, "no answer to pings; reconnect with since", true);
                     }
-                    if !self.may_go_on() {
-                        return self.end(CloseCode::Policy, "the credential no longer holds", true);
-                    }
                     if !full {
                         self.outbox.borrow_mut().push(Message::Ping(web::Bytes::new()));
+                    }
+                }
+                _ = recheck.tick() => {
+                    if !self.may_go_on() {
+                        return self.end(CloseCode::Policy, "the credential no longer holds", true);
                     }
                 }
                 () = room.notified(), if full => {}

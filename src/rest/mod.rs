@@ -11,6 +11,8 @@ pub mod changes;
 pub mod decisions;
 pub mod events;
 pub mod events_ws;
+pub mod policy;
+pub mod posted;
 pub mod problem;
 pub mod providers;
 pub mod query;
@@ -44,6 +46,7 @@ use crate::{
     config::Config,
     definitions::Definitions,
     pending::Changes,
+    policy::People,
     reload::Reloads,
     session::slots::StreamSlots,
     standing_rules::StandingRules,
@@ -66,6 +69,7 @@ pub struct RestState {
     pub reloads: Arc<Reloads>,
     pub definitions: Arc<Definitions>,
     pub standing: Arc<StandingRules>,
+    pub people: Arc<People>,
     pub webhooks: Arc<Webhooks>,
     /// Ends the feed's streams.
     pub shutdown: CancellationToken,
@@ -106,7 +110,7 @@ pub const ROUTES: &[Route] = &[
     Route { path: "/api/changes/{id}/rule", allow: POST, build: |r| r.route(web::post().to(rules::create)) },
     Route { path: "/api/rules", allow: READ, build: |r| r.route(web::route().guard(read()).to(rules::list)) },
     Route { path: "/api/rules/{id}/revoke", allow: POST, build: |r| r.route(web::post().to(rules::revoke)) },
-    Route { path: "/api/policy/test", allow: POST, build: |r| r.route(web::post().to(rules::test)) },
+    Route { path: "/api/policy/test", allow: POST, build: |r| r.route(web::post().to(policy::test)) },
     Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
     Route {
         path: "/api/audit/export",

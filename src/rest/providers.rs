@@ -5,8 +5,12 @@ use std::sync::Arc;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
-use super::{Caller, Problem, ProviderInfo, RestState, body, json_ok};
+use super::{
+    Caller, Problem, ProviderInfo, RestState, json_ok,
+    posted::{Body, Posted},
+};
 use crate::{
+    config::HttpConfig,
     definitions::{MAX_TOOLS, Shown, ToolInfo, Waiting},
     protocol::ErrorKind,
 };
@@ -38,12 +42,15 @@ pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
 
 /// `GET /api/providers/{name}`: its tools.
 pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    tools_of(name(&request), &state)
+}
+
+fn tools_of(name: &str, state: &RestState) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct Answer<'a> {
         name: &'a str,
         tools: Vec<ToolInfo>,
     }
-    let name = name(&request);
     let tools = state
         .definitions
         .tools(name)
@@ -60,44 +67,44 @@ struct Named {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DefinitionsBody {
+pub struct DefinitionsBody {
     tools: Vec<Named>,
+}
+
+impl Body for DefinitionsBody {
+    fn most(_: &HttpConfig) -> usize {
+        MAX_BODY
+    }
+}
+
+impl DefinitionsBody {
+    fn shown(self) -> Result<Vec<Shown>, Problem> {
+        if self.tools.is_empty() || self.tools.len() > MAX_TOOLS {
+            let message = format!("`tools` names 1 to {MAX_TOOLS} definitions");
+            return Err(Problem::new(ErrorKind::ValidationFailed, message));
+        }
+        Ok(self.tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
+    }
 }
 
 /// `POST /api/providers/{name}/accept`
 pub async fn accept(
-    caller: Caller,
+    asked: Posted<DefinitionsBody>,
     request: HttpRequest,
-    payload: web::Payload,
     state: web::Data<RestState>,
 ) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let shown = shown(&request, payload, &state).await?;
-    state.definitions.accept(name(&request), &shown, &reviewer).await?;
-    one(caller, request, state).await
+    state.definitions.accept(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
+    tools_of(name(&request), &state)
 }
 
 /// `POST /api/providers/{name}/revoke`
 pub async fn revoke(
-    caller: Caller,
+    asked: Posted<DefinitionsBody>,
     request: HttpRequest,
-    payload: web::Payload,
     state: web::Data<RestState>,
 ) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let shown = shown(&request, payload, &state).await?;
-    state.definitions.revoke(name(&request), &shown, &reviewer).await?;
-    one(caller, request, state).await
-}
-
-async fn shown(request: &HttpRequest, payload: web::Payload, state: &RestState) -> Result<Vec<Shown>, Problem> {
-    let patience = state.config.transports.http.request_timeout;
-    let body: DefinitionsBody = body::json_up_to(MAX_BODY, request, payload, patience).await?;
-    if body.tools.is_empty() || body.tools.len() > MAX_TOOLS {
-        let message = format!("`tools` names 1 to {MAX_TOOLS} definitions");
-        return Err(Problem::new(ErrorKind::ValidationFailed, message));
-    }
-    Ok(body.tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
+    state.definitions.revoke(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
+    tools_of(name(&request), &state)
 }
 
 fn name(request: &HttpRequest) -> &str {

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpResponse, web};
 use serde::Deserialize;
 
-use super::{Caller, Problem, RestState, body, json_ok};
+use super::{
+    Caller, Problem, RestState, json_ok,
+    posted::{Body, Posted},
+};
 use crate::{protocol::ErrorKind, reload::DecideError};
 
 /// `GET /api/reload`
@@ -22,20 +25,16 @@ enum Verdict {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ConsentBody {
+pub struct ConsentBody {
     digest: String,
     verdict: Verdict,
 }
 
+impl Body for ConsentBody {}
+
 /// `POST /api/reload/consent`: a reviewer's word on what loosens policy. Answers as `GET /api/reload`.
-pub async fn consent(
-    caller: Caller,
-    request: HttpRequest,
-    payload: web::Payload,
-    state: web::Data<RestState>,
-) -> Result<HttpResponse, Problem> {
-    let reviewer = Arc::clone(caller.decides()?);
-    let body: ConsentBody = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+pub async fn consent(asked: Posted<ConsentBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let Posted { reviewer, body } = asked;
     let reloads = Arc::clone(&state.reloads);
     // On its own: a client that goes away in the middle leaves nothing half in force.
     let decided = actix_web::rt::spawn(async move {

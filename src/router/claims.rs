@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{aliases::Aliases, table::RouteError};
-use crate::providers::Provider;
+use crate::{fast_map::FastMap, providers::Provider};
 
 /// Warnings kept of one provider; of more there is the number.
 const KEPT: usize = 50;
@@ -64,7 +64,7 @@ pub struct Claims<T> {
 
 /// Names after every contest.
 pub struct Settled<T> {
-    pub by_name: HashMap<String, Arc<T>>,
+    pub by_name: FastMap<String, Arc<T>>,
     /// In listing order: by provider, then as the provider lists them. Stable across restarts.
     pub order: Vec<Arc<T>>,
     /// Who else serves a name, the best first.
@@ -73,7 +73,7 @@ pub struct Settled<T> {
 
 impl<T> Default for Settled<T> {
     fn default() -> Self {
-        Self { by_name: HashMap::new(), order: Vec::new(), others: HashMap::new() }
+        Self { by_name: FastMap::default(), order: Vec::new(), others: HashMap::new() }
     }
 }
 

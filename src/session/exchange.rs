@@ -240,7 +240,7 @@ impl Exchange {
             }),
             None => Arc::new(NoProgress),
         };
-        CallContext { principal: self.identity.principal.clone(), cancel, progress, change_id: None }
+        CallContext { principal: self.identity.principal.clone(), cancel, progress, change_id: None, inquirer: None }
     }
 
     /// Sends `notifications/message` with this request, if its client wants that level

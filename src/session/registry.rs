@@ -17,7 +17,7 @@ pub struct Entry {
 /// See the module's page.
 #[derive(Default)]
 pub struct Registry {
-    sessions: DashMap<String, Entry>,
+    sessions: DashMap<String, Entry, foldhash::fast::RandomState>,
 }
 
 impl Registry {
@@ -27,6 +27,11 @@ impl Registry {
 
     pub fn get(&self, id: &str) -> Option<Entry> {
         self.sessions.get(id).map(|e| e.value().clone())
+    }
+
+    /// The session alone, where nothing is sent to its actor.
+    pub fn shared(&self, id: &str) -> Option<Arc<SessionShared>> {
+        self.sessions.get(id).map(|e| Arc::clone(&e.shared))
     }
 
     pub fn remove(&self, id: &str) -> Option<Entry> {

@@ -1,7 +1,7 @@
 //! What a session's requests share, readable from any thread without a hop to its actor.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -22,6 +22,7 @@ use super::{
 pub use crate::telemetry::Transport;
 use crate::{
     auth::{Identity, Principal},
+    fast_map::FastMap,
     protocol::{
         Era, RequestId, Revision,
         params::{Implementation, LoggingLevel},
@@ -69,7 +70,8 @@ pub struct SessionShared {
     /// Milliseconds after `began`.
     last_active: AtomicU64,
     log_level: AtomicU8,
-    in_flight: Mutex<HashMap<Key, CancellationToken>>,
+    /// By ids that clients choose, of which there are few at a time.
+    in_flight: Mutex<FastMap<Key, CancellationToken>>,
     numbered: AtomicU64,
     subscriptions: Mutex<HashSet<String>>,
 }

@@ -4,6 +4,7 @@
 //! Calls block for one read (microseconds) or one durable write (milliseconds).
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -71,7 +72,7 @@ impl Keys {
             .execute(params![
                 key.id,
                 key.name,
-                role_name(key.role),
+                key.role.as_str(),
                 hash,
                 key.created_at.to_string(),
                 key.last_used_at.map(|t| t.to_string()),
@@ -93,6 +94,14 @@ impl Keys {
             let rows = statement.query_map([], |row| Ok(read_key(row)))?;
             rows.map(|row| row?).collect()
         })
+    }
+
+    /// The roles of all keys that are not revoked, by the key's id.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn held(&self) -> Result<HashMap<String, Role>, StoreError> {
+        self.with(|conn| held(conn))
     }
 
     /// The key with that secret, also if it is revoked: look at `revoked_at`.
@@ -212,6 +221,17 @@ impl Keys {
     }
 }
 
+/// See [`Keys::held`].
+pub(super) fn held(conn: &Connection) -> Result<HashMap<String, Role>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT id, role FROM api_keys WHERE revoked_at IS NULL")?;
+    let mut rows = statement.query([])?;
+    let mut held = HashMap::new();
+    while let Some(row) = rows.next()? {
+        held.insert(row.get(0)?, role_of(row.get_ref(1)?.as_str().unwrap_or_default())?);
+    }
+    Ok(held)
+}
+
 fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {
     let role: String = row.get(2)?;
     let optional = |i: usize| -> Result<Option<Timestamp>, StoreError> {
@@ -220,7 +240,7 @@ fn read_key(row: &Row<'_>) -> Result<ApiKey, StoreError> {
     Ok(ApiKey {
         id: row.get(0)?,
         name: row.get(1)?,
-        role: parse_role(&role).ok_or_else(|| StoreError::BadRecord(format!("unknown role {role:?} of a key")))?,
+        role: role_of(&role)?,
         created_at: timestamp(&row.get::<_, String>(3)?)?,
         last_used_at: optional(4)?,
         revoked_at: optional(5)?,
@@ -232,17 +252,8 @@ fn timestamp(text: &str) -> Result<Timestamp, StoreError> {
     text.parse().map_err(|_| StoreError::BadRecord(format!("not a timestamp: {text:?}")))
 }
 
-const fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Agent => "agent",
-        Role::Reviewer => "reviewer",
-        Role::Viewer => "viewer",
-        Role::Admin => "admin",
-    }
-}
-
-fn parse_role(name: &str) -> Option<Role> {
-    [Role::Agent, Role::Reviewer, Role::Viewer, Role::Admin].into_iter().find(|r| role_name(*r) == name)
+fn role_of(name: &str) -> Result<Role, StoreError> {
+    Role::parse(name).ok_or_else(|| StoreError::BadRecord(format!("unknown role {name:?} of a key")))
 }
 
 #[cfg(test)]
@@ -282,6 +293,8 @@ mod tests {
         assert!(tool.revoke("key_1", at(5)).unwrap());
         assert!(!tool.revoke("key_1", at(6)).unwrap() && !tool.revoke("key_7", at(6)).unwrap());
         assert_eq!(gateway.find(&[1; 32]).unwrap().unwrap().revoked_at, Some(at(5)));
+        let held = gateway.held().unwrap();
+        assert_eq!((held.len(), held.get("key_1"), held.get("key_3")), (3, None, Some(&Role::Admin)));
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod pins;
 mod reader;
 mod retention;
 mod rows;
+mod said;
 mod search;
 mod sqlite;
 pub mod standing_rules;
@@ -42,6 +43,7 @@ use crate::changes::{
 
 pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
+pub use said::{Said, read_said};
 pub use search::Narrow;
 
 use crate::policy::{Pins, StandingRule};
@@ -78,6 +80,8 @@ pub struct Draft {
 /// what became of standing rules.
 #[derive(Clone, Debug)]
 pub struct Record {
+    /// The change that it came of, in whose timeline it stands; empty where there is none.
+    pub change: String,
     pub server: String,
     pub pins: Vec<PinWrite>,
     /// As they are from now on.
@@ -204,6 +208,8 @@ pub trait Store: Send + Sync + 'static {
     fn list(&self, query: ListQuery) -> Answer<Listing>;
     /// All changes that are not final.
     fn live(&self) -> Answer<Vec<LiveChange>>;
+    /// Changes that are pending or approved and have votes.
+    fn voted(&self) -> Answer<Vec<String>>;
     /// How many changes are in each state; states without changes may be left out.
     fn counts(&self) -> Answer<Vec<(ChangeState, u64)>>;
     /// Feed events above `after`, in order, at most `limit`.

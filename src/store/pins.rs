@@ -193,7 +193,16 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
-    Record { server: server.to_owned(), pins, rules: Vec::new(), event, at, actor: actor.to_owned(), details }
+    Record {
+        change: String::new(),
+        server: server.to_owned(),
+        pins,
+        rules: Vec::new(),
+        event,
+        at,
+        actor: actor.to_owned(),
+        details,
+    }
 }
 
 /// Within the writer's transaction.

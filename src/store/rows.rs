@@ -156,6 +156,14 @@ pub(super) fn live(conn: &Connection) -> Result<Vec<LiveChange>, StoreError> {
     Ok(out)
 }
 
+pub(super) fn voted(conn: &Connection) -> Result<Vec<String>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id FROM changes WHERE state IN ('pending', 'approved') AND json_array_length(body, '$.decisions') > 0",
+    )?;
+    let rows = statement.query_map([], |row| row.get(0))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 pub(super) fn counts(conn: &Connection) -> Result<Vec<(ChangeState, u64)>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT state, count(*) FROM changes GROUP BY state")?;
     let mut rows = statement.query([])?;

@@ -169,6 +169,10 @@ impl Store for SqliteStore {
         self.readers.read(rows::live)
     }
 
+    fn voted(&self) -> Answer<Vec<String>> {
+        self.readers.read(rows::voted)
+    }
+
     fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
         self.readers.read(rows::counts)
     }

@@ -58,6 +58,7 @@ pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState
         created_at: now,
         updated_at: now,
         expires_at: now,
+        dialogue: None,
         result: None,
         fault: None,
         redacted: None,

@@ -88,10 +88,12 @@ pub(super) fn verify_connection(
 }
 
 /// Every change has its last entry's hash, and every entry's change exists, or an entry says that it was deleted. What
-/// was redacted has an entry too, with the hash of what is left.
+/// was redacted has an entry too, with the hash of what is left. Entries without a state tell of what came of a change (its
+/// standing rules) and say nothing of the change itself.
 fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
-    let mut last =
-        conn.prepare("SELECT seq, to_state, details FROM audit WHERE change_id = ?1 ORDER BY seq DESC LIMIT 1")?;
+    let mut last = conn.prepare(
+        "SELECT seq, to_state, details FROM audit WHERE change_id = ?1 AND to_state <> '' ORDER BY seq DESC LIMIT 1",
+    )?;
     let mut statement = conn.prepare("SELECT id, state, version, body FROM changes")?;
     let mut rows = statement.query([])?;
     let mut changes = 0;

@@ -324,7 +324,7 @@ impl Writer {
             .append(EntryContent {
                 seq: self.heads.audit.seq + 1,
                 at: &at,
-                change_id: "",
+                change_id: &record.change,
                 event: record.event,
                 from: None,
                 to: "",

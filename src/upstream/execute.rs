@@ -1,4 +1,7 @@
-//! Runs an approved change at an upstream: exactly the approved arguments, once, for nobody who could be asked.
+//! Runs an approved change at an upstream: exactly the approved arguments, once. What the tool asks meanwhile goes to the
+//! client that proposed it where the rule has that, and is declined everywhere else.
+
+mod rounds;
 
 use std::sync::{
     Arc,
@@ -6,21 +9,23 @@ use std::sync::{
 };
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
 use super::{
-    Caller, ClientCapabilities, Listener, Outgoing, Response, RpcError, UpstreamNotification, UpstreamRequest,
+    Caller, Listener, Outgoing, Response, RpcError, UpstreamNotification, UpstreamRequest,
     actor::Execute,
     calls::Resend,
-    server::{Upstream, stamped},
+    server::{Upstream, stamped_for},
 };
+use rounds::Rounds;
+
 use crate::{
     protocol::{
         Era, ErrorKind, McpError,
         param_headers::{of_call, x_mcp_headers},
         splice::merge_meta,
     },
-    providers::{ProgressSink, ToolResult},
+    providers::{CallContext, Inquirer, ProgressSink, ToolResult},
 };
 
 /// Runs it on the upstreams' thread, until whoever wanted it is gone.
@@ -30,7 +35,7 @@ use crate::{
 /// where the tool needs an answer of a person.
 pub(super) async fn run(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
     let Execute { tool, arguments, context, dropped } = execute;
-    let work = call(upstream, &tool, &arguments, context.progress, context.principal);
+    let work = call(upstream, &tool, &arguments, &context);
     tokio::select! {
         result = work => result,
         () = context.cancel.cancelled() => Err(cancelled()),
@@ -46,20 +51,11 @@ async fn call(
     upstream: &Arc<Upstream>,
     tool: &str,
     arguments: &RawValue,
-    progress: Arc<dyn ProgressSink>,
-    principal: Arc<crate::auth::Principal>,
+    context: &CallContext,
 ) -> Result<ToolResult, McpError> {
     let own = upstream.names.own(tool).unwrap_or(tool);
     let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
-    let id = upstream.mint();
-    let wants_progress = progress.wanted();
-    let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, serde_json::Value::from(own), arguments.get());
-    if era == Era::Modern {
-        params = stamped(&params);
-    }
-    if wants_progress {
-        params = merge_meta(&params, &[("progressToken", &id.to_string())]);
-    }
+    let capabilities = context.inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
     let headers = match era {
         Era::Legacy => Vec::new(),
         Era::Modern => {
@@ -69,19 +65,45 @@ async fn call(
             of_call(&annotated, Some(arguments.get()))
         }
     };
-    let outgoing = Outgoing { name: Some(own.into()), headers, ..Outgoing::new(id, "tools/call", Some(&params)) };
     let caller = Caller {
-        principal,
+        principal: Arc::clone(&context.principal),
         session: None,
-        capabilities: ClientCapabilities::default(),
+        capabilities,
         stateless: true,
         log_level: None,
         pinned: super::Pinned::default(),
     };
-    let ear = Arc::new(Ear { progress, asked: AtomicBool::new(false) });
+    let ear = Arc::new(Ear {
+        progress: Arc::clone(&context.progress),
+        inquirer: context.inquirer.clone(),
+        asked: AtomicBool::new(false),
+    });
     upstream.prove(&caller).await;
-    let response = upstream.send(&caller, outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
-    outcome(response, ear.asked.load(Ordering::Relaxed))
+    let mut rounds = Rounds::default();
+    loop {
+        let id = upstream.mint();
+        let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(own), arguments.get());
+        if era == Era::Modern {
+            params = stamped_for(&rounds.continued(&params), &caller.capabilities);
+        }
+        if context.progress.wanted() {
+            params = merge_meta(&params, &[("progressToken", &id.to_string())]);
+        }
+        let outgoing = Outgoing {
+            name: Some(own.into()),
+            headers: headers.clone(),
+            ..Outgoing::new(id, "tools/call", Some(&params))
+        };
+        let response = upstream.send(&caller, outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
+        if era == Era::Modern
+            && let Some(inquirer) = &context.inquirer
+            && let Response::Result(result) = &response
+            && rounds.ask(result.get(), inquirer.as_ref()).await?
+        {
+            continue;
+        }
+        return outcome(response, ear.asked.load(Ordering::Relaxed));
+    }
 }
 
 /// What the upstream's answer says.
@@ -103,15 +125,13 @@ fn outcome(response: Response, asked: bool) -> Result<ToolResult, McpError> {
         #[serde(default)]
         result_type: Option<String>,
     }
-    let unreadable = |why: String| {
-        McpError::new(ErrorKind::UpstreamUnavailable, format!("the server's answer cannot be read: {why}"))
-            .with("outcome", "unknown")
-    };
-    let answer: Answer<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(error.to_string()))?;
+    let answer: Answer<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(&error.to_string()))?;
     match answer.result_type.as_deref() {
         None | Some("complete") => {}
         Some("input_required") => return Err(input_required("it asks for input")),
-        Some(other) => return Err(unreadable(format!("its kind is {:?}", other.chars().take(64).collect::<String>()))),
+        Some(other) => {
+            return Err(unreadable(&format!("its kind is {:?}", other.chars().take(64).collect::<String>())));
+        }
     }
     let is_error = answer.is_error.unwrap_or(false);
     if is_error && asked {
@@ -124,6 +144,11 @@ fn outcome(response: Response, asked: bool) -> Result<ToolResult, McpError> {
     Ok(ToolResult { content, structured_content: answer.structured_content.map(ToOwned::to_owned), is_error })
 }
 
+fn unreadable(why: &str) -> McpError {
+    McpError::new(ErrorKind::UpstreamUnavailable, format!("the server's answer cannot be read: {why}"))
+        .with("outcome", "unknown")
+}
+
 /// It answered that it did not do it.
 fn refused(error: &RpcError) -> McpError {
     let message: String = error.message.chars().take(1000).collect();
@@ -134,13 +159,18 @@ fn input_required(why: &str) -> McpError {
     let why: String = why.chars().take(500).collect();
     McpError::new(
         ErrorKind::InputRequired,
-        format!("The tool needs an answer from a person, and an approved change has nobody to ask: {why}"),
+        format!(
+            "The tool needs an answer, and an approved change asks nobody unless its rule says `questions: ask` and its \
+             client can be asked: {why}"
+        ),
     )
 }
 
-/// Hears progress, and declines questions.
+/// Hears progress, and passes questions on or declines them.
 struct Ear {
     progress: Arc<dyn ProgressSink>,
+    inquirer: Option<Arc<dyn Inquirer>>,
+    /// And was declined.
     asked: AtomicBool,
 }
 
@@ -162,6 +192,9 @@ impl Listener for Ear {
     }
 
     fn request(&self, request: UpstreamRequest) {
+        if let Some(inquirer) = &self.inquirer {
+            return inquirer.ask(request);
+        }
         self.asked.store(true, Ordering::Relaxed);
         tracing::info!(method = %request.method, "an approved change asks for input, which is declined");
     }

@@ -36,6 +36,7 @@ mod places;
 mod pool;
 pub(crate) mod preview;
 pub(crate) mod provider;
+pub mod questions;
 pub mod received;
 mod registry;
 pub mod server;
@@ -59,6 +60,7 @@ pub use link::{
     UpstreamNotification, UpstreamRequest,
 };
 pub use names::Names;
+pub use offered::is_let_through;
 pub use pinned::Pinned;
 pub use registry::Upstreams;
 pub use server::{Catalog, Upstream};

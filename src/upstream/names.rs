@@ -34,6 +34,12 @@ impl Names {
         Self { prefix: config.prefix.clone(), scheme }
     }
 
+    /// Leaves everything as it is: what it reads has the names that clients use already.
+    #[must_use]
+    pub const fn identity() -> Self {
+        Self { prefix: String::new(), scheme: String::new() }
+    }
+
     /// Names and URIs are the same inside and outside.
     #[must_use]
     pub fn is_identity(&self) -> bool {

@@ -72,6 +72,12 @@ fn sound<R, T>(
     all
 }
 
+/// Whether the configuration lets a tool through that the server calls so.
+#[must_use]
+pub fn is_let_through(config: &UpstreamConfig, own: &str) -> bool {
+    Filter::new(config).admits(own)
+}
+
 /// `tools.allow` and `tools.deny`.
 struct Filter {
     allow: Option<GlobSet>,

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{Caller, ClientCapabilities, LinkError, LinkKind, held::Held};
-use crate::{config::Isolation, protocol::Era};
+use crate::{config::Isolation, fast_map::FastMap, protocol::Era};
 
 /// How long a new link waits for the caller that had it opened.
 const CLAIM: Duration = Duration::from_secs(5);
@@ -88,7 +88,7 @@ pub struct Pool {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    entries: HashMap<Key, Vec<Entry>>,
+    entries: FastMap<Key, Vec<Entry>>,
     by_principal: HashMap<Arc<str>, usize>,
     total: usize,
 }

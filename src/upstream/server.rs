@@ -16,7 +16,8 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response, UpstreamNotification,
+    ClientCapabilities, Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response,
+    UpstreamNotification,
     actor::UpstreamActor,
     cache::Cache,
     catalog::{AskError, What},
@@ -329,9 +330,19 @@ impl Upstream {
 /// The parameters of a request of the gateway's own, which has no client that could be asked
 /// (2026-07-28/basic/index#meta).
 pub(super) fn stamped(params: &str) -> String {
+    stamped_for(params, &ClientCapabilities::default())
+}
+
+/// As [`stamped`], for a client that can be asked that much.
+pub(super) fn stamped_for(params: &str, capabilities: &ClientCapabilities) -> String {
     let version = format!("\"{}\"", crate::protocol::Revision::MODERN.as_str());
+    let capabilities = capabilities.to_json(crate::protocol::Revision::MODERN).to_string();
     merge_meta(
         params,
-        &[(keys::PROTOCOL_VERSION, &version), (keys::CLIENT_INFO, client_info()), (keys::CLIENT_CAPABILITIES, "{}")],
+        &[
+            (keys::PROTOCOL_VERSION, &version),
+            (keys::CLIENT_INFO, client_info()),
+            (keys::CLIENT_CAPABILITIES, &capabilities),
+        ],
     )
 }

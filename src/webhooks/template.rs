@@ -6,10 +6,13 @@
 use serde_json::Value;
 
 use super::format::Format;
-use crate::{changes::visible::visible, config::error::quoted};
+use crate::{
+    changes::{machine::SYSTEM, visible::visible},
+    config::error::quoted,
+};
 
 /// Every name, and where it is in a feed event; those without a place are made.
-const NAMES: [(&str, &str); 19] = [
+const NAMES: [(&str, &str); 21] = [
     ("type", "/type"),
     ("seq", "/seq"),
     ("at", "/at"),
@@ -29,6 +32,8 @@ const NAMES: [(&str, &str); 19] = [
     ("change.client", "/change/proposer/clientName"),
     ("change.expires", "/change/expiresAt"),
     ("change.fault", "/change/fault/message"),
+    ("change.approvals", "/change/approvals"),
+    ("change.quorum", "/change/quorum"),
 ];
 
 /// Characters of one value.
@@ -170,9 +175,13 @@ impl<'a> Values<'a> {
         let (kind, actor) = (self.get("type"), self.get("actor"));
         match kind.as_str() {
             "change.created" => format!("{actor} proposes"),
-            "change.voted" => format!("{actor} agrees, others are still asked"),
+            "change.voted" => match self.progress() {
+                Some(progress) => format!("{actor} agrees ({progress}), others are still asked"),
+                None => format!("{actor} agrees, others are still asked"),
+            },
             "change.edited" => format!("Corrected by {actor}, to be decided"),
             "change.approved" => format!("Approved by {actor}"),
+            "change.unapproved" if actor == SYSTEM => "An approval counts no more, to be decided".to_owned(),
             "change.unapproved" => format!("{actor} took the approval back"),
             "change.rejected" => format!("Rejected by {actor}"),
             "change.expired" => "Expired, nobody decided".to_owned(),
@@ -180,12 +189,22 @@ impl<'a> Values<'a> {
             "change.stale" => "Stale, its target has changed".to_owned(),
             "change.refreshed" => "Shown anew, to be decided".to_owned(),
             "change.executing" => "Running".to_owned(),
+            "change.asked" => "Running, and asks its client for input".to_owned(),
+            "change.answered" => "Running on, its question has ended".to_owned(),
             "change.applied" => "Applied".to_owned(),
             "change.failed" => "Failed".to_owned(),
             "change.outcome_unknown" => "Outcome unknown, somebody has to look".to_owned(),
             "change.settled" => format!("Settled by {actor}"),
             _ => kind,
         }
+    }
+}
+
+impl Values<'_> {
+    /// Approvals given and asked for, as `1/2`.
+    fn progress(&self) -> Option<String> {
+        let (given, asked) = (self.get("change.approvals"), self.get("change.quorum"));
+        (!given.is_empty() && !asked.is_empty()).then(|| format!("{given}/{asked}"))
     }
 }
 
@@ -223,6 +242,9 @@ mod tests {
             "Rejected by bob: Do it (7) https://gw/x { } {1} {"
         );
         assert_eq!(fill("{change.summary}", &json!({})), "");
+        let voted = json!({ "type": "change.voted", "actor": "bob", "change": { "approvals": 1, "quorum": 3 } });
+        let told = "bob agrees (1/3), others are still asked; 1 of 3";
+        assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), told);
         assert_eq!(Template::new("{change.sumary}", Format::Text), Err(TemplateError::Unknown("change.sumary".into())));
         assert_eq!(Template::new(" ", Format::Text), Err(TemplateError::Length));
     }

@@ -107,8 +107,9 @@ export class Gateway extends Reviewer {
     }
 
     /** Makes an API key with the command line, as a person would. */
-    async createKey(role, name) {
-        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, '--data', this.data], {
+    async createKey(role, name, owner) {
+        const whose = owner ? ['--owner', owner] : [];
+        const { stdout } = await run(binary, ['keys', 'create', '--role', role, '--name', name, ...whose, '--data', this.data], {
             env: environment()
         });
         return stdout.trim();
@@ -123,7 +124,8 @@ export class Gateway extends Reviewer {
                 }
                 return (await fetch(`${this.url}/health`)).ok;
             },
-            20_000
+            // Where much else runs the servers behind it take their time.
+            60_000
         ).catch(error => {
             throw new Error(`${error.message}\n--- stderr of the gateway ---\n${this.log()}`, { cause: error });
         });

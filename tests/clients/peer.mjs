@@ -31,9 +31,10 @@ const SCHEMAS = {
     'notifications/prompts/list_changed': PromptListChangedNotificationSchema
 };
 
-/** Where to connect to: `{ http: URL }`, `{ ws: URL }` or `{ command, args }`. */
+/** Where to connect to: `{ http: URL, key }`, `{ ws: URL }` or `{ command, args }`. */
 function transport(where, modern) {
-    if (where.http) return modern ? new ModernHttp(where.http) : new LegacyHttp(where.http);
+    const who = where.key && { requestInit: { headers: { Authorization: `Bearer ${where.key}` } } };
+    if (where.http) return modern ? new ModernHttp(where.http, who) : new LegacyHttp(where.http, who);
     if (where.ws) return modern ? new WebSocketTransport(where.ws) : new LegacySocket(where.ws);
     const child = { ...where, env: where.env ?? environment(), stderr: 'ignore' };
     return modern ? new ModernStdio(child) : new LegacyStdio(child);

@@ -13,7 +13,7 @@ import { connectPeer } from './peer.mjs';
 import { SERVERS, prepare } from './servers.mjs';
 
 const run = promisify(execFile);
-const MARKS = { equal: ' ', insert: '+', delete: '-', skip: '@' };
+const MARKS = { equal: ' ', note: ' ', insert: '+', delete: '-', skip: '@' };
 /** The lines of a field, marked. */
 const lines = field => field.lines?.map(({ op, text }) => `${MARKS[op]}${text}`) ?? [];
 const field = (change, label) => change.diff.fields.find(field => field.label === label);
@@ -252,8 +252,14 @@ test('a repository', async t => {
         await writeFile(path.join(folder, 'a.txt'), 'three\n');
         const now = await moved(change);
         assert.ok(shown(now, 'Changes that are not staged').includes('+three'));
+        // What happens to other files is no concern of this one.
+        await writeFile(path.join(folder, 'other.txt'), 'new\n');
         await applied(now);
         assert.equal(await git('diff', '--cached', '--name-only'), 'a.txt');
+        const all = await propose('git_add', { repo_path, files: ['.'] });
+        assert.match(shown(all.change, 'Status').join('\n'), /other\.txt/);
+        await rm(path.join(folder, 'other.txt'));
+        await moved(all.change);
     });
     await t.test('committing: what is staged, and on which branch', async () => {
         const { change } = await propose('git_commit', { repo_path, message: 'Second' });

@@ -98,20 +98,6 @@ export const needsFixture = {
 /** The scenarios of the tasks extension; `tasks-status-notifications` is one that the suite itself skips, so it proves nothing. */
 export const TASKS = Object.keys(needsFixture).filter(name => needsFixture[name] === tasks && name !== 'tasks-status-notifications');
 
-/** Of those, what a gateway's own tasks cannot do: a task there is a call that waits for a person, and runs once approved. */
-export const OWN_TASKS_UNFIT = {
-    'tasks-mrtr-input': 'an approved call has no client any more that could be asked',
-    'tasks-mrtr-composition': 'a call is reviewed before its server, which asks, hears of it',
-    'tasks-required-task-error': 'no reviewed call needs a task: other clients are answered at once with the pending change'
-};
-
-/** Single checks of the others for which the same holds. */
-export const OWN_TASKS_UNTESTABLE = {
-    'tasks-dispatch-and-envelope': {
-        'tasks-result-type-complete-on-non-task-responses': 'a task that asks its client to fill in a form; ours only ask clients that show URLs (tests/change_tasks.rs has its other parts)'
-    }
-};
-
 /** The suite's client scenarios that the gateway's upstream side must pass; the others are of authorization. */
 export const UPSTREAM_SIDE = {
     '2025-11-25': ['initialize', 'tools_call', 'elicitation-sep1034-client-defaults', 'sse-retry'],

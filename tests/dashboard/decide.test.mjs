@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, button, dashboard, heading, launch, open, row, status } from './lib/browser.mjs';
+import { armed, assertClean, becomes, button, dashboard, heading, launch, matches, open, row, status } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -49,7 +49,7 @@ test('reject: with a comment', async () => {
   await page.getByRole('button', { name: /^Rejected/ }).click();
   await page.locator('.chip[aria-pressed=true]', { hasText: 'Rejected' }).waitFor();
   await row(page, 'Reject me').waitFor();
-  assert.equal(await row(page, 'Approve me').count(), 0);
+  await becomes(() => row(page, 'Approve me').count(), 0);
   assertClean(page);
   await page.context().close();
 });
@@ -62,18 +62,15 @@ test('an update shows what differs, side by side and line by line', async () => 
   const page = await dashboard(browser, gateway);
   await open(page, 'Before the update');
   const title = page.locator('.fields tr', { hasText: 'Title' });
-  assert.match(await title.locator('del').innerText(), /Before the update/);
-  assert.match(await title.locator('ins').innerText(), /After the update/);
+  await matches(() => title.locator('del').innerText(), /Before the update/);
+  await matches(() => title.locator('ins').innerText(), /After the update/);
   const diff = page.locator('.line-diff', { hasText: 'Description' });
-  assert.equal(await diff.locator('.line.delete .code').innerText(), 'Line 20');
-  assert.equal(await diff.locator('.line.insert .code').innerText(), 'Line twenty');
-  assert.equal(await diff.locator('.line.delete .sign').innerText(), '−');
-  assert.equal(await diff.getByText('Line 5', { exact: true }).count(), 0, 'what is far from the change is folded');
-  const fold = diff.getByRole('button', { name: /^Show \d+ unchanged lines/ }).first();
-  if (await fold.count()) {
-    await fold.click();
-    await diff.getByText('Line 5', { exact: true }).waitFor();
-  }
+  await becomes(() => diff.locator('.line.delete .code').innerText(), 'Line 20');
+  await becomes(() => diff.locator('.line.insert .code').innerText(), 'Line twenty');
+  await becomes(() => diff.locator('.line.delete .sign').innerText(), '−');
+  await becomes(() => diff.getByText('Line 5', { exact: true }).count(), 0, 'what is far from the change is folded');
+  await diff.getByRole('button', { name: /^Show \d+ unchanged lines/ }).first().click();
+  await diff.getByText('Line 5', { exact: true }).waitFor();
   assertClean(page);
   await page.context().close();
 });
@@ -116,7 +113,7 @@ test('a target that moved: the decision is not recorded, and what differs is sho
   await page.locator('section.previous .fields del', { hasText: 'Low' }).waitFor();
   // Anew, with one keystroke.
   await page.locator('footer.decision', { hasText: 'This is the new diff' }).waitFor();
-  await pause(700);
+  await armed(page);
   await page.keyboard.press('a');
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
   await gateway.reaches(first, 'applied');
@@ -147,7 +144,7 @@ test('nobody approves what they proposed themselves', async () => {
   const page = await dashboard(browser, gateway, { key });
   await open(page, 'My own idea');
   await page.getByText('somebody else has to approve it').waitFor();
-  assert.equal(await button(page, 'Approve').count(), 0);
+  await becomes(() => button(page, 'Approve').count(), 0);
   await page.keyboard.press('a');
   await pause(200);
   assert.equal((await gateway.change(id)).state, 'pending');
@@ -160,7 +157,7 @@ test('a viewer sees everything and decides nothing', async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera') });
   await open(page, 'Look, do not touch');
   await page.getByText('signed in as a viewer').waitFor();
-  assert.equal(await page.locator('footer.decision button').count(), 0);
+  await becomes(() => page.locator('footer.decision button').count(), 0);
   for (const key of ['a', 'r']) await page.keyboard.press(key);
   await pause(200);
   assert.equal((await gateway.change(id)).state, 'pending');
@@ -187,7 +184,7 @@ test('an unknown outcome is settled with a reason', async () => {
   await page.goto(`${gateway.url}/#/history/${id}`);
   await page.locator('.outcome', { hasText: 'Stopped while it ran' }).waitFor();
   const applied = button(page, 'It was applied');
-  assert.equal(await applied.isDisabled(), true, 'not without a reason');
+  await becomes(() => applied.isDisabled(), true, 'not without a reason');
   await page.getByLabel('How do you know?').fill('I found the issue in the tracker');
   await applied.click();
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
@@ -209,12 +206,11 @@ test('the audit trail holds every step, and its links fit', async () => {
   await gateway.reaches(id, 'applied');
   const page = await dashboard(browser, gateway, { route: '/#/audit' });
   await page.locator('.chain-ok', { hasText: 'links compared' }).waitFor();
-  assert.equal(await page.locator('tr.broken').count(), 0);
+  await becomes(() => page.locator('tr.broken').count(), 0);
   await page.goto(`${gateway.url}/#/audit/${id}`);
   await page.locator('tbody tr', { hasText: 'asked for this change' }).waitFor();
-  const steps = await page.locator('tbody tr .event').allInnerTexts();
-  assert.deepEqual(steps.map((s) => s.split('→')[0].trim()), ['applied the change', 'started to run it', 'approved', 'asked for this change']);
-  assert.equal(await heading(page).count(), 0);
+  await becomes(async () => (await page.locator('tbody tr .event').allInnerTexts()).map((s) => s.split('→')[0].trim()), ['applied the change', 'started to run it', 'approved', 'asked for this change']);
+  await becomes(() => heading(page).count(), 0);
   assertClean(page);
   await page.context().close();
 });

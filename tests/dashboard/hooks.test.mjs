@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, launch, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, status } from './lib/browser.mjs';
 import { Gateway, real } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -41,7 +41,7 @@ test('position, deliveries and failing are seen live, and what waits is sent aga
   await tickets.getByText('Failing').waitFor();
   await tickets.getByText('1 event', { exact: true }).waitFor();
   await tickets.locator('tbody tr').first().getByText('Waits').waitFor();
-  assert.equal(await tickets.locator('tbody tr').count(), 30, 'what was asked for further back stays');
+  await becomes(() => tickets.locator('tbody tr').count(), 30, 'what was asked for further back stays');
   await tickets.getByRole('button', { name: 'Send again' }).click();
   await page.locator('.notice', { hasText: '2 deliveries that had been given up' }).waitFor();
   assertClean(page);
@@ -51,7 +51,7 @@ test('position, deliveries and failing are seen live, and what waits is sent aga
 test('a viewer cannot send again', options, async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/hooks' });
   await page.locator('.hook').first().waitFor();
-  assert.equal(await page.getByRole('button', { name: 'Send again' }).count(), 0);
+  await becomes(() => page.getByRole('button', { name: 'Send again' }).count(), 0);
   await page.context().close();
 });
 
@@ -63,11 +63,7 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
     const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/hooks', bypassCSP: true });
     await page.getByText('Deliveries').first().click();
     await page.locator('.deliveries tbody tr').first().waitFor();
-    const wide = await page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
-      const { right, left, width: w } = e.getBoundingClientRect();
-      return w > 1 && !e.closest('.sr-only, .skip') && (right > innerWidth + 1 || left < -1);
-    }).map((e) => `${e.tagName}.${e.className}`));
-    assert.deepEqual(wide, [], `at ${width} pixels`);
+    await fitsScreen(page, `at ${width} pixels`);
     await page.evaluate(AXE);
     const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
     assert.deepEqual(violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]), []);
@@ -80,7 +76,7 @@ test('a gateway without the door has no such page in sight, and says so to whom 
   await gateway.api('mock/doors', { body: { doors: [] } });
   const page = await dashboard(browser, gateway, { route: '/#/hooks' });
   await page.getByText('No webhooks here').waitFor();
-  assert.equal(await page.getByRole('link', { name: 'Webhooks' }).count(), 0);
+  await becomes(() => page.getByRole('link', { name: 'Webhooks' }).count(), 0);
   assertClean(page, status(404));
   await page.context().close();
 });

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, button, dashboard, launch, open, row } from './lib/browser.mjs';
+import { assertClean, button, dashboard, holds, launch, matches, open, row } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -21,8 +21,9 @@ const attack = (n) => `<img src=x onerror="window.pwned='${n}'"><svg onload="win
 const ELEMENTS = '#app img, #app script, #app b, #app iframe, #app svg[onload], #app [onerror], #app [onload], #app a[href^="javascript"], #app style, #app form[action], #app [style*="url"]';
 
 async function assertUnharmed(page) {
-  assert.equal(await page.evaluate(() => window.pwned), undefined, 'a script ran');
-  assert.equal(await page.locator(ELEMENTS).count(), 0, 'an element was made');
+  // At once and not in the end: it must never have been so.
+  const [pwned, made] = await page.evaluate((selector) => [window.pwned, document.querySelectorAll(selector).length], ELEMENTS);
+  assert.deepEqual([pwned, made], [undefined, 0], 'a script ran, or an element was made');
 }
 
 test('no field of an issue becomes markup', async () => {
@@ -30,9 +31,7 @@ test('no field of an issue becomes markup', async () => {
   const id = await gateway.proposeIssue(attack('title').slice(0, 190), { description: `${attack('description')}\n[x](javascript:window.pwned=1)\n\`\`\`\n${attack('code')}`, type: 'Bug' });
   await open(page, 'window.pwned');
   await assertUnharmed(page);
-  const text = await page.locator('article').innerText();
-  assert.ok(text.includes('<img src=x onerror='), 'the text is there to be read');
-  assert.ok(text.includes('[x](javascript:window.pwned=1)'));
+  for (const text of ['<img src=x onerror=', '[x](javascript:window.pwned=1)']) await page.locator('article', { hasText: text }).waitFor();
   await button(page, 'Approve').click();
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
   await assertUnharmed(page);
@@ -85,16 +84,13 @@ test('what cannot be seen is shown, and moves nothing around it', async () => {
   const page = await dashboard(browser, gateway);
   await gateway.proposeIssue('Grant \u202Eecila\u202C admin\u200B', { description: 'bell\u0007 tag\u{E0041} iso\u2066late\u2069\nnext' });
   await open(page, 'Grant');
-  const title = await page.locator('article h2').innerText();
   // The gateway escapes summaries itself; what comes as it is, the page marks.
-  assert.match(title, /Grant (‹U\+202E›ecila‹U\+202C› admin‹U\+200B›|\\u\{202e\}ecila\\u\{202c\} admin\\u\{200b\})/);
-  const shown = await page.locator('article').innerText();
-  assert.ok(shown.includes('Grant ‹U+202E›ecila‹U+202C› admin‹U+200B›'), shown);
-  const lines = await page.locator('.line-diff').innerText();
-  for (const mark of ['‹U+0007›', '‹U+E0041›', '‹U+2066›', '‹U+2069›']) assert.ok(lines.includes(mark), mark);
+  await matches(() => page.locator('article h2').innerText(), /Grant (‹U\+202E›ecila‹U\+202C› admin‹U\+200B›|\\u\{202e\}ecila\\u\{202c\} admin\\u\{200b\})/);
+  await page.locator('article', { hasText: 'Grant ‹U+202E›ecila‹U+202C› admin‹U+200B›' }).waitFor();
+  for (const mark of ['‹U+0007›', '‹U+E0041›', '‹U+2066›', '‹U+2069›']) await page.locator('.line-diff', { hasText: mark }).waitFor();
   const all = await page.evaluate(() => document.body.innerText + document.title);
   assert.doesNotMatch(all, /[\u202A-\u202E\u2066-\u2069\u200B\u0007]/, 'none of them is in the page as it is');
-  assert.match(await row(page, 'Grant').innerText(), /‹U\+202E›|\\u\{202e\}/);
+  await matches(() => row(page, 'Grant').innerText(), /‹U\+202E›|\\u\{202e\}/);
   assertClean(page);
   await page.context().close();
 });
@@ -104,9 +100,7 @@ test('arguments are shown as they will run, not as a parser would print them', a
   const project = await gateway.project();
   await gateway.propose('create_issue', `{"title":"Exact \\u0041rguments","type":"Bug","estimatedHours":1.50e1,   "projectId":"${project}"}`);
   await open(page, 'Exact');
-  const json = await page.locator('.args .json').innerText();
-  assert.ok(json.includes('"Exact \\u0041rguments"'), json);
-  assert.ok(json.includes('1.50e1'), json);
+  for (const text of ['"Exact \\u0041rguments"', '1.50e1']) await holds(() => page.locator('.args .json').innerText(), (json) => json.includes(text));
   assertClean(page);
   await page.context().close();
 });
@@ -117,10 +111,10 @@ test('very long texts are bounded until somebody asks for more', async () => {
   await gateway.proposeIssue('A long story', { description: `${description}\n${'y'.repeat(6000)}` });
   await open(page, 'A long story');
   await page.locator('.lines .more').waitFor();
-  assert.ok(await page.locator('.line').count() < 400);
+  await holds(() => page.locator('.line').count(), (n) => n > 0 && n < 400);
   await page.locator('.lines > .more').click();
-  assert.ok(await page.locator('.line').count() > 400);
-  assert.ok((await page.locator('.args .json').innerText()).length < 5000);
+  await holds(() => page.locator('.line').count(), (n) => n > 400);
+  await holds(() => page.locator('.args .json').innerText(), (json) => json.length > 0 && json.length < 5000);
   assertClean(page);
   await page.context().close();
 });

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, heading, launch, row } from './lib/browser.mjs';
+import { armed, assertClean, becomes, dashboard, focused, heading, launch, matches, row } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -26,13 +26,13 @@ test('j and k move, a approves, r writes a comment first, Escape cancels', async
   await page.keyboard.press('k');
   await heading(page).filter({ hasText: 'Triage 3' }).waitFor();
   // The first opened by itself a moment ago; a press that was already under way would not count.
-  await pause(700);
+  await armed(page);
   await page.keyboard.press('a');
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
   await page.keyboard.press('j');
   await heading(page).filter({ hasText: 'Triage 2' }).waitFor();
   await page.keyboard.press('r');
-  assert.equal(await page.evaluate(() => document.activeElement.id), 'comment');
+  await focused(page, '#comment');
   await page.keyboard.type('a j k r are letters here');
   await page.keyboard.press('Escape');
   assert.equal((await gateway.change(ids[1])).state, 'pending');
@@ -55,7 +55,7 @@ test('the filter, the overview, the views and the focus', async () => {
   await page.keyboard.type('needle');
   await row(page, 'Beta hay').waitFor({ state: 'detached' });
   await page.keyboard.press('ArrowDown');
-  assert.ok(await page.evaluate(() => document.activeElement.classList.contains('row')));
+  await focused(page, '.row');
   await page.keyboard.press('Enter');
   await heading(page).filter({ hasText: 'Alpha needle' }).waitFor();
   await page.keyboard.press('/');
@@ -73,13 +73,13 @@ test('the filter, the overview, the views and the focus', async () => {
   for (const [keys, title] of [['gh', 'History'], ['ga', 'Audit'], ['gs', 'Sessions'], ['gp', 'Servers'], ['gi', 'Inbox']]) {
     for (const key of keys) await page.keyboard.press(key);
     await page.getByRole('heading', { name: title, level: 1 }).waitFor();
-    assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H1', 'the focus follows to the view');
-    assert.match(await page.title(), new RegExp(title));
+    await focused(page, 'h1', 'the focus follows to the view');
+    await matches(() => page.title(), new RegExp(title));
   }
   await page.keyboard.press('o');
-  assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H2', 'o goes into the change');
+  await focused(page, 'article h2', 'o goes into the change');
   await page.keyboard.press('Tab');
-  assert.ok(await page.evaluate(() => document.activeElement.closest('article') !== null));
+  await focused(page, 'article *');
   assertClean(page);
   await page.context().close();
 });
@@ -87,13 +87,13 @@ test('the filter, the overview, the views and the focus', async () => {
 test('arrows move in the list, and only one row is a tab stop', async () => {
   const page = await dashboard(browser, gateway);
   await row(page, 'Beta hay').waitFor();
-  assert.equal(await page.locator('.row[tabindex="0"]').count(), 1);
+  await becomes(() => page.locator('.row[tabindex="0"]').count(), 1);
   await page.locator('.row[tabindex="0"]').focus();
   const before = await heading(page).innerText();
   await page.keyboard.press('ArrowDown');
   await page.waitForFunction((text) => document.querySelector('article h2')?.innerText !== text, before);
-  assert.equal(await page.evaluate(() => document.activeElement.getAttribute('aria-current')), 'true', 'the focus goes along');
-  assert.equal(await page.locator('.row[tabindex="0"]').count(), 1);
+  await focused(page, '[aria-current=true]', 'the focus goes along');
+  await becomes(() => page.locator('.row[tabindex="0"]').count(), 1);
   assertClean(page);
   await page.context().close();
 });
@@ -104,7 +104,7 @@ test('a held key decides once', async () => {
   const id = await gateway.propose('delete_issue', { issueId });
   await row(page, 'Delete').click();
   await heading(page).filter({ hasText: 'Held key' }).waitFor();
-  await pause(700);
+  await armed(page);
   await page.keyboard.down('a');
   for (let i = 0; i < 12; i += 1) {
     await pause(80);

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, button, dashboard, disconnected, heading, launch, live, newPage, open, row, signIn, status } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, disconnected, heading, launch, live, newPage, open, row, settles, signIn, status } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 import { Wire } from './lib/wire.mjs';
 
@@ -20,15 +20,15 @@ after(async () => {
 test('an empty inbox says so, and a new change opens there by itself', async () => {
   const page = await dashboard(browser, gateway);
   await page.getByText('Nothing waits for you').waitFor();
-  assert.equal(await page.title(), 'Inbox · Countersign');
+  await becomes(() => page.title(), 'Inbox · Countersign');
   await page.evaluate(() => { window.loadedOnce = true; });
 
   await gateway.proposeIssue('Arrives by itself', { description: 'One line\nand another' });
   await heading(page).filter({ hasText: 'Arrives by itself' }).waitFor();
   await page.locator('.lines ins', { hasText: 'and another' }).waitFor();
   await button(page, 'Approve').waitFor();
-  assert.equal(await page.title(), '(1) Inbox · Countersign');
-  assert.equal(await page.locator('nav [data-view=inbox] .count').textContent(), '1 waiting');
+  await becomes(() => page.title(), '(1) Inbox · Countersign');
+  await becomes(() => page.locator('nav [data-view=inbox] .count').textContent(), '1 waiting');
   await page.locator('#announcer', { hasText: 'Arrives by itself' }).waitFor({ state: 'attached' });
   assert.ok(await page.evaluate(() => window.loadedOnce), 'the page was not loaded again');
   assertClean(page);
@@ -43,10 +43,10 @@ test('a new change appears within a second', async () => {
       for (const title of document.querySelectorAll('.row-title')) window.seen[title.textContent] ??= Date.now();
     }).observe(document.body, { subtree: true, childList: true });
   });
-  // The quickest of three: the machine of the test may have something else to do.
+  // The quickest of some: the machine of the test may have something else to do.
   const delays = [];
-  for (const n of [1, 2, 3]) {
-    const title = `Timed ${n}`;
+  while (delays.length < 8 && !delays.some((ms) => ms < 1000)) {
+    const title = `Timed ${delays.length}`;
     await gateway.proposeIssue(title);
     const answered = Date.now();
     await row(page, title).waitFor();
@@ -64,10 +64,12 @@ test('a burst arrives whole and once, in order', async () => {
   await page.getByRole('searchbox').fill('burst');
   await row(page, 'Burst 24').waitFor();
   await page.locator('.pane-title', { hasText: '25 of' }).waitFor();
-  const shown = await page.locator('.row-place').evaluateAll((rows) => rows.map((r) => [Number(r.getAttribute('aria-posinset')), r.innerText]));
   const order = titles.toReversed();
-  assert.ok(shown.length > 5);
-  for (const [place, text] of shown) assert.ok(text.includes(order[place - 1]), `row ${place} is ${text}`);
+  const rows = () => page.locator('.row-place').evaluateAll((all) => all.map((r) => [Number(r.getAttribute('aria-posinset')), r.innerText]));
+  await settles(rows, (shown) => {
+    assert.ok(shown.length > 5);
+    for (const [place, text] of shown) assert.ok(text.includes(order[place - 1]), `row ${place} is ${text}`);
+  });
   assertClean(page);
   await page.context().close();
 });
@@ -79,7 +81,7 @@ test('what others decide alters in place', async () => {
   await gateway.decide(id, 'reject', 'Somebody else said no');
   await page.locator('.outcome', { hasText: 'Rejected' }).waitFor();
   await page.locator('.outcome blockquote', { hasText: 'Somebody else said no' }).waitFor();
-  assert.equal(await button(page, 'Approve').count(), 0);
+  await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'Decided elsewhere').locator('.badge', { hasText: 'Rejected' }).waitFor();
   // It leaves the list when one looks at another.
   const other = await gateway.proposeIssue('The next one');
@@ -110,8 +112,8 @@ test('after a lost connection nothing is missing and nothing is doubled', async 
   await page.locator('.pane-title', { hasText: '3 of' }).waitFor();
   await page.getByRole('searchbox').fill('');
   await row(page, 'While away 3').waitFor();
-  assert.equal(await row(page, 'Rejected meanwhile').count(), 0);
-  assert.equal(await page.locator('.gone').isVisible(), false);
+  await becomes(() => row(page, 'Rejected meanwhile').count(), 0);
+  await becomes(() => page.locator('.gone').isVisible(), false);
   assertClean(page, disconnected);
   await page.context().close();
 });
@@ -133,8 +135,8 @@ test('the list catches up after the gateway was killed and started again', async
   }
   await live(page);
   await row(page, 'After the restart').waitFor();
-  assert.equal(await row(page, 'Before the restart').count(), 1);
-  assert.equal(await row(page, 'After the restart').count(), 1);
+  await becomes(() => row(page, 'Before the restart').count(), 1);
+  await becomes(() => row(page, 'After the restart').count(), 1);
   assertClean(page, disconnected, status(401));
   await page.context().close();
 });

@@ -1,19 +1,23 @@
-// Measures the inbox with thousands of changes: how soon it can be used, and how long frames take while somebody
-// scrolls, alone and while events arrive. Prints figures; asserts nothing.
+// Measures the inbox with thousands of changes: how soon it can be used, how long frames take while somebody scrolls,
+// alone and while events arrive, and what the page's main thread works for each frame and each event (processor time of
+// that thread, so that a busy machine does not count). Prints figures; asserts nothing.
 //
 //   CHROMIUM=$(command -v chromium) COUNTERSIGN_BIN=target/release/countersign node tests/dashboard/measure.mjs [CHANGES] [EVENTS PER SECOND]
 //
-// Without COUNTERSIGN_BIN the mock serves the changes: the page does the same work.
+// Without COUNTERSIGN_BIN the mock serves the changes: the page does the same work. PROFILE=FILE writes a CPU profile of
+// the last part, which Chromium's developer tools open.
 
+import { writeFileSync } from 'node:fs';
 import { dashboard, launch, live } from './lib/browser.mjs';
 import { Gateway, pause, real } from './lib/gateway.mjs';
 
 const CHANGES = Number(process.argv[2] ?? 5000);
 const RATE = Number(process.argv[3] ?? 50);
 const SECONDS = 6;
+const ROUTE = process.env.ROUTE ?? '/#/inbox?group=none';
 
-/** Scrolls the whole list down and up again for so long; the time from each frame to the next, in milliseconds. */
-const scroll = (page, seconds) => page.evaluate((length) => new Promise((resolve) => {
+/** Scrolls the whole list down and up again for so long, or only looks; the time from each frame to the next, in milliseconds. */
+const watch = (page, seconds, scrolling) => page.evaluate(([length, moving]) => new Promise((resolve) => {
   const list = document.querySelector('.list-scroll');
   const deltas = [];
   const begin = performance.now();
@@ -23,16 +27,16 @@ const scroll = (page, seconds) => page.evaluate((length) => new Promise((resolve
     last = at;
     const part = (at - begin) / (length * 1000);
     if (part >= 1) return resolve(deltas.slice(1));
-    list.scrollTop = (part < 0.5 ? part * 2 : 2 - part * 2) * (list.scrollHeight - list.clientHeight);
+    if (moving) list.scrollTop = (part < 0.5 ? part * 2 : 2 - part * 2) * (list.scrollHeight - list.clientHeight);
     return requestAnimationFrame(frame);
   });
-}), seconds);
+}), [seconds, scrolling]);
 
 function frames(what, deltas) {
   const sorted = deltas.toSorted((a, b) => a - b);
   const at = (q) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * q))].toFixed(1);
   const late = deltas.filter((d) => d > 33.4).length;
-  console.log(`${what}: ${deltas.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms, 99 % within ${at(0.99)} ms, longest ${at(1)} ms; ${late} over 33 ms`);
+  console.log(`${what}: ${deltas.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms, 99 % within ${at(0.99)} ms, longest ${at(1)} ms; ${late} over 33 ms (${(late / deltas.length * 100).toFixed(1)} %)`);
 }
 
 const gateway = await Gateway.start({ flood: true });
@@ -47,7 +51,19 @@ try {
   await Promise.all(Array.from({ length: 8 }, async () => {
     while (made < CHANGES) await propose();
   }));
-  const page = await dashboard(browser, gateway, { route: '/#/inbox?group=none' });
+  const page = await dashboard(browser, gateway, { route: ROUTE });
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send('Performance.enable', { timeDomain: 'threadTicks' });
+  /** Milliseconds of the main thread since the page was made: script, style, layout, and all of its tasks. */
+  const work = async () => {
+    const { metrics } = await devtools.send('Performance.getMetrics');
+    const of = (name) => metrics.find((m) => m.name === name).value * 1000;
+    return [of('ScriptDuration'), of('RecalcStyleDuration'), of('LayoutDuration'), of('TaskDuration')];
+  };
+  const spent = (before, after, n, each) => {
+    const [script, style, layout, all] = after.map((v, i) => ((v - before[i]) / n).toFixed(2));
+    console.log(`  for each ${each}: script ${script} ms, style ${style} ms, layout ${layout} ms; all work of the main thread ${all} ms`);
+  };
   page.setDefaultTimeout(120_000);
   await page.addInitScript(() => {
     window.longTasks = [];
@@ -58,7 +74,8 @@ try {
   await live(page);
   const whole = await page.waitForFunction((n) => {
     const rows = document.querySelector('.rows');
-    return rows && rows.offsetHeight >= n * (document.querySelector('.row-place')?.offsetHeight ?? Infinity) && performance.now();
+    const count = Number(/[\d,]+/.exec(document.querySelector('.pane-title .quiet')?.textContent ?? '')?.[0].replaceAll(',', ''));
+    return rows && count >= n && (!location.hash.includes('group=none') || rows.offsetHeight >= n * (document.querySelector('.row-place')?.offsetHeight ?? Infinity)) && performance.now();
   }, CHANGES).then((v) => v.jsonValue());
   await pause(1000);
   const tasks = await page.evaluate(() => window.longTasks);
@@ -68,18 +85,38 @@ try {
   console.log(`${CHANGES.toLocaleString('en')} changes in ${real ? 'the gateway' : 'the mock'}, ${await browser.version()}`);
   console.log(`first rows after ${Math.round(shown)} ms, interactive after ${Math.round(ready)} ms, all loaded after ${Math.round(whole)} ms`);
   console.log(`long tasks while loading: ${tasks.length}, together ${Math.round(sum)} ms, longest ${Math.round(Math.max(0, ...tasks.map(([, duration]) => duration)))} ms`);
-  frames('scrolling through all', await scroll(page, SECONDS));
-  const before = made;
-  const begin = Date.now();
-  const open = [];
-  const timer = setInterval(() => {
-    const due = Math.floor((Date.now() - begin) * RATE / 1000) - (made - before);
-    for (let i = 0; i < due; i += 1) open.push(propose());
-  }, 20);
-  const busy = await scroll(page, SECONDS);
-  clearInterval(timer);
-  await Promise.all(open);
-  frames(`the same while ${Math.round((made - before) / ((Date.now() - begin) / 1000))} events a second arrive`, busy);
+
+  /** One part: frames and work, with so many events a second meanwhile. */
+  const part = async (what, scrolling, rate, profile = null) => {
+    const first = made;
+    const begin = Date.now();
+    const open = [];
+    let failed = null;
+    const timer = rate > 0 ? setInterval(() => {
+      const due = Math.floor((Date.now() - begin) * rate / 1000) - (made - first);
+      for (let i = 0; i < due; i += 1) open.push(propose().catch((error) => { failed = error; }));
+    }, 20) : null;
+    if (profile) {
+      await devtools.send('Profiler.enable');
+      await devtools.send('Profiler.setSamplingInterval', { interval: 200 });
+      await devtools.send('Profiler.start');
+    }
+    const before = await work();
+    const deltas = await watch(page, SECONDS, scrolling);
+    const after = await work();
+    if (profile) writeFileSync(profile, JSON.stringify((await devtools.send('Profiler.stop')).profile));
+    clearInterval(timer);
+    const events = made - first;
+    await Promise.all(open);
+    if (failed) throw failed;
+    frames(rate > 0 ? `${what}, ${Math.round(events / ((Date.now() - begin) / 1000))} events a second` : what, deltas);
+    spent(before, after, deltas.length, 'frame');
+    if (rate > 0) spent(before, after, events, 'event');
+  };
+  await part('scrolling through all', true, 0);
+  await page.evaluate(() => { document.querySelector('.list-scroll').scrollTop = 0; });
+  await part('looking at the top', false, RATE);
+  await part('scrolling through all', true, RATE, process.env.PROFILE);
   if (page.problems.length) console.log(page.problems.join('\n'));
 } finally {
   await browser.close();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, launch, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, holds, launch, matches, status } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -40,23 +40,23 @@ test('rules appear by themselves with what they decide, for whom, until when and
   const made = await rule('Allowed for an hour', { comment: 'It is the nightly job' });
   const allow = card(page, 'It is the nightly job');
   await allow.waitFor();
-  const text = await allow.innerText();
-  assert.match(text, /Allows\s+create_issue/);
-  assert.match(text, /Calls by local-agent with exactly these arguments run at once, without review\./);
-  assert.match(text, /in (59 min|1 h)/);
-  assert.match(text, /never/);
-  assert.match(text, /rest-reviewer/);
+  const text = () => allow.innerText();
+  await matches(text, /Allows\s+create_issue/);
+  await matches(text, /Calls by local-agent with exactly these arguments run at once, without review\./);
+  await matches(text, /in (59 min|1 h)/);
+  await matches(text, /never/);
+  await matches(text, /rest-reviewer/);
   await allow.getByText('Arguments', { exact: true }).click();
-  assert.match(await allow.locator('.json').innerText(), /"title": "Allowed for an hour"/);
+  await matches(() => allow.locator('.json').innerText(), /"title": "Allowed for an hour"/);
   const never = await rule('Never again', { verdict: 'deny', arguments: 'any', principal: 'any', for: undefined });
   const deny = card(page, 'by any agent with any arguments are refused');
   await deny.getByText('somebody revokes it').waitFor();
-  assert.equal(await allow.locator('details').evaluate((e) => e.open), true, 'what is open stays open');
+  await becomes(() => allow.locator('details').evaluate((e) => e.open), true, 'what is open stays open');
   await gateway.api(`rules/${never.id}/revoke`, { body: {} });
   await deny.waitFor({ state: 'detached' });
   await allow.getByRole('link', { name: 'the change' }).click();
   await page.locator('article h2', { hasText: 'Allowed for an hour' }).waitFor();
-  assert.ok(page.url().endsWith(`#/history/${made.fromChange}`));
+  await holds(() => page.url(), (url) => url.endsWith(`#/history/${made.fromChange}`));
   assertClean(page);
   await page.context().close();
 });
@@ -94,7 +94,7 @@ test('a viewer sees the rules and has nothing to press', async () => {
   await rule('For eyes only', { comment: 'Look at me' });
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/rules' });
   await card(page, 'Look at me').waitFor();
-  assert.equal(await page.getByRole('button', { name: 'Revoke' }).count(), 0);
+  await becomes(() => page.getByRole('button', { name: 'Revoke' }).count(), 0);
   assertClean(page);
   await page.context().close();
 });

@@ -1,76 +1,77 @@
-// Servers: definitions that wait for a reviewer, and the configuration that does. Against the mock, which can do on
-// request what takes an upstream and an operator otherwise; the doors themselves are tested with the gateway.
+// Servers: definitions that wait for a reviewer, and the configuration that does.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, launch, status } from './lib/browser.mjs';
-import { Gateway, real } from './lib/gateway.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
+import { World } from './lib/world.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 let browser;
 let gateway;
-const options = { skip: real && 'the mock is asked to do what an upstream would' };
-const happen = (what) => gateway.api('mock', { body: what });
+let world;
+const happen = (what) => world.happen(what);
+/** A tool of a server, as the gateway tells of it. */
+const tool = async (server, name) => (await gateway.api(`providers/${server}`)).value.tools.find((t) => t.name === `${server}__${name}`);
+const tools = (server, ...names) => Promise.all(names.map((name) => tool(server, name)));
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
 
 before(async () => {
   browser = await launch();
-  if (!real) gateway = await Gateway.start();
+  world = await World.start();
+  ({ gateway } = world);
 });
 after(async () => {
   await browser?.close();
-  await gateway?.end();
+  await world?.end();
 });
 
-test('claimed reads of a new server are accepted in one step, with their definitions in sight', options, async () => {
+test('claimed reads of a new server are accepted in one step, with their definitions in sight', async () => {
   await happen({ connect: 'fs' });
   const page = await dashboard(browser, gateway, { route: '/#/providers' });
   await page.locator('nav a[data-view=providers] .count', { hasText: '2' }).waitFor();
   const fs = server(page, 'fs');
   await fs.getByText('2 tools say that they only read').waitFor();
-  assert.match(await fs.innerText(), /stdio.*handshake · 2025-11-25/);
-  assert.match(await fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'what would hide or reorder is visible');
+  await matches(() => fs.innerText(), /stdio.*handshake · 2025-11-25/);
+  await matches(() => fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'what would hide or reorder is visible');
   await fs.getByText('Whole definition').first().click();
-  assert.match(await fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
+  await matches(() => fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
   await fs.getByRole('button', { name: 'Accept 2 reads' }).click();
   await fs.getByText('2 tools say').waitFor({ state: 'detached' });
-  const tools = (await gateway.api('providers/fs')).value.tools;
-  await fs.getByText('Previews: recipes for 1 tool, with the shipped set filesystem.').waitFor();
+  await fs.getByText(/^Previews: recipes for \d tools?, with the shipped set filesystem\.$/).waitFor();
   await fs.getByText('All 3 tools').click();
-  const cells = await fs.locator('table.tools tbody tr').evaluateAll((rows) => rows.map((r) => [...r.cells].slice(1, 4).map((c) => c.innerText)));
-  assert.deepEqual(cells.map(([calls, , preview]) => [calls, preview]), [['Runs', '—'], ['Runs', '—'], ['Reviewed', 'by recipe']]);
-  assert.deepEqual(tools.map((t) => [t.standing, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
-  assert.equal(tools[0].acceptedBy, 'alice');
+  await becomes(() => fs.locator('table.tools tbody tr').evaluateAll((rows) => rows.map((r) => [r.cells[1].innerText, r.cells[3].innerText])), [['Runs', '—'], ['Runs', '—'], ['Reviewed', 'by recipe']]);
+  const all = await tools('fs', 'read_file', 'list', 'write_file');
+  assert.deepEqual(all.map((t) => [t.standing, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
+  assert.equal(all[0].acceptedBy, 'alice');
   await page.locator('nav a[data-view=providers] .count').waitFor({ state: 'hidden' });
   assertClean(page);
   await page.context().close();
 });
 
-test('what is not wanted stays out of the acceptance', options, async () => {
+test('what is not wanted stays out of the acceptance', async () => {
   await happen({ connect: 'other' });
   const page = await dashboard(browser, gateway, { route: '/#/providers' });
   const other = server(page, 'other');
   await other.getByLabel('other__list').uncheck();
   await other.getByRole('button', { name: 'Accept 1 read' }).click();
   await other.getByText('1 tool says that it only reads').waitFor();
-  const tools = (await gateway.api('providers/other')).value.tools;
-  assert.deepEqual(tools.map((t) => t.standing), ['accepted', 'seen', 'seen']);
+  assert.deepEqual((await tools('other', 'read_file', 'list', 'write_file')).map((t) => t.standing), ['accepted', 'seen', 'seen']);
   assertClean(page);
   await page.context().close();
 });
 
-test('a changed and a new tool are marked, and accepted as they are shown', options, async () => {
+test('a changed and a new tool are marked, and accepted as they are shown', async () => {
   await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Reads a file and tells others of it' }, offer: { server: 'fs', tool: 'fs__delete', description: 'Deletes' } });
   const page = await dashboard(browser, gateway, { route: '/#/providers' });
   const changed = page.getByRole('region', { name: 'Changed: fs__read_file' });
   await changed.waitFor();
-  assert.match(await changed.locator('.line.delete').innerText(), /"description": "Reads a file"/);
-  assert.match(await changed.locator('.line.insert').innerText(), /tells others/);
+  await matches(() => changed.locator('.line.delete').innerText(), /"description": "Reads a file"/);
+  await matches(() => changed.locator('.line.insert').innerText(), /tells others/);
   // It changes again while it is being read: nothing is accepted that was not seen.
-  const seen = (await gateway.api('providers/fs')).value.tools[0];
+  const seen = await tool('fs', 'read_file');
   await page.route('**/api/providers/fs/accept', async (route) => {
     await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Something else again' } });
     await route.continue();
@@ -78,14 +79,15 @@ test('a changed and a new tool are marked, and accepted as they are shown', opti
   await changed.getByRole('button', { name: 'Accept the new definition' }).click();
   await page.getByText('A definition changed while you were reading; nothing was accepted.').waitFor();
   await changed.locator('.line.insert', { hasText: 'Something else again' }).waitFor();
-  assert.notEqual((await gateway.api('providers/fs')).value.tools[0].hash, seen.hash);
-  assert.equal((await gateway.api('providers/fs')).value.tools[0].standing, 'changed');
+  const now = await tool('fs', 'read_file');
+  assert.notEqual(now.hash, seen.hash);
+  assert.equal(now.standing, 'changed');
   await changed.getByRole('button', { name: 'Accept the new definition' }).click();
   await changed.waitFor({ state: 'detached' });
   await page.getByRole('region', { name: 'New: fs__delete' }).getByRole('button', { name: 'Accept this tool' }).click();
   await page.getByRole('region', { name: 'New: fs__delete' }).waitFor({ state: 'detached' });
-  const tools = (await gateway.api('providers/fs')).value.tools;
-  assert.deepEqual([tools[0].standing, tools[3].standing, tools[3].verdict], ['accepted', 'accepted', 'review']);
+  const [read, gone] = await tools('fs', 'read_file', 'delete');
+  assert.deepEqual([read.standing, gone.standing, gone.verdict], ['accepted', 'accepted', 'review']);
   // And back again.
   await server(page, 'fs').getByText('All 4 tools').click();
   await server(page, 'fs').locator('tr', { hasText: 'fs__read_file' }).getByRole('button', { name: 'Revoke' }).click();
@@ -94,19 +96,19 @@ test('a changed and a new tool are marked, and accepted as they are shown', opti
   await page.context().close();
 });
 
-test('a viewer sees everything and can do nothing', options, async () => {
-  await happen({ waiting: [{ key: 'policy.default', from: 'review_all', to: 'review_writes' }] });
+test('a viewer sees everything and can do nothing', async () => {
+  await happen({ waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }] });
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vic'), route: '/#/providers' });
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
   await page.getByRole('button', { name: 'Review', exact: true }).click();
   await page.getByText('review_writes').waitFor();
-  assert.equal(await page.getByRole('button', { name: /Accept|Revoke|Let it|Refuse/ }).count(), 0);
-  assert.equal(await page.locator('main input').count(), 0);
+  await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Let it|Refuse/ }).count(), 0);
+  await becomes(() => page.locator('main input').count(), 0);
   assertClean(page);
   await page.context().close();
 });
 
-test('a configuration that loosens policy takes effect with consent, and a refused file is told', options, async () => {
+test('a configuration that loosens policy takes effect with consent, and a refused file is told', async () => {
   await happen({ waiting: [{ key: 'policy.rules', from: 'deny db__*', to: null }, { key: 'mcpServers.fs.trust_annotations', from: 'false', to: 'true' }], refused: [{ place: '/etc/countersign.yaml:3:7', key: 'policy.rules', message: 'rule 1 has no `then`', remedy: 'Write one.' }] });
   const page = await dashboard(browser, gateway);
   const bar = page.getByRole('region', { name: 'Configuration' });
@@ -123,19 +125,15 @@ test('a configuration that loosens policy takes effect with consent, and a refus
   await page.context().close();
 });
 
-test('narrow, wide, light and dark: nothing is cut off and everybody can use it', options, async () => {
-  await happen({ connect: 'wide', waiting: [{ key: 'policy.default', from: 'review_all', to: 'allow' }] });
+test('narrow, wide, light and dark: nothing is cut off and everybody can use it', async () => {
+  await happen({ connect: 'wide', waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }] });
   await happen({ redefine: { server: 'wide', tool: 'wide__write_file', description: 'Writes more' } });
   for (const [width, dark] of [[360, false], [1280, true]]) {
     const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/providers', bypassCSP: true });
     await page.getByRole('region', { name: 'Changed: wide__write_file' }).waitFor();
     await page.getByRole('button', { name: 'Review', exact: true }).click();
     await server(page, 'wide').getByText('All 3 tools').click();
-    const wide = await page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
-      const { right, left, width: w } = e.getBoundingClientRect();
-      return w > 1 && !e.closest('.sr-only, .skip') && (right > innerWidth + 1 || left < -1);
-    }).map((e) => `${e.tagName}.${e.className}`));
-    assert.deepEqual(wide, [], `at ${width} pixels`);
+    await fitsScreen(page, `at ${width} pixels`);
     await page.evaluate(AXE);
     const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
     assert.deepEqual(violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]), []);

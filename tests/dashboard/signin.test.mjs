@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, launch, live, newPage, row, signIn, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, focused, holds, launch, live, newPage, row, signIn, status } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -23,8 +23,8 @@ test('nothing is shown without a credential, and the page says how to get one', 
   await page.getByRole('heading', { name: 'Countersign' }).waitFor();
   await page.getByText('countersign keys create --role reviewer --name you').waitFor();
   await page.getByText('countersign open').first().waitFor();
-  assert.equal(await page.evaluate(() => document.activeElement.id), 'key');
-  assert.equal(await page.getByText('Waits behind').count(), 0);
+  await focused(page, '#key');
+  await becomes(() => page.getByText('Waits behind').count(), 0);
   assert.equal(await page.evaluate(async () => (await fetch('/api/changes')).status), 401);
   assertClean(page, status(401));
   await page.context().close();
@@ -35,8 +35,8 @@ test('a key signs in; it is kept nowhere, and the cookie alone is worth nothing'
   const key = gateway.key('reviewer', 'alice');
   await signIn(page, gateway, key);
   await row(page, 'Waits behind the sign-in').waitFor();
-  assert.equal(await page.locator('.me-name').innerText(), 'alice');
-  assert.equal(await page.locator('.me-role').innerText(), 'reviewer');
+  await becomes(() => page.locator('.me-name').innerText(), 'alice');
+  await becomes(() => page.locator('.me-role').innerText(), 'reviewer');
   const kept = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }, document.cookie]));
   assert.ok(!kept.includes(key));
   const [cookie] = (await page.context().cookies()).filter((c) => c.name === 'countersign_session');
@@ -70,14 +70,14 @@ test('a link with a code signs in once, and the code leaves the address at once'
   await page.goto(link);
   await live(page);
   await row(page, 'Waits behind the sign-in').waitFor();
-  assert.ok(!page.url().includes('code='), page.url());
-  assert.ok(await page.evaluate(() => history.length) <= 2);
+  await holds(() => page.url(), (url) => !url.includes('code='));
+  await holds(() => page.evaluate(() => history.length), (n) => n <= 2);
   await page.context().close();
 
   const again = await newPage(browser, gateway);
   await again.goto(link);
   await again.getByText('This link has been used already').waitFor();
-  assert.ok(!again.url().includes('code='));
+  await holds(() => again.url(), (url) => !url.includes('code='));
   assertClean(again, status(401));
   // The whole link may be pasted as well.
   await again.getByLabel('Access key').fill(gateway.link());
@@ -88,13 +88,12 @@ test('a link with a code signs in once, and the code leaves the address at once'
 
 test('signing out forgets the secret and ends the session at the gateway', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/history' });
-  const secret = await page.evaluate(() => sessionStorage.getItem('countersign.secret'));
-  assert.ok(secret);
+  const secret = await holds(() => page.evaluate(() => sessionStorage.getItem('countersign.secret')), Boolean);
   await page.getByRole('button', { name: 'Sign out' }).click();
   await page.getByLabel('Access key').waitFor();
-  assert.equal(await page.evaluate(() => sessionStorage.getItem('countersign.secret')), null);
+  await becomes(() => page.evaluate(() => sessionStorage.getItem('countersign.secret')), null);
   assert.equal(await page.evaluate(async (s) => (await fetch('/api/me', { headers: { 'X-Countersign-Secret': s } })).status, secret), 401);
-  assert.equal(await page.getByText('Waits behind').count(), 0);
+  await becomes(() => page.getByText('Waits behind').count(), 0);
   assertClean(page, status(401));
   await page.context().close();
 });

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, dashboard, heading, launch, live, newPage, open, row, signIn } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, focused, heading, holds, launch, live, matches, newPage, open, row, signIn } from './lib/browser.mjs';
 import { eventually, Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -16,7 +16,6 @@ after(async () => {
   await gateway?.end();
 });
 
-const titles = (page) => page.locator('.row .row-title').allInnerTexts();
 const counted = (page, text) => page.locator('.pane-title .quiet', { hasText: text }).waitFor();
 
 test('filters narrow the list, live, and stand in the address', async () => {
@@ -28,8 +27,8 @@ test('filters narrow the list, live, and stand in the address', async () => {
   await page.getByRole('button', { name: 'Filters' }).click();
   await page.getByLabel('Tool', { exact: true }).selectOption({ label: 'add_comment (1)' });
   await counted(page, '1 of 2');
-  assert.match(page.url(), /[?&]tool=add_comment/);
-  assert.equal(await row(page, 'Filter one').count(), 0);
+  await matches(() => page.url(), /[?&]tool=add_comment/);
+  await becomes(() => row(page, 'Filter one').count(), 0);
   // What arrives is counted at once, and shown only if it belongs.
   await gateway.propose('add_comment', { issueId, content: 'Filter three' });
   await gateway.proposeIssue('Filter four');
@@ -39,10 +38,10 @@ test('filters narrow the list, live, and stand in the address', async () => {
   await page.reload();
   await live(page);
   await counted(page, '1 of 4');
-  assert.equal(await page.getByLabel('Tool', { exact: true }).inputValue(), 'add_comment');
+  await becomes(() => page.getByLabel('Tool', { exact: true }).inputValue(), 'add_comment');
   await page.getByRole('button', { name: 'Clear', exact: true }).click();
   await counted(page, /^4$/);
-  assert.doesNotMatch(page.url(), /tool=/);
+  await holds(() => page.url(), (url) => !url.includes('tool='));
   await page.getByLabel('Age', { exact: true }).selectOption('over-24h');
   await page.getByText('Nothing matches').waitFor();
   await page.getByRole('button', { name: 'Clear the filter' }).click();
@@ -60,9 +59,9 @@ test('the history is filtered and searched by the gateway', async () => {
   await page.getByRole('searchbox').fill('needle');
   await asked;
   await counted(page, /^1$/);
-  assert.equal(await page.evaluate(() => document.activeElement.type), 'search', 'the keyboard stays where one writes');
-  assert.match(page.url(), /state=rejected/);
-  assert.match(page.url(), /q=needle/);
+  await focused(page, '[type=search]', 'the keyboard stays where one writes');
+  await matches(() => page.url(), /state=rejected/);
+  await matches(() => page.url(), /q=needle/);
   await page.getByRole('searchbox').fill('no such thing');
   await page.getByText('Nothing matches').waitFor();
   assertClean(page);
@@ -85,15 +84,15 @@ test('what one agent asks for with one tool stands together, and twins are marke
   const page = await dashboard(browser, gateway);
   const head = page.locator('.group-row', { hasText: 'group-bot' });
   await head.waitFor();
-  assert.equal(await head.locator('.group-count').innerText(), '3');
-  assert.equal(await head.getAttribute('aria-expanded'), 'true');
+  await becomes(() => head.locator('.group-count').innerText(), '3');
+  await becomes(() => head.getAttribute('aria-expanded'), 'true');
   await head.click();
   await row(page, 'Grouped 1').waitFor({ state: 'detached' });
   await head.click();
   await row(page, 'Grouped 1').waitFor();
   await gateway.proposeIssue('Grouped 3', {}, { key });
   await page.locator('.row', { hasText: 'Grouped 3' }).locator('.badge', { hasText: 'Twin' }).waitFor();
-  assert.equal(await head.locator('.group-count').innerText(), '4');
+  await becomes(() => head.locator('.group-count').innerText(), '4');
   // j passes over the head, and the twin says whose twin it is.
   await open(page, 'Grouped 3');
   await page.locator('.banner.twin').getByRole('link').click();
@@ -112,8 +111,8 @@ test('a flood is closed until somebody walks into it', async () => {
   const page = await dashboard(browser, gateway);
   const head = page.locator('.group-row', { hasText: 'flood-bot' });
   await head.waitFor();
-  assert.equal(await head.getAttribute('aria-expanded'), 'false');
-  assert.equal(await row(page, 'Flood 12').count(), 0);
+  await becomes(() => head.getAttribute('aria-expanded'), 'false');
+  await becomes(() => row(page, 'Flood 12').count(), 0);
   await heading(page).waitFor();
   await page.keyboard.press('k');
   await heading(page).filter({ hasText: 'Flood 0' }).waitFor();
@@ -150,7 +149,7 @@ test('only what was opened is decided together, each result is shown', async () 
   });
   await page.keyboard.press('a');
   const dialog = page.getByRole('dialog', { name: 'Approve 3 changes?' });
-  assert.equal(await dialog.locator('.bulk-list li').count(), 3);
+  await becomes(() => dialog.locator('.bulk-list li').count(), 3);
   await dialog.getByLabel('Comment').fill('All read');
   await dialog.getByRole('button', { name: 'Approve 3 changes' }).click();
   const sent = (await asked).postDataJSON();
@@ -158,7 +157,7 @@ test('only what was opened is decided together, each result is shown', async () 
   for (const { id, version, digest } of sent.changes) assert.ok(version >= 1 && digest, id);
   await dialog.getByText('2 of 3 decided').waitFor();
   await dialog.locator('li', { hasText: 'Bulk 2' }).getByText('Not decided').waitFor();
-  assert.equal(await dialog.locator('.bulk-mark', { hasText: /Approved|Applied|Running/ }).count(), 2);
+  await becomes(() => dialog.locator('.bulk-mark', { hasText: /Approved|Applied|Running/ }).count(), 2);
   await dialog.getByRole('button', { name: 'Close' }).last().click();
   await page.locator('.bulk').waitFor({ state: 'hidden' });
   assert.equal((await gateway.reaches(ids[0], 'applied')).decisions[0].comment, 'All read');
@@ -207,10 +206,10 @@ test('notifications are asked for with a click only, and tell of what waits', as
   await signIn(page, gateway);
   await gateway.proposeIssue('Silent still');
   await row(page, 'Silent still').waitFor();
-  assert.deepEqual(await page.evaluate(() => [window.asked, window.told]), [0, []]);
+  await becomes(() => page.evaluate(() => [window.asked, window.told]), [0, []]);
   await page.getByRole('button', { name: 'Notify me of new changes' }).click();
   await page.getByRole('button', { name: 'Notifications are on' }).waitFor();
-  assert.equal(await page.evaluate(() => window.asked), 1);
+  await becomes(() => page.evaluate(() => window.asked), 1);
   const id = await gateway.proposeIssue('Told \u202E of');
   await eventually('a notification', () => page.evaluate(() => window.told.length === 1));
   const [[title, body]] = await page.evaluate(() => window.told);
@@ -219,9 +218,9 @@ test('notifications are asked for with a click only, and tell of what waits', as
   assert.doesNotMatch(body, /\u202E/);
   await page.evaluate(() => window.lastNotification.onclick());
   await heading(page).filter({ hasText: 'Told' }).waitFor();
-  assert.ok(page.url().includes(id));
+  await holds(() => page.url(), (url) => url.includes(id));
   // A burst is one.
-  for (const n of [1, 2, 3]) await gateway.proposeIssue(`Told in a burst ${n}`);
+  await Promise.all([1, 2, 3].map((n) => gateway.proposeIssue(`Told in a burst ${n}`)));
   await eventually('one more', () => page.evaluate(() => window.told.length >= 2));
   await pause(1200);
   const told = await page.evaluate(() => window.told.map(([t]) => t));
@@ -232,13 +231,15 @@ test('notifications are asked for with a click only, and tell of what waits', as
 
 test('the count of what waits stands in the title, and falls when it is decided', async () => {
   const page = await dashboard(browser, gateway);
-  await page.waitForFunction(() => document.title.startsWith('('));
-  const before = Number(/^\((\d+)\)/.exec(await page.title())[1]);
+  await row(page, 'Told').first().waitFor();
+  const { value } = await gateway.api('changes?limit=1');
+  const before = value.counts.pending + (value.counts.stale ?? 0);
+  await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before);
   const id = await gateway.proposeIssue('Counted');
   await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before + 1);
   await gateway.decide(id, 'reject');
   await page.waitForFunction((n) => document.title.startsWith(`(${n}) `), before);
-  assert.ok((await titles(page)).length > 0);
+  await holds(() => page.locator('.row .row-title').count(), (n) => n > 0);
   assertClean(page);
   await page.context().close();
 });

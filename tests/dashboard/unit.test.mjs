@@ -1,6 +1,7 @@
 // The dashboard's pure modules, without a browser.
 
 import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { fieldOf, formOf, sourceOfForm } from '../../src/dashboard/assets/js/core/argform.js';
 import { differences } from '../../src/dashboard/assets/js/core/compare.js';
@@ -16,6 +17,7 @@ import { cut, escapeHidden, visibleString } from '../../src/dashboard/assets/js/
 import { Triage } from '../../src/dashboard/assets/js/core/triage.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/dashboard/assets/js/ui/export.js';
+import { isAsked } from '../../src/dashboard/assets/js/ui/terms.js';
 import { hasRecipe } from '../../src/dashboard/assets/js/ui/tools.js';
 import { indented } from '../../src/dashboard/assets/js/ui/definition.js';
 import { boundary } from '../../src/dashboard/assets/js/ui/longtext.js';
@@ -86,6 +88,16 @@ test('lines are numbered, folded and paired', () => {
   assert.equal(foldEqual([{ op: 'skip', text: '5' }, { op: 'equal', text: 'other' }], 'a\nb')[0].rows, null, 'a text that is not this one is not shown');
 });
 
+test('a note between the lines has no number, and a file that begins is counted anew', () => {
+  const note = (text) => ({ op: 'note', text });
+  const lines = [note('diff --git a/a b/a'), note('--- a/a'), { op: 'skip', text: '6' }, note('@@ -7,2 +7,2 @@ fn a'), { op: 'equal', text: 'x' }, { op: 'delete', text: 'y' }, note('\\ No newline at end of file'), { op: 'insert', text: 'z' }, note('diff --git a/b b/b'), { op: 'insert', text: '--- a/c' }, { op: 'insert', text: 'new' }];
+  const rows = pairUp(foldEqual(lines, null));
+  assert.deepEqual(rows.map(({ op, oldNo, newNo }) => [op, oldNo, newNo].filter((v) => v !== undefined)), [
+    ['note'], ['note'], ['fold'], ['note'], ['equal', 7, 7], ['delete', 8, null], ['note'], ['insert', null, 8], ['note'], ['insert', null, 1], ['insert', null, 2],
+  ]);
+  assert.equal(columns(rows).filter((r) => r.op === 'note').length, 5);
+});
+
 test('emphasis marks what differs, at words', () => {
   assert.deepEqual(emphasis('Fix login', 'Fix the login'), [['Fix ', '', 'login'], ['Fix ', 'the', ' login']]);
   assert.deepEqual(emphasis('High', 'Critical'), [null, null]);
@@ -99,6 +111,10 @@ test('differences name what a reviewer has not seen', () => {
   const now = change('pending', [{ field: 'title', label: 'Title', before: 'a2', after: 'b' }]);
   assert.deepEqual(differences(old, now), [{ label: 'Title, before', was: 'a', now: 'a2' }, { label: 'X, after', was: '1', now: null }]);
   assert.deepEqual(differences(old, old), []);
+  // A field that a server compared itself has lines and no values.
+  const staged = (...names) => change('pending', [{ field: '$read1', label: 'Staged', before: null, after: null, lines: names.flatMap((name) => [{ op: 'note', text: `+++ b/${name}` }, { op: 'insert', text: name }]) }]);
+  assert.deepEqual(differences(staged('a'), staged('b', 'a')), [{ label: 'Staged', was: null, now: '+++ b/b\n+ b' }]);
+  assert.deepEqual(differences(staged('a'), staged('a')), []);
 });
 
 test('a broken link of the chain is found', () => {
@@ -150,8 +166,34 @@ test('what somebody looks at stays until they look away', () => {
   collection.apply(change(2, { version: 2, state: 'applied' }));
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_2', 'chg_1']);
   assert.equal(collection.size(['pending']), 2, 'it does not count any more');
+  assert.deepEqual(collection.inStates, { pending: 2, applied: 1 });
   collection.keep(null);
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_1']);
+  assert.deepEqual(collection.inStates, { pending: 2, applied: 0 });
+});
+
+test('a flood of events is a few repaints, what somebody does here is one at once', async () => {
+  const collection = new Collection({ accepts: () => true, load: async () => ({ changes: [], nextCursor: null }) });
+  collection.status = 'ready';
+  let told = 0;
+  let shown = 0;
+  collection.subscribe(({ items }) => {
+    told += 1;
+    shown = items.length;
+  });
+  const seen = async (n) => { while (shown < n) await new Promise((resolve) => { setTimeout(resolve, 1); }); };
+  collection.apply(change(1));
+  await seen(1);
+  for (let n = 2; n <= 500; n += 1) {
+    collection.apply(change(n));
+    if (n % 100 === 0) await new Promise((resolve) => { setTimeout(resolve, 1); });
+  }
+  await seen(500);
+  assert.ok(told <= 7, `${told} repaints`);
+  collection.apply(change(7, { version: 2, state: 'rejected' }));
+  collection.apply(change(501), false);
+  await seen(501);
+  assert.deepEqual(collection.inStates, { pending: 500, rejected: 1 });
 });
 
 test('the feed resumes where it was, drops what it has seen, and notices a gap', async () => {
@@ -339,4 +381,21 @@ test('a tool has the recipe of its own name, behind the prefix of its server', (
   assert.equal(hasRecipe('fs__write_file', ['write_file']), true);
   assert.equal(hasRecipe('write_file', ['write_file']), true);
   assert.equal(hasRecipe('fs__overwrite_file', ['write_file']), false);
+});
+
+test('no test asserts on what it read of a page once: pages paint later', () => {
+  const once = /assert\.\w+\((?:await |\(await |!?page\.url)(?:(?!gateway\.|fetch\()[^\n])*?\.(?:count|allInnerTexts|allTextContents|innerText|textContent|isVisible|isHidden|isDisabled|isEnabled|isChecked|inputValue|getAttribute|boundingBox|title|url)\(/;
+  for (const name of readdirSync(new URL('.', import.meta.url)).filter((n) => n.endsWith('.test.mjs') && n !== 'unit.test.mjs')) {
+    for (const [i, line] of readFileSync(new URL(name, import.meta.url), 'utf8').split('\n').entries()) assert.doesNotMatch(line, once, `${name}:${i + 1}`);
+  }
+});
+
+test('a rule asks for everybody, a role or a group', () => {
+  const asked = (reviewers, me) => isAsked({ terms: { reviewers } }, { mayDecide: true, role: 'reviewer', groups: [], ...me });
+  for (const [reviewers, me, expected] of [
+    [[], {}, true], [[], { mayDecide: false }, false], [['reviewer'], {}, true], [['reviewer'], { role: 'admin' }, true],
+    [['admin'], {}, false], [['admin'], { role: 'admin' }, true], [['dba'], {}, false], [['dba'], { role: 'admin' }, false],
+    [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
+  ]) assert.equal(asked(reviewers, me), expected, JSON.stringify([reviewers, me]));
+  assert.equal(isAsked({}, { mayDecide: true, role: 'reviewer' }), true);
 });

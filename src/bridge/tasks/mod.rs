@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::{json, value::RawValue};
 
-use super::{Call, Ready, Verb, result::Glance};
+use super::{Ready, Verb, result::Glance};
 use crate::{
     protocol::{
         Era, ErrorKind, McpError, Revision,
@@ -68,10 +68,8 @@ pub fn runs_there(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
 
 /// The client of 2025-11-25 wants this call to be a task.
 #[must_use]
-pub fn wanted(call: &Call<'_>, params: &Object<'_>) -> bool {
-    call.verb == Verb::Tool
-        && call.exchange.revision() == Revision::V2025_11_25
-        && params.member("task").is_some_and(|task| task.starts_with('{'))
+pub fn wanted(exchange: &Exchange, params: &Object<'_>) -> bool {
+    exchange.revision() == Revision::V2025_11_25 && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
 /// The tool's `execution.taskSupport`.
@@ -115,7 +113,9 @@ pub fn speaks_for(client: Revision, upstream: &Negotiated) -> bool {
     client.era() == Era::Legacy && upstream.revision.era() == Era::Modern && has_tasks(upstream)
 }
 
-fn undeclared() -> McpError {
+/// For a stateless client that cannot have a task, or speaks of one.
+#[must_use]
+pub fn undeclared() -> McpError {
     McpError::new(ErrorKind::MissingCapability, "Missing required client capability")
         .with("requiredCapabilities", json!({ "extensions": { EXTENSION: {} } }))
 }

@@ -70,6 +70,7 @@ fn change(state: ChangeState) -> Change {
         updated_at: at(0),
         expires_at: at(3600),
         result: None,
+        dialogue: Some(crate::changes::Dialogue::of(raw("{}"))),
         fault: None,
         redacted: None,
         review: None,
@@ -79,7 +80,8 @@ fn change(state: ChangeState) -> Change {
 }
 
 fn vote(reviewer: &str, owner: Option<&str>, verdict: Verdict, version: u64) -> Decision {
-    Decision { reviewer: reviewer.into(), owner: owner.map(Into::into), verdict, comment: None, at: at(1), version }
+    let (reviewer, owner) = (reviewer.into(), owner.map(Into::into));
+    Decision { reviewer, owner, key_id: None, verdict, comment: None, at: at(1), version }
 }
 
 fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
@@ -105,18 +107,60 @@ fn fault() -> ChangeFault {
     ChangeFault { code: "X".into(), message: "why".into() }
 }
 
-fn events(change: &Change) -> [(&'static str, ChangeEvent); 14] {
+fn question(key: &str) -> Question {
+    Question {
+        key: key.into(),
+        method: "elicitation/create".into(),
+        params: None,
+        at: at(0),
+        closed_at: None,
+        answer: None,
+        unanswered: None,
+    }
+}
+
+#[test]
+fn questions_end_once_and_with_the_call_at_the_latest() {
+    let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, at(3));
+    let answer = |change: &Change, key: &str| {
+        let closed = vec![Closed { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
+        apply(change, ChangeEvent::Answer { by: Some("agent".into()), closed, given_up: false }, at(4))
+    };
+    let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
+    assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, at(3));
+    assert_eq!(ask(&asked, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "no key twice");
+    let both = ask(&asked, "b").unwrap().after;
+    assert_eq!(answer(&both, "c").unwrap_err(), IllegalTransition::NotToBeAsked);
+    let step = answer(&both, "a").unwrap();
+    assert_eq!((step.actor.as_str(), step.after.state), ("agent", ChangeState::Executing));
+    assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "once");
+    assert_eq!(ask(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "nor after its answer");
+    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault() }, at(9)).unwrap().after;
+    let said = lost.dialogue.unwrap();
+    assert_eq!(said.open().count(), 0);
+    assert_eq!(
+        (said.questions[1].unanswered.as_deref(), said.questions[1].closed_at),
+        (Some("the call has ended"), Some(at(9)))
+    );
+    let silent = Change { dialogue: None, ..change(ChangeState::Executing) };
+    assert_eq!(ask(&silent, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "no rule allows it");
+}
+
+fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
     let by = String::from("alice");
     [
         ("approve", decision("alice", Verdict::Approve, change.version)),
         ("reject", decision("alice", Verdict::Reject, change.version)),
         ("edit", edited("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
+        ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
         ("withdraw", ChangeEvent::Withdraw { by: "agent".into() }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh") }),
         ("claim", ChangeEvent::Claim),
+        ("ask", ChangeEvent::Ask { question: question("k") }),
+        ("answer", ChangeEvent::Answer { by: None, closed: Vec::new(), given_up: true }),
         ("succeed", ChangeEvent::Succeed { result: raw("{}") }),
         ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
         ("lose", ChangeEvent::LoseTrack { fault: fault() }),
@@ -133,12 +177,14 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
         (S::Pending, "approve") => (S::Approved, E::Approved),
         (S::Pending | S::Stale, "reject") => (S::Rejected, E::Rejected),
         (S::Pending | S::Stale, "edit") => (S::Pending, E::Edited),
-        (S::Approved, "unapprove") => (S::Pending, E::Unapproved),
+        (S::Approved, "unapprove") | (S::Pending | S::Approved, "void") => (S::Pending, E::Unapproved),
         (S::Pending | S::Stale, "withdraw") => (S::Withdrawn, E::Withdrawn),
         (S::Pending | S::Stale | S::Approved, "expire") => (S::Expired, E::Expired),
         (S::Pending | S::Approved, "stale") => (S::Stale, E::Stale),
         (S::Stale, "refresh") => (S::Pending, E::Refreshed),
         (S::Approved, "claim") => (S::Executing, E::Executing),
+        (S::Executing, "ask") => (S::Executing, E::Asked),
+        (S::Executing, "answer") => (S::Executing, E::Answered),
         (S::Executing, "succeed") => (S::Applied, E::Applied),
         (S::Executing, "fail") => (S::Failed, E::Failed),
         (S::Executing, "lose") => (S::OutcomeUnknown, E::OutcomeUnknown),
@@ -154,6 +200,10 @@ fn check(state: ChangeState, name: &str, event: ChangeEvent) {
     if state == ChangeState::Approved {
         // Not run yet: it may be undone.
         before.run_after = Some(at(60));
+        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+    }
+    if state == ChangeState::Pending && name == "void" {
+        assert_eq!(apply(&before, event.clone(), at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
         before.decisions.push(vote("alice", None, Verdict::Approve, 6));
     }
     match (apply(&before, event, at(5)), expected(state, name)) {
@@ -333,7 +383,7 @@ proptest! {
         quorum in 1_u32..4,
         undo_for in 0_u64..40,
         rejects in any::<bool>(),
-        steps in proptest::collection::vec((0_usize..14, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
+        steps in proptest::collection::vec((0_usize..16, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
     ) {
         let mut now = change(ChangeState::Pending);
         now.terms.quorum = quorum;

@@ -182,6 +182,11 @@ fn long(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
             LineOp::Equal => (' ', Style::Plain),
             LineOp::Insert => ('+', Style::Green),
             LineOp::Delete => ('-', Style::Red),
+            LineOp::Note => {
+                out.styled(Style::Dim, &format!("      {}", visible(&line.text.replace('\n', "\\n"))))?;
+                out.line("")?;
+                continue;
+            }
             LineOp::Skip => {
                 out.styled(Style::Dim, &format!("    … {} unchanged lines", one_line(&line.text)))?;
                 out.line("")?;

@@ -14,7 +14,7 @@ use super::{
     render,
 };
 use crate::{
-    changes::{Operation, Proposer, Target},
+    changes::{ChangeState, Operation, Proposer, Target},
     cli::{
         exit::{Exit, Failure},
         output::{Output, Style, one_line, remark},
@@ -99,6 +99,17 @@ struct Brief {
     target: Target,
     proposer: Proposer,
     fault: Option<crate::changes::ChangeFault>,
+    state: Option<ChangeState>,
+    approvals: Option<u32>,
+    quorum: Option<u32>,
+}
+
+impl Brief {
+    /// How far the approvals are, where more than one is asked for.
+    fn progress(&self) -> Option<String> {
+        let quorum = self.quorum.filter(|quorum| *quorum > 1 && self.state == Some(ChangeState::Pending))?;
+        Some(format!("  {}/{quorum}", self.approvals.unwrap_or(0)))
+    }
 }
 
 fn take(event: &Event, seen: &mut Option<u64>, json: bool, out: &mut Output) -> Result<(), Failure> {
@@ -138,6 +149,9 @@ fn print(said: &Said, out: &mut Output) -> Result<(), Failure> {
         let by = said.actor.as_deref().unwrap_or(&change.proposer.principal);
         let of = format!("  ({}.{} v{}, by {})", change.provider, change.tool, change.version, by);
         out.styled(Style::Dim, &one_line(&of))?;
+        if let Some(progress) = change.progress() {
+            out.styled(Style::Cyan, &progress)?;
+        }
         if let Some(fault) = &change.fault {
             out.styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
         }
@@ -201,6 +215,22 @@ mod tests {
         assert!(text.contains("CREATE issue") && text.contains("(tracker.create_issue v1, by local-agent)"), "{text}");
         assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
         assert_eq!(seen, Some(6));
+    }
+
+    #[test]
+    fn how_far_a_quorum_is_stands_in_the_line() {
+        let line = |more: Value| {
+            let Event { data, .. } = created(1);
+            let mut data: Value = serde_json::from_str(&data).unwrap();
+            data["change"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let mut out = Output::memory(false);
+            take(&event(Some(1), "change.voted", data), &mut None, false, &mut out).unwrap();
+            out.taken()
+        };
+        let two = |state| line(serde_json::json!({ "approvals": 1, "quorum": 2, "state": state }));
+        assert!(two("pending").contains("  1/2"), "{}", two("pending"));
+        assert!(!two("approved").contains("/2"));
+        assert!(!line(serde_json::json!({ "approvals": 0, "quorum": 1 })).contains("0/1"));
     }
 
     #[test]

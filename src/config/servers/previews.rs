@@ -28,7 +28,7 @@ const RECIPE_KEYS: [&str; 9] =
     ["entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads"];
 const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
 const BEFORE_KEYS: [&str; 6] = ["tool", "arguments", "text", "keep", "lines", "missing"];
-const READ_KEYS: [&str; 8] = ["label", "tool", "arguments", "text", "keep", "lines", "missing", "as"];
+const READ_KEYS: [&str; 9] = ["label", "tool", "arguments", "text", "keep", "lines", "paths", "missing", "as"];
 
 const MAX_RECIPES: usize = 500;
 const MAX_READS: usize = 8;
@@ -287,6 +287,7 @@ impl Parser {
             },
             "keep" => pick.keep = self.expression(value, path, OF_FOUND),
             "lines" => pick.lines = self.pattern(value, path),
+            "paths" => pick.paths = self.expression(value, path, OF_ARGUMENTS),
             _ => {}
         }
     }

@@ -150,6 +150,7 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
         let decision = crate::changes::Decision {
             reviewer: "alice".into(),
             owner: None,
+            key_id: None,
             verdict: Verdict::Approve,
             comment: None,
             at: inner.now(),

@@ -58,6 +58,9 @@ impl Store for Flaky {
     fn live(&self) -> Answer<Vec<LiveChange>> {
         self.store.live()
     }
+    fn voted(&self) -> Answer<Vec<String>> {
+        self.store.voted()
+    }
     fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
         self.store.counts()
     }

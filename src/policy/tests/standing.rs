@@ -39,6 +39,7 @@ fn given(says: Says) -> StandingRule {
         revoked_at: None,
         revoked_by: None,
         expired_at: None,
+        orphaned_at: None,
         uses: Uses::default(),
         deadline: None,
     }

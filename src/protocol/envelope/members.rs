@@ -8,6 +8,8 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+use crate::protocol::outline::Outline;
+
 /// The raw members of an envelope. Others are skipped: JSON-RPC does not forbid them.
 #[derive(Default)]
 pub(super) struct Members<'a> {
@@ -19,6 +21,10 @@ pub(super) struct Members<'a> {
     pub(super) error: Option<&'a RawValue>,
     /// A member that is there twice: two readers could act on two different messages. `id` wins over others.
     pub(super) repeated: Option<&'static str>,
+    /// Of `params`, where they were outlined already.
+    pub(super) outline: Option<Outline>,
+    /// It is known not to be nested too deep.
+    pub(super) is_shallow: bool,
 }
 
 enum Name {

@@ -86,6 +86,31 @@ proptest! {
         let _ = parse(&bytes, &Limits { max_depth: depth, max_batch: batch });
     }
 
+    /// What is read in one pass is what `serde_json` reads of it, to the last place.
+    #[test]
+    fn one_pass_reads_what_many_do(
+        near in near_json(), params in payload(), meta in payload(), pretty: bool, at in any::<prop::sample::Index>(),
+        byte: u8, depth in 1_usize..70,
+    ) {
+        let message = json!({
+            "jsonrpc": "2.0", "id": "é1", "method": "tools/call",
+            "params": { "name": "\n\"x\u{1}", "arguments": params, "_meta": meta, "n": 1.5e300 },
+        });
+        let message = if pretty { format!("{message:#}") } else { message.to_string() };
+        let at = at.index(message.len());
+        let mut bytes = message.clone().into_bytes();
+        bytes[at] = byte;
+        let mut spliced = message.clone();
+        spliced.insert_str((0..=at).rev().find(|at| message.is_char_boundary(*at)).unwrap(), &near);
+        let limits = Limits { max_depth: depth, ..Limits::default() };
+        for text in [Some(&message[..]), Some(&near), std::str::from_utf8(&bytes).ok(), Some(&spliced)] {
+            let Some(text) = text else { continue };
+            let (quick, slow) = (parse(text.as_bytes(), &limits), thoroughly(text, &limits));
+            prop_assert_eq!(format!("{quick:?}"), format!("{slow:?}"), "{}", text);
+        }
+        prop_assert!(message.contains("\\") || quick::members(&message, 128).is_some());
+    }
+
     /// Accepted or refused, the verdict agrees with a full JSON parser about what JSON is.
     #[test]
     fn near_json_is_judged_as_json_is(text in near_json()) {

@@ -66,6 +66,14 @@ impl GatewayTools {
     }
 }
 
+impl GatewayTools {
+    /// What it offers, where a wait lasts at most so long.
+    #[must_use]
+    pub fn offers(max_wait: Duration) -> Vec<ToolDef> {
+        tools::tools(max_wait)
+    }
+}
+
 /// Tells of every change that moves.
 async fn listen(feed: Feed, events: broadcast::Sender<ProviderEvent>) {
     let mut since = feed.head();

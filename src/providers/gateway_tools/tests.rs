@@ -62,6 +62,7 @@ fn context(name: &str, role: Role) -> CallContext {
         cancel: CancellationToken::new(),
         progress: Arc::new(NoProgress),
         change_id: None,
+        inquirer: None,
     }
 }
 
@@ -110,6 +111,7 @@ impl Fixture {
             preview,
             review: None,
             terms: Terms::default(),
+            client: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

@@ -184,7 +184,7 @@ pub fn pending_output_schema() -> Value {
     let line = json!({
         "type": "object",
         "properties": {
-            "op": { "type": "string", "enum": ["equal", "insert", "delete", "skip"] },
+            "op": { "type": "string", "enum": ["equal", "insert", "delete", "skip", "note"] },
             "text": { "type": "string" }
         },
         "required": ["op", "text"]
@@ -442,7 +442,7 @@ fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result 
     writeln!(out, "- {label}:")?;
     for line in lines.iter().take(TEXT_LINES) {
         let mark = match line.op {
-            LineOp::Equal => ' ',
+            LineOp::Equal | LineOp::Note => ' ',
             LineOp::Insert => '+',
             LineOp::Delete => '-',
             LineOp::Skip => {

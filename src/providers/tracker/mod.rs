@@ -79,6 +79,14 @@ fn now_text(at: Timestamp) -> String {
 }
 
 impl Tracker {
+    /// What it offers, without its data.
+    ///
+    /// # Errors
+    /// A workflow that names no status.
+    pub fn offers(config: &TrackerConfig) -> Result<Vec<ToolDef>, TrackerError> {
+        Workflow::from_config(&config.workflow).map(|workflow| tools::tools(&workflow)).map_err(TrackerError::Workflow)
+    }
+
     /// Opens or creates `tracker.db` in the data directory; a new one gets the sample project if configured.
     /// Blocks for a few milliseconds.
     ///

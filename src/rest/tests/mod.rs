@@ -20,26 +20,25 @@ use std::{
 use actix_web::{App, HttpServer, dev::ServerHandle, web};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
-use serde_json::{Map, Value, json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::{Semaphore, broadcast},
+    sync::Semaphore,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    auth::{Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored},
+    auth::{
+        Keyring, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored,
+    },
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
     config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, load},
     pending::{PendingConfig, Proposal},
-    policy::{Everybody, People, Policy},
+    policy::{People, Policy},
     protocol::{ErrorKind, McpError},
-    providers::{
-        CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderDirectory, ProviderEvent,
-        ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
-    },
+    providers::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult},
     reload::{Applies, Source, Why},
     router::{Published, RouteTable, table::Aliases},
     standing_rules::{Board, Parts, StandingRules},
@@ -55,7 +54,6 @@ pub(super) struct Pretender {
     pub tools: Mutex<Vec<ToolDef>>,
     /// What its calls are judged by.
     pub policy: Mutex<PolicyConfig>,
-    events: broadcast::Sender<ProviderEvent>,
 }
 
 impl Pretender {
@@ -95,18 +93,6 @@ impl Provider for Pretender {
     fn tools(&self) -> Vec<ToolDef> {
         self.tools.lock().unwrap().clone()
     }
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
-        async { Ok(Vec::new()) }.boxed()
-    }
-    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
-        Vec::new()
-    }
-    fn prompts(&self) -> Vec<PromptDef> {
-        Vec::new()
-    }
-    fn uri_schemes(&self) -> Vec<String> {
-        Vec::new()
-    }
     fn call<'a>(
         &'a self,
         _: &'a str,
@@ -124,33 +110,6 @@ impl Provider for Pretender {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         async { Ok(self.preview_now()) }.boxed()
     }
-    fn read_resource<'a>(
-        &'a self,
-        uri: &'a str,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
-        async move { Err(McpError::new(ErrorKind::ResourceNotFound, uri.to_owned())) }.boxed()
-    }
-    fn get_prompt<'a>(
-        &'a self,
-        name: &'a str,
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
-        async move { Err(McpError::new(ErrorKind::PromptNotFound, name.to_owned())) }.boxed()
-    }
-    fn complete<'a>(
-        &'a self,
-        _: &'a CompletionRef,
-        _: (&'a str, &'a str),
-        _: &'a Map<String, Value>,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Completion, McpError>> {
-        async { Ok(Completion::default()) }.boxed()
-    }
-    fn events(&self) -> broadcast::Receiver<ProviderEvent> {
-        self.events.subscribe()
-    }
 }
 
 /// Builds the routes of the one provider, as the router would.
@@ -159,12 +118,14 @@ fn build(
     provider: Arc<Pretender>,
     pins: Arc<Pinboard>,
     board: Arc<Board>,
+    people: Arc<People>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
         let config = provider.policy.lock().unwrap().clone();
         let policy = Policy::new(&config)
             .with_pins(Arc::clone(&pins) as _)
-            .with_standing_rules(Arc::clone(&board) as _, Arc::new(People::new(&config.groups)));
+            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+        people.set(&config.groups);
         let providers: [Arc<dyn Provider>; 1] = [Arc::clone(&provider) as _];
         let generation = routes.load().generation + 1;
         let table = RouteTable::build(generation, &providers, &policy, &Aliases::default(), &json!({})).unwrap();
@@ -308,23 +269,24 @@ impl Doors {
         adjust(&mut config);
         let config = Arc::new(config);
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
-        let (events, _) = broadcast::channel(8);
         let provider = Arc::new(Pretender {
             ran: AtomicUsize::new(0),
             state: Mutex::new("old".into()),
             tools: Mutex::default(),
             policy: Mutex::new(PolicyDefault::ReviewWrites.into()),
-            events,
         });
         let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
         let board = Board::open(&store).await.unwrap();
-        let anew = build(Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&pins), Arc::clone(&board));
+        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let keys = Keyring::new(Arc::clone(&stored) as _);
+        let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
+        let (table, shown) = (Arc::clone(&routes), Arc::clone(&provider));
+        let anew = build(table, shown, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
         anew();
         let directory = Arc::new(OneProvider(Arc::clone(&provider)));
-        let changes =
-            Changes::start(Arc::clone(&store), directory, PendingConfig::from(&config.changes)).await.unwrap();
-        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
+        let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
         let file = dir.path().join("c.yaml");
@@ -346,7 +308,7 @@ impl Doors {
             standing: Arc::new(StandingRules::new(Parts {
                 store,
                 board,
-                people: Arc::new(Everybody),
+                people: Arc::clone(&people) as _,
                 routes: Arc::clone(&routes),
                 rebuild: Box::new({
                     let anew = Arc::clone(&anew);
@@ -357,6 +319,7 @@ impl Doors {
                 }),
                 feed: changes.feed().clone(),
             })),
+            people,
             definitions: Arc::new(Definitions::new(
                 routes,
                 pins,
@@ -448,6 +411,7 @@ impl Doors {
             preview: self.provider.preview_now(),
             review: None,
             terms: Terms::default(),
+            client: None,
             idempotency_key: None,
             expire_after: Duration::from_secs(3600),
         };

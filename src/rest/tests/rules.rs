@@ -104,10 +104,67 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     let trail = doors.get("/api/audit", &key).await.json();
     let told: Vec<&str> =
         trail["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
-    assert_eq!(&told[..3], ["standing_rule_revoked", "standing_rules_used", "standing_rule_created"]);
+    assert_eq!(&told[..3], ["standing_rule_revoked", "standing_rule_used", "standing_rule_created"]);
     assert_eq!(trail["entries"][0]["details"]["comment"], "enough");
-    assert_eq!(trail["entries"][1]["details"]["rules"][0]["uses"], 2);
-    assert_eq!(trail["entries"][2]["details"]["rules"][0]["fromChange"], change.id.as_str());
+    assert_eq!(trail["entries"][1]["details"]["rule"]["uses"], 2);
+    assert_eq!(trail["entries"][2]["details"]["rule"]["fromChange"], change.id.as_str());
+    // They are part of the change's own story, and alter nothing of the change.
+    let story = doors.get(&format!("/api/audit?change={}", change.id), &key).await.json();
+    assert_eq!(story["entries"].as_array().unwrap()[..3], trail["entries"].as_array().unwrap()[..3]);
+    assert_eq!((&story["entries"][0]["from"], &story["entries"][0]["to"]), (&Value::Null, &Value::Null));
+    assert_eq!(crate::store::verify_audit(&doors.state.config.data, None).unwrap().changes, 1);
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() {
+    let doors = Doors::open().await;
+    let new = keys::create("mallory", Role::Reviewer, Timestamp::now()).unwrap();
+    doors.stored.keys().insert(&new.key, &new.hash).unwrap();
+    let key = doors.key("alice", Role::Reviewer);
+    let change = doors.change("ci", Terms::default()).await;
+    let allowed = doors.rule(&change, &new.secret, &allow()).await.json();
+    let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "any" });
+    let other = doors.change("other", Terms::default()).await;
+    assert_eq!(doors.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow");
+    assert!(doors.state.standing.end_orphans().await);
+    assert_eq!(doors.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key holds");
+
+    let mut events = doors.changes.feed().subscribe(None).unwrap();
+    doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    // Within a second, whether or not anybody has recorded it yet.
+    while doors.asked(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
+    assert!(doors.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
+    assert!(doors.state.standing.end_orphans().await && doors.state.standing.end_orphans().await);
+    let rule = doors.get("/api/rules", &key).await.json()["rules"][0].clone();
+    assert_eq!((&rule["id"], rule["revokedBy"].as_str()), (&allowed["id"], Some("system")), "{rule}");
+    assert_eq!(rule["orphanedAt"], rule["revokedAt"]);
+    let event: Value = serde_json::from_slice(&events.next().await.unwrap().json).unwrap();
+    assert_eq!((event["type"].as_str(), event["rule"]["id"].as_str()), (Some("rule.revoked"), allowed["id"].as_str()));
+    assert!(event["comment"].as_str().unwrap().contains("was revoked"), "{event}");
+    let story = doors.get(&format!("/api/audit?change={}", change.id), &key).await.json();
+    let entry = &story["entries"][0];
+    assert_eq!((entry["event"].as_str(), entry["actor"].as_str()), (Some("standing_rule_revoked"), Some("system")));
+
+    // A denial is the stricter: it stays, and says who is behind it no more.
+    let gone = keys::create("gone", Role::Reviewer, Timestamp::now()).unwrap();
+    doors.stored.keys().insert(&gone.key, &gone.hash).unwrap();
+    assert_eq!(doors.rule(&other, &gone.secret, &deny).await.status, 200);
+    doors.stored.keys().revoke(&gone.key.id, Timestamp::now()).unwrap();
+    loop {
+        assert!(doors.state.standing.end_orphans().await);
+        let rule = doors.get("/api/rules", &key).await.json()["rules"][0].clone();
+        if rule["orphanedAt"].is_string() {
+            assert!(rule["revokedAt"].is_null() && rule["verdict"] == "deny", "{rule}");
+            break;
+        }
+    }
+    assert_eq!(doors.asked(&key, "ci", "{}").await["verdict"], "deny");
+    let story = doors.get(&format!("/api/audit?change={}", other.id), &key).await.json();
+    assert_eq!(story["entries"][0]["event"], "standing_rule_orphaned");
+    let path = format!("/api/rules/{}/revoke", story["entries"][0]["details"]["rule"]["id"].as_str().unwrap());
+    assert_eq!(doors.post(&path, &key, &json!({})).await.status, 200, "anybody may take it back");
+    assert_eq!(doors.asked(&key, "ci", "{}").await["verdict"], "review");
     doors.close().await;
 }
 

@@ -156,9 +156,9 @@ pub async fn handle(
         Method::Complete => prompts::complete(exchange, request, cancel).await,
         Method::SetLevel => lifecycle::set_level(exchange, request),
         Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
-            tasks::handle(exchange, method, request).await
+            Box::pin(tasks::handle(exchange, method, request)).await
         }
-        Method::Listen => listen::listen(exchange, request, cancel).await,
+        Method::Listen => Box::pin(listen::listen(exchange, request, cancel)).await,
         // Notifications with an id: not requests of any revision.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
     }

@@ -11,19 +11,18 @@ use tokio_util::sync::CancellationToken;
 use super::{
     CacheHint, Reply,
     page::page,
-    reviewed::{self, ending::Settled},
+    reviewed::{
+        self,
+        ending::Settled,
+        missing::{self, Missing},
+    },
     tasks,
 };
 use crate::{
     bridge::{self, request::Subject, tasks as foreign},
     changes::Change,
     middleware::{policy::Gate, validate},
-    protocol::{
-        ErrorKind, McpError, Revision,
-        edit::{member, string},
-        envelope::Request,
-        params,
-    },
+    protocol::{ErrorKind, McpError, Revision, edit::string, envelope::Request, params},
     providers::{ToolResult, gateway_tools::pending_result},
     router::ToolRoute,
     session::exchange::Exchange,
@@ -53,6 +52,8 @@ pub struct Call<'a> {
     pub task: bool,
     /// `requestState` of a call that is made again.
     pub state: Option<&'a str>,
+    /// `inputResponses` of such a call, as JSON.
+    pub responses: Option<&'a str>,
 }
 
 /// What became of a call.
@@ -65,6 +66,8 @@ pub enum ToolOutcome {
     Settled(Box<Settled>, Arc<Change>),
     /// Its change ran, and the call ended with an error of the protocol.
     Failed(McpError),
+    /// It lacks arguments, which the client is asked for: a result of the stateless era. Nothing was proposed.
+    Lacks(String),
     /// It waits for a person, and the client is asked something meanwhile: a result of the stateless era.
     Asks(String, Arc<Change>),
 }
@@ -77,7 +80,7 @@ impl ToolOutcome {
             Self::Done(_, failure) => *failure,
             Self::Settled(settled, _) => settled.failure,
             Self::Failed(error) => Some(error.kind),
-            Self::Pending(_) | Self::Asks(..) => None,
+            Self::Pending(_) | Self::Asks(..) | Self::Lacks(_) => None,
         }
     }
 }
@@ -90,11 +93,6 @@ impl ToolOutcome {
     }
 }
 
-/// The client of 2025-11-25 wants this call to be a task.
-fn wants_task(exchange: &Exchange, params: &str) -> bool {
-    exchange.revision() == Revision::V2025_11_25 && member(params, "task").is_some_and(|task| task.starts_with('{'))
-}
-
 /// `tools/call`.
 pub async fn call_request(
     exchange: &Exchange,
@@ -103,7 +101,7 @@ pub async fn call_request(
 ) -> Result<Reply, McpError> {
     let params = params::CallTool::of(request)?;
     let route = find(exchange, &params.name)?;
-    let text = request.params.map_or("{}", RawValue::get);
+    let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
     if route.provider.upstream().is_some() {
         let empty;
         let arguments = match params.arguments {
@@ -121,11 +119,7 @@ pub async fn call_request(
                 let Some(upstream) = route.provider.upstream() else {
                     return finish(exchange, request, &route.name, params.arguments, cancel).await;
                 };
-                if params.task.is_some()
-                    && wants_task(exchange, text)
-                    && route.ruling.may_review()
-                    && !foreign::runs_there(upstream, route.def.raw.as_deref())
-                {
+                if wants_task && route.ruling.may_review() && !foreign::runs_there(upstream, route.def.raw.as_deref()) {
                     return tasks::local::start(exchange, request);
                 }
                 let call = bridge::Call {
@@ -149,7 +143,7 @@ pub async fn call_request(
             Err(error) => return Ok(bridge::failed(&error)),
         }
     }
-    if params.task.is_some() && route.provider.upstream().is_none() && wants_task(exchange, text) {
+    if wants_task && route.provider.upstream().is_none() {
         if !route.ruling.may_review() {
             return Err(tasks::local::refused());
         }
@@ -170,16 +164,18 @@ async fn finish(
     cancel: &CancellationToken,
 ) -> Result<Reply, McpError> {
     let meta = request.meta()?;
-    let params = request.params.map_or("{}", RawValue::get);
+    let object = request.object().object;
     let modern = exchange.is_modern();
-    let state = if modern { member(params, "requestState").and_then(string) } else { None };
+    let of_retry = |key: &str| if modern { object.member(key) } else { None };
+    let state = of_retry("requestState").and_then(string);
     let call = Call {
         name,
         arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
         progress_token: meta.progress_token,
-        task: if modern { foreign::declares(&exchange.facts.capabilities) } else { wants_task(exchange, params) },
+        task: if modern { foreign::declares(&exchange.facts.capabilities) } else { foreign::wanted(exchange, &object) },
         state: state.as_deref(),
+        responses: of_retry("inputResponses").filter(|responses| responses.starts_with('{')),
     };
     let outcome = call_or_explain(exchange, &call, cancel).await?;
     let failure = outcome.failure();
@@ -187,8 +183,9 @@ async fn finish(
     let revision = exchange.revision();
     let json = match outcome {
         ToolOutcome::Pending(change) if call.task => {
-            return Ok(Reply { pending, ..tasks::created(exchange, &change) });
+            return Ok(Reply { pending, ..tasks::created(exchange, &change, call.progress_token) });
         }
+        ToolOutcome::Lacks(question) => return Ok(Reply::passed_on(question)),
         ToolOutcome::Asks(question, _) => return Ok(Reply { pending, ..Reply::passed_on(question) }),
         ToolOutcome::Failed(error) => return Err(error),
         ToolOutcome::Settled(settled, _) => encode(&settled.result, revision, settled.structured),
@@ -264,7 +261,19 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
             &empty
         }
     };
-    validate::check(&route, raw)?;
+    let filled;
+    let raw = match validate::check(&route, raw) {
+        Ok(()) => raw,
+        Err(wrong) => match missing::ask_for(exchange, &route, raw, call).await {
+            Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
+            Some(Missing::Filled(whole)) => {
+                validate::check(&route, &whole)?;
+                filled = whole;
+                &filled
+            }
+            None => return Err(wrong),
+        },
+    };
     let gate = match crate::middleware::policy::check(exchange, &route, raw).await {
         Ok(gate) => gate,
         Err(error) => return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))),
@@ -277,7 +286,8 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationTok
             },
             None => run(exchange, &route, raw, call, cancel).await,
         },
-        Gate::Review(decision) => reviewed::review(exchange, &route, raw, call, decision, cancel).await,
+        // Boxed, so that calls which are let through need not carry its room.
+        Gate::Review(decision) => Box::pin(reviewed::review(exchange, &route, raw, call, decision, cancel)).await,
     };
     match outcome {
         Err(error) if is_the_tools_own(error.kind) => {

@@ -32,7 +32,6 @@ pub struct Post {
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
 pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Data<Gateway>) -> HttpResponse {
-    let revision = assumed_revision(&request);
     let post = match admit(request, &gateway) {
         Ok(post) => post,
         Err(refused) => return *refused,
@@ -41,12 +40,13 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
     let mut sender = Body::new(payload);
     let body = match sender.read(http.max_body, http.request_timeout).await {
         Ok(body) => body,
-        Err(error) => return refuse(&error, revision),
+        Err(error) => return refuse(&error, assumed_revision(&post.request)),
     };
     let incoming = match envelope::parse(&body, &gateway.envelope_limits()) {
         Ok(incoming) => incoming,
         Err(fault) => {
             RequestMetrics::get().error(fault.error.kind);
+            let revision = assumed_revision(&post.request);
             let bytes = crate::protocol::encode::error(fault.id.as_ref(), &fault.error, revision);
             return answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes);
         }
@@ -64,7 +64,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
         Ok(_) => session::message(post, &message).await,
         Err(error) => {
             let id = if let Message::Request(request) = &message { Some(&request.id) } else { None };
-            let bytes = crate::protocol::encode::error(id, &error, revision);
+            let bytes = crate::protocol::encode::error(id, &error, assumed_revision(&post.request));
             answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
         }
     }
@@ -81,8 +81,7 @@ fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'
 
 /// What does not depend on the body.
 fn admit(request: HttpRequest, gateway: &web::Data<Gateway>) -> Result<Post, Box<HttpResponse>> {
-    let revision = assumed_revision(&request);
-    let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, revision));
+    let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, assumed_revision(&request)));
     if gateway.shutdown.is_cancelled() {
         return Err(refuse(503, McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")));
     }

@@ -14,7 +14,11 @@ pub mod tls;
 
 use std::net::IpAddr;
 
-use actix_web::{HttpRequest, http::header::HeaderMap, web};
+use actix_web::{
+    HttpRequest, guard,
+    http::{Method, header::HeaderMap},
+    web,
+};
 
 use crate::{
     auth::{Identity, bearer},
@@ -30,7 +34,9 @@ use crate::{
 pub fn routes(cfg: &mut web::ServiceConfig) {
     cfg.service(
         web::resource("/mcp")
-            .route(web::post().to(mcp::post))
+            // `web::post()` would note in a map of each request that there is POST, for an answer of 405 that is made
+            // here without it.
+            .route(web::route().guard(guard::fn_guard(|ctx| ctx.head().method == Method::POST)).to(mcp::post))
             .route(web::get().to(mcp::get))
             .route(web::delete().to(mcp::delete))
             .default_service(web::to(answer::mcp_method_not_allowed)),

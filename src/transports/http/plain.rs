@@ -125,7 +125,8 @@ async fn try_call(
     }
     let exchange = exchange(gateway, identity);
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let call = Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None };
+    let call =
+        Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
     let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
     let outcome = tokio::select! {
         biased;
@@ -147,6 +148,8 @@ async fn try_call(
             }
         },
         ToolOutcome::Failed(error) => return Err(error),
+        // This door declares nothing that it could be asked for.
+        ToolOutcome::Lacks(_) => return Err(McpError::new(ErrorKind::ValidationFailed, "the call lacks arguments")),
         ToolOutcome::Asks(_, change) | ToolOutcome::Pending(change) => {
             let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));
             if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{}", change.id)) {

@@ -97,7 +97,7 @@ pub async fn batch(post: Post, body: Bytes) -> HttpResponse {
     };
     let session = match session_id(&post.request) {
         Some(id) => match existing(&post, id) {
-            Some(entry) => entry.shared,
+            Some(session) => session,
             None => return refuse(404, &unknown_session()),
         },
         None => throwaway(&post),
@@ -271,7 +271,7 @@ fn find(post: &Post, message: &Message<'_>, assumed: Revision) -> Result<Arc<Ses
     };
     let opens = method == Some("initialize");
     match session_id(&post.request) {
-        Some(id) => existing(post, id).map(|entry| entry.shared).ok_or_else(|| (404, unknown_session())),
+        Some(id) => existing(post, id).ok_or_else(|| (404, unknown_session())),
         None if opens => open(post),
         // An unknown method needs no session to be told so.
         None if method.is_some_and(|m| !Method::parse(m).is_some_and(Method::needs_session)) => Ok(throwaway(post)),
@@ -291,17 +291,19 @@ fn unknown_session() -> McpError {
 }
 
 /// A session is known to its own principal only.
-fn existing(post: &Post, id: &str) -> Option<Entry> {
-    lookup(&post.gateway, id, &post.identity)
+fn existing(post: &Post, id: &str) -> Option<Arc<SessionShared>> {
+    post.gateway.registry.shared(id).filter(|session| is_own(session, &post.identity))
+}
+
+fn is_own(session: &SessionShared, identity: &Identity) -> bool {
+    session.transport == Transport::Http
+        && matches!(session.channel, Channel::Streams(_))
+        && !session.ended.is_cancelled()
+        && session.principal().name == identity.principal.name
 }
 
 fn lookup(gateway: &Gateway, id: &str, identity: &Identity) -> Option<Entry> {
-    gateway.registry.get(id).filter(|entry| {
-        entry.shared.transport == Transport::Http
-            && matches!(entry.shared.channel, Channel::Streams(_))
-            && !entry.shared.ended.is_cancelled()
-            && entry.shared.principal().name == identity.principal.name
-    })
+    gateway.registry.get(id).filter(|entry| is_own(&entry.shared, identity))
 }
 
 fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {

@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix_http::{StatusCode, header};
+use actix_http::StatusCode;
 use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
 
 use super::{
     client::{self, Answer},
+    head::Field,
     link::{HttpLink, Mode},
     listen,
 };
@@ -36,12 +37,12 @@ impl HttpLink {
     ) -> Result<Response, LinkError> {
         let status = response.status();
         let gone = status == StatusCode::NOT_FOUND && mode.session.is_some();
-        let encoding = response.headers().get(header::CONTENT_ENCODING);
-        if encoding.is_some_and(|encoding| encoding.as_bytes() != b"identity") {
+        if response.field(Field::ContentEncoding).is_some_and(|encoding| encoding != b"identity") {
             return Err(LinkError::Protocol("its answer is compressed, which was not asked for".to_owned()));
         }
         if is_stream(&response) {
-            let answer = self.stream(response, mode, id, listener).await;
+            // Boxed, so that answers which are no streams need not carry its room.
+            let answer = Box::pin(self.stream(response, mode, id, listener)).await;
             return match answer {
                 _ if gone => Err(self.shared.gone()),
                 Ok(answer) => Ok(with_status(answer, status)),
@@ -202,7 +203,7 @@ pub(in crate::upstream) fn too_long(_: TooLong) -> LinkError {
 
 pub(in crate::upstream) fn is_stream(response: &Answer) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
-    let kind = response.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().trim_ascii());
+    let kind = response.field(Field::ContentType).map(<[u8]>::trim_ascii);
     kind.is_some_and(|kind| {
         kind.get(..STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(STREAM))
             && matches!(kind.get(STREAM.len()), None | Some(b';' | b' ' | b'\t'))
@@ -232,8 +233,8 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
 /// The whole body.
 pub(in crate::upstream) async fn body(response: &mut Answer, max: usize) -> Result<Bytes, LinkError> {
     let too_long = || LinkError::Protocol(format!("its answer is longer than {max} bytes"));
-    let length = response.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: usize| length > max) {
+    let length = response.length().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    if length.is_some_and(|length| length > max) {
         return Err(too_long());
     }
     let mut first = Bytes::new();

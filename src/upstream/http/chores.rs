@@ -3,13 +3,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix_http::{StatusCode, header::HeaderMap};
+use actix_http::StatusCode;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
-    answer, client,
+    answer,
+    client::{self, Extra},
     link::{self, METHOD, Mode, Shared},
     listen,
 };
@@ -81,9 +82,9 @@ async fn run(shared: Arc<Shared>, mut chores: Receiver<Chore>) {
 /// Sends what has no answer: 202, or any other success.
 pub(super) async fn post(shared: &Shared, mode: &Mode, message: Bytes, method: &str) -> Result<(), LinkError> {
     let sending = async {
-        let mut extra = HeaderMap::new();
+        let mut extra = Extra::new();
         if mode.modern {
-            extra.insert(METHOD.clone(), link::value(method)?);
+            extra.push((METHOD.clone(), link::value(method)?));
         }
         let mut response = client::post(&mode.post, extra, message).await?;
         let status = response.status();

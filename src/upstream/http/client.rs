@@ -18,12 +18,16 @@ use actix_web::rt::net::TcpStream;
 use awc::{
     Client, ClientResponse, FrozenClientRequest,
     error::{ConnectError, PayloadError, SendRequestError},
-    http::{StatusCode, Uri, header::HeaderMap},
+    http::{
+        StatusCode, Uri,
+        header::{self, HeaderMap, HeaderName, HeaderValue},
+    },
 };
 use bytes::Bytes;
 use futures_util::Stream;
 
 use super::{
+    head::Field,
     io::Io,
     plain,
     trust::{self, Trust},
@@ -143,15 +147,24 @@ pub enum Answer {
 impl Answer {
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Plain(answer) => answer.head.status,
+            Self::Plain(answer) => answer.head.status(),
             Self::General(response) => response.status(),
         }
     }
 
-    pub fn headers(&self) -> &HeaderMap {
+    /// The first header of that kind.
+    pub fn field(&self, field: Field) -> Option<&[u8]> {
         match self {
-            Self::Plain(answer) => answer.head.headers(),
-            Self::General(response) => response.headers(),
+            Self::Plain(answer) => answer.head.field(field),
+            Self::General(response) => response.headers().get(field.name()).map(HeaderValue::as_bytes),
+        }
+    }
+
+    /// What its `Content-Length` says.
+    pub fn length(&self) -> Option<u64> {
+        match self {
+            Self::Plain(answer) => answer.head.length(),
+            Self::General(response) => response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok(),
         }
     }
 }
@@ -173,11 +186,14 @@ impl Stream for Answer {
     }
 }
 
+/// The headers that one request has alone; few.
+pub type Extra = Vec<(HeaderName, HeaderValue)>;
+
 /// Sends a POST with that head and the headers that it has alone.
 ///
 /// # Errors
 /// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP.
-pub async fn post(head: &Head, extra: HeaderMap, body: Bytes) -> Result<Answer, LinkError> {
+pub async fn post(head: &Head, extra: Extra, body: Bytes) -> Result<Answer, LinkError> {
     if let Some(place) = &head.plain {
         return plain::post(place, (&head.uri, &head.headers), &extra, &body).await.map(Answer::Plain);
     }
@@ -185,7 +201,7 @@ pub async fn post(head: &Head, extra: HeaderMap, body: Bytes) -> Result<Answer, 
     let sent = if extra.is_empty() {
         request.send_body(body).await
     } else {
-        request.extra_headers(extra).send_body(body).await
+        request.extra_headers(extra.into_iter().collect::<HeaderMap>()).send_body(body).await
     };
     sent.map(Answer::General).map_err(|error| failed(&error))
 }

@@ -46,6 +46,30 @@ impl Io {
     }
 }
 
+/// For who reads heads that are in order by himself.
+impl Io {
+    /// Whether the next byte is the first of a head.
+    pub fn is_at_head(&self) -> bool {
+        self.state == State::Head && self.held.is_empty()
+    }
+
+    /// What is read here is seen by nobody else, so it has to be a head that was read ([`Self::past_head`]), or it is
+    /// given back.
+    pub fn unseen(&mut self) -> &mut TcpStream {
+        &mut self.tcp
+    }
+
+    /// A whole head was read; what follows is its body.
+    pub fn past_head(&mut self) {
+        self.state = State::Body;
+    }
+
+    /// Bytes from the beginning of a head that are to be looked at here.
+    pub fn give_back(&mut self, read: &[u8]) {
+        self.held.extend_from_slice(read);
+    }
+}
+
 /// What the beginning of a response is.
 #[derive(Debug, PartialEq, Eq)]
 enum Begin {

@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Place,
     chores::{self, Chore},
-    client::{self, Answer, Head},
+    client::{self, Answer, Extra, Head},
+    head::Field,
     kind,
     trust::Trust,
 };
@@ -183,19 +184,20 @@ impl HttpLink {
             }
             response => response?,
         };
-        if initialize && let Some(session) = response.headers().get(&SESSION) {
+        if initialize && let Some(session) = response.field(Field::Session) {
             // 2025-11-25/basic/transports, "Session Management": visible ASCII only.
-            if session.is_empty() || !session.as_bytes().iter().all(u8::is_ascii_graphic) {
+            let visible = !session.is_empty() && session.iter().all(u8::is_ascii_graphic);
+            let Some(session) = HeaderValue::from_bytes(session).ok().filter(|_| visible) else {
                 return Err(LinkError::Protocol("its session id has characters that none may have".to_owned()));
-            }
-            self.shared.set(false, None, Some(session.clone()));
+            };
+            self.shared.set(false, None, Some(session));
         }
         self.answer(response, mode, outgoing.id, listener).await
     }
 
     async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<Answer, LinkError> {
         let extra =
-            if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { HeaderMap::new() };
+            if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { Extra::new() };
         client::post(&mode.post, extra, outgoing.body.clone()).await
     }
 
@@ -214,18 +216,21 @@ impl HttpLink {
 }
 
 /// The headers that one request has alone.
-fn extra(modern: bool, outgoing: &Outgoing) -> Result<HeaderMap, LinkError> {
-    let mut extra = HeaderMap::with_capacity(4);
+fn extra(modern: bool, outgoing: &Outgoing) -> Result<Extra, LinkError> {
+    let mut extra = Extra::with_capacity(outgoing.headers.len() + 2);
     for (name, value) in &outgoing.headers {
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
             return Err(LinkError::Unreachable(format!("`{name}` cannot be sent as an HTTP header")));
         };
-        extra.append(name, value);
+        // What the protocol says is ours to say.
+        if !modern || (name != METHOD && (name != NAME || outgoing.name.is_none())) {
+            extra.push((name, value));
+        }
     }
     if modern {
-        extra.insert(METHOD.clone(), value(&outgoing.method)?);
+        extra.push((METHOD.clone(), value(&outgoing.method)?));
         if let Some(name) = &outgoing.name {
-            extra.insert(NAME.clone(), value(name)?);
+            extra.push((NAME.clone(), value(name)?));
         }
     }
     Ok(extra)

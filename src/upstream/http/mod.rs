@@ -25,6 +25,7 @@ use crate::config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 pub(super) mod answer;
 mod chores;
 pub(super) mod client;
+mod head;
 mod io;
 mod link;
 mod listen;

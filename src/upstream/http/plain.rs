@@ -6,16 +6,16 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
     future::poll_fn,
     net::SocketAddr,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
 
 use actix_http::{
-    ResponseHead, ServiceConfig, Version,
+    ServiceConfig, Version,
     error::{ParseError, PayloadError},
     h1::{ClientCodec, ClientPayloadCodec, MessageType},
 };
@@ -30,10 +30,11 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio_util::{codec::Decoder, io::poll_read_buf};
 
 use super::{
-    client::{self, CONNECT, IDLE, LIFETIME},
+    client::{self, CONNECT, Extra, IDLE, LIFETIME},
+    head::{self, Head},
     io::Io,
 };
-use crate::upstream::LinkError;
+use crate::{fast_map::FastMap, upstream::LinkError};
 
 /// A body up to this length is copied behind its head, so that both leave in one segment.
 const COPIED: usize = 64 << 10;
@@ -43,7 +44,7 @@ const READ: usize = 8 << 10;
 
 /// Where requests go, and what all of them begin with.
 pub(super) struct Place {
-    authority: Box<str>,
+    authority: Arc<str>,
     host: Box<str>,
     port: u16,
     literal: Option<SocketAddr>,
@@ -64,7 +65,7 @@ impl Place {
             host: host.into(),
             port,
             literal: client::literal(uri),
-            begin: begin(uri, headers, &HeaderMap::new()).freeze(),
+            begin: begin(uri, headers, &[]).freeze(),
         })
     }
 
@@ -83,22 +84,23 @@ impl Place {
     }
 }
 
-fn begin(uri: &Uri, headers: &HeaderMap, but: &HeaderMap) -> BytesMut {
+fn begin(uri: &Uri, headers: &HeaderMap, but: &[(HeaderName, HeaderValue)]) -> BytesMut {
+    let but = |name: &HeaderName| but.iter().any(|(other, _)| other == name);
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let mut out = BytesMut::with_capacity(1024);
     out.extend_from_slice(b"POST ");
     out.extend_from_slice(path.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    if !headers.contains_key(header::HOST) && !but.contains_key(header::HOST) {
+    if !headers.contains_key(header::HOST) && !but(&header::HOST) {
         // As it stands in the URI; user and password are none of its business.
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         field(&mut out, b"host", host.as_bytes());
     }
-    if !headers.contains_key(header::ACCEPT_ENCODING) && !but.contains_key(header::ACCEPT_ENCODING) {
+    if !headers.contains_key(header::ACCEPT_ENCODING) && !but(&header::ACCEPT_ENCODING) {
         field(&mut out, b"accept-encoding", b"identity");
     }
-    headers.iter().filter(|(name, _)| !but.contains_key(*name)).for_each(|(name, value)| put(&mut out, name, value));
+    headers.iter().filter(|(name, _)| !but(name)).for_each(|(name, value)| put(&mut out, name, value));
     out
 }
 
@@ -121,21 +123,26 @@ enum Codec {
     Body(ClientPayloadCodec),
 }
 
+/// Boxed: it is handed from one to the other, and back, with every request.
+type Kept = Box<Connection>;
+
 /// One connection.
 struct Connection {
     io: Io,
     read: BytesMut,
     /// `None` only while it is turned into the other.
     codec: Option<Codec>,
+    /// Bytes of a body that have not come, where the codec need not count them.
+    left: Option<u64>,
     since: Instant,
     used: Instant,
 }
 
 impl Connection {
-    fn new(io: Io) -> Self {
+    fn new(io: Io) -> Kept {
         let now = Instant::now();
         let codec = Some(Codec::Head(ClientCodec::new(config())));
-        Self { io, read: BytesMut::with_capacity(READ), codec, since: now, used: now }
+        Box::new(Self { io, read: BytesMut::with_capacity(READ), codec, left: None, since: now, used: now })
     }
 
     /// Nothing has come since the last answer, not even its end.
@@ -145,23 +152,52 @@ impl Connection {
         self.read.is_empty() && Pin::new(&mut self.io).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// Reads more; `false` at the end.
-    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+    fn make_room(&mut self) {
         if self.read.capacity() - self.read.len() < READ / 4 {
             self.read.reserve(READ);
         }
+    }
+
+    /// Reads more; `false` at the end.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+        self.make_room();
         let count = ready!(poll_read_buf(Pin::new(&mut self.io), cx, &mut self.read))?;
         Poll::Ready(Ok(count > 0))
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, LinkError>> {
+    /// What has come of a body whose length is known.
+    fn take_known(&mut self) -> Bytes {
+        let left = self.left.unwrap_or_default();
+        let count = usize::try_from(left).map_or(self.read.len(), |left| left.min(self.read.len()));
+        self.left = Some(left - count as u64);
+        self.read.split_to(count).freeze()
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, LinkError>> {
         let lost = || LinkError::Lost("the connection was closed before an answer".to_owned());
+        if self.io.is_at_head() && self.read.is_empty() {
+            self.make_room();
+            let read = ready!(poll_read_buf(Pin::new(self.io.unseen()), cx, &mut self.read));
+            if read.map_err(|error| LinkError::Lost(error.to_string()))? == 0 {
+                return Poll::Ready(Err(lost()));
+            }
+            if let Some(head) = head::plain(&mut self.read) {
+                self.io.past_head();
+                return Poll::Ready(Ok(Head::Plain(head)));
+            }
+            // It is not all there, or one that needs a closer look.
+            self.io.give_back(&self.read);
+            self.read.clear();
+        }
         loop {
             let Some(Codec::Head(codec)) = &mut self.codec else { return Poll::Ready(Err(lost())) };
-            if !self.read.is_empty()
-                && let Some(head) = codec.decode(&mut self.read).map_err(|error| unreadable(&error))?
-            {
-                return Poll::Ready(Ok(head));
+            if !self.read.is_empty() {
+                if let Some(head) = head::plain(&mut self.read) {
+                    return Poll::Ready(Ok(Head::Plain(head)));
+                }
+                if let Some(head) = codec.decode(&mut self.read).map_err(|error| unreadable(&error))? {
+                    return Poll::Ready(Ok(Head::Whole(head)));
+                }
             }
             if !ready!(self.poll_more(cx)).map_err(|error| LinkError::Lost(error.to_string()))? {
                 return Poll::Ready(Err(lost()));
@@ -186,14 +222,14 @@ pub fn unreadable(error: &ParseError) -> LinkError {
 
 thread_local! {
     /// By authority; the one used last is the last.
-    static IDLING: RefCell<HashMap<Box<str>, Vec<Connection>>> = RefCell::default();
+    static IDLING: RefCell<FastMap<Arc<str>, Vec<Kept>>> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A kept connection that can be used again.
-fn kept(place: &Place) -> Option<Connection> {
+fn kept(place: &Place) -> Option<Kept> {
     IDLING.with_borrow_mut(|idling| {
-        let all = idling.get_mut(&place.authority)?;
+        let all = idling.get_mut(&*place.authority)?;
         let now = Instant::now();
         while let Some(mut connection) = all.pop() {
             if now - connection.used < IDLE && now - connection.since < LIFETIME && connection.is_quiet() {
@@ -204,11 +240,11 @@ fn kept(place: &Place) -> Option<Connection> {
     })
 }
 
-fn keep(authority: &str, mut connection: Connection) {
+fn keep(authority: &Arc<str>, mut connection: Kept) {
     connection.used = Instant::now();
-    IDLING.with_borrow_mut(|idling| match idling.get_mut(authority) {
+    IDLING.with_borrow_mut(|idling| match idling.get_mut(&**authority) {
         Some(all) => all.push(connection),
-        None => _ = idling.insert(authority.into(), vec![connection]),
+        None => _ = idling.insert(Arc::clone(authority), vec![connection]),
     });
     if !SWEEPING.replace(true) {
         actix_web::rt::spawn(sweep());
@@ -251,14 +287,14 @@ impl Drop for Over {
 pub(super) async fn post(
     place: &Place,
     (uri, headers): (&Uri, &HeaderMap),
-    extra: &HeaderMap,
+    extra: &Extra,
     body: &Bytes,
 ) -> Result<Answer, LinkError> {
     let mut connection = match kept(place) {
         Some(connection) => connection,
         None => Connection::new(place.connect().await?),
     };
-    let mut out = if extra.keys().any(|name| headers.contains_key(name)) {
+    let mut out = if extra.iter().any(|(name, _)| headers.contains_key(name)) {
         begin(uri, headers, extra)
     } else {
         let mut out =
@@ -284,26 +320,34 @@ pub(super) async fn post(
 
 /// An answer whose body comes as it is read.
 pub struct Answer {
-    pub head: ResponseHead,
+    pub head: Head,
     /// `None` once the body has ended.
     body: Option<Body>,
 }
 
 struct Body {
-    connection: Connection,
+    connection: Kept,
     /// Where the connection is kept afterwards, if it is.
-    authority: Option<Box<str>>,
+    authority: Option<Arc<str>>,
     /// It ends with the connection.
     endless: bool,
 }
 
 impl Answer {
-    fn new(place: &Place, head: ResponseHead, mut connection: Connection) -> Self {
-        let headers = head.headers();
-        let endless = head.version == Version::HTTP_10
+    fn new(place: &Place, head: Head, mut connection: Kept) -> Self {
+        let whole = match &head {
+            Head::Plain(plain) => {
+                connection.left = Some(plain.length);
+                let body = Body { connection, authority: Some(Arc::clone(&place.authority)), endless: false };
+                return Self { head, body: Some(body) };
+            }
+            Head::Whole(head) => head,
+        };
+        let headers = whole.headers();
+        let endless = whole.version == Version::HTTP_10
             && !headers.contains_key(header::CONTENT_LENGTH)
             && !headers.contains_key(header::TRANSFER_ENCODING);
-        let authority = (head.keep_alive() && !endless).then(|| place.authority.clone());
+        let authority = (whole.keep_alive() && !endless).then(|| Arc::clone(&place.authority));
         let Some(Codec::Head(codec)) = connection.codec.take() else { return Self { head, body: None } };
         let empty = codec.message_type() == MessageType::None;
         connection.codec = Some(if empty { Codec::Head(codec) } else { Codec::Body(codec.into_payload_codec()) });
@@ -319,6 +363,7 @@ impl Answer {
 impl Body {
     fn done(mut self) {
         let Some(authority) = self.authority.take() else { return };
+        self.connection.left = None;
         self.connection.codec = match self.connection.codec.take() {
             Some(Codec::Body(codec)) => Some(Codec::Head(codec.into_message_codec())),
             codec => codec,
@@ -331,6 +376,17 @@ impl Body {
 
     /// `None` at the end of the body.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, PayloadError>> {
+        let Connection { read, left, .. } = &mut *self.connection;
+        if let Some(left) = left {
+            if *left == 0 {
+                return Poll::Ready(Ok(None));
+            }
+            if read.is_empty() && !ready!(self.connection.poll_more(cx)).map_err(PayloadError::Io)? {
+                self.authority = None;
+                return Poll::Ready(Err(PayloadError::Incomplete(None)));
+            }
+            return Poll::Ready(Ok(Some(self.connection.take_known())));
+        }
         loop {
             let Some(Codec::Body(codec)) = &mut self.connection.codec else { return Poll::Ready(Ok(None)) };
             match codec.decode(&mut self.connection.read)? {

@@ -23,7 +23,7 @@ use super::{
     http::{
         Place,
         answer::{body, is_stream, too_long},
-        client::{self, Answer, Head},
+        client::{self, Answer, Extra, Head},
     },
     received::{MAX_MESSAGE, shown},
 };
@@ -202,7 +202,7 @@ async fn send(attribution: &Attribution, head: &Head, message: Message) {
 }
 
 async fn post(head: &Head, text: bytes::Bytes) -> Result<(), LinkError> {
-    let mut response = client::post(head, HeaderMap::new(), text).await?;
+    let mut response = client::post(head, Extra::new(), text).await?;
     let status = response.status();
     if is_stream(&response) {
         return Ok(());

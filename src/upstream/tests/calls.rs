@@ -249,6 +249,7 @@ fn context() -> CallContext {
         cancel: CancellationToken::new(),
         progress: Arc::new(NoProgress),
         change_id: Some("chg_1".into()),
+        inquirer: None,
     }
 }
 

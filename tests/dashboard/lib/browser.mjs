@@ -2,8 +2,12 @@
 
 import assert from 'node:assert/strict';
 import { chromium } from 'playwright-core';
+import { pause } from './gateway.mjs';
 
 const ARGS = ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
+
+// What never happens is told after this, in milliseconds: only a failing test waits so long, a machine may be very slow.
+const WAIT = 45_000;
 
 export const launch = () => chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ARGS });
 
@@ -14,7 +18,7 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
 export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null } = {}) {
   const own = context ?? await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion, bypassCSP });
   const page = await own.newPage();
-  page.setDefaultTimeout(15_000);
+  page.setDefaultTimeout(WAIT);
   page.problems = [];
   page.on('console', (message) => message.type() === 'error' && page.problems.push(`console: ${message.text()}`));
   page.on('pageerror', (error) => page.problems.push(`exception: ${error.stack}`));
@@ -45,6 +49,42 @@ export async function dashboard(browser, gateway, { key, route, ...options } = {
   return page;
 }
 
+/**
+ * Reads again until `check`, an assertion, holds for it; what it says last is what is thrown. A page paints some time
+ * after whatever a test did: what it shows is never read once and for all.
+ */
+export async function settles(read, check, limit = WAIT) {
+  const end = Date.now() + limit;
+  for (;;) {
+    try {
+      const value = await read();
+      check(value);
+      return value;
+    } catch (error) {
+      if (Date.now() > end) throw error;
+    }
+    await pause(40);
+  }
+}
+
+/** Reads until it is this. */
+export const becomes = (read, expected, message) => settles(read, (value) => assert.deepEqual(value, expected, message));
+
+/** Reads until this is in it. */
+export const matches = (read, pattern, message) => settles(read, (value) => assert.match(value, pattern, message));
+
+/** Reads until `holds(value)`. */
+export const holds = (read, predicate, message) => settles(read, (value) => assert.ok(predicate(value), message ?? `it is ${JSON.stringify(value)}`));
+
+/** Waits until the keyboard is in what matches the selector. */
+export const focused = (page, selector, message) => holds(() => page.evaluate((s) => document.activeElement?.matches(s) || (document.activeElement?.outerHTML.slice(0, 200) ?? 'nothing'), selector), (at) => at === true, message);
+
+/** Nothing stands beyond the edges of the screen, apart from what scrolls sideways by design. */
+export const fitsScreen = (page, message) => becomes(() => page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
+  const { right, left, width } = e.getBoundingClientRect();
+  return width > 1 && !e.closest('.sr-only, .skip, .chips') && (right > innerWidth + 1 || left < -1);
+}).map((e) => `${e.tagName}.${e.className}`)), [], message);
+
 /** Nothing went wrong, apart from what matches one of `expected`. */
 export function assertClean(page, ...expected) {
   assert.deepEqual(page.problems.filter((p) => !expected.some((e) => e.test(p))), []);
@@ -57,6 +97,9 @@ export const disconnected = /ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INTERNET_D
 export const row = (page, text) => page.locator('.row', { hasText: text });
 export const heading = (page) => page.locator('article h2');
 export const button = (page, name) => page.locator('footer.decision').getByRole('button', { name });
+
+/** Waits until the open change can be approved: what opened by itself is not decided on by a press that was under way. */
+export const armed = (page) => page.locator('footer.decision [data-act=approve]:enabled').waitFor();
 
 /** Opens a change through its row. */
 export async function open(page, text) {

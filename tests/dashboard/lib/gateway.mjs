@@ -2,7 +2,7 @@
 // binary at COUNTERSIGN_BIN, or the mock beside these tests where that is not set.
 
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { join } from 'node:path';
 const MOCK = new URL('../mock-server.mjs', import.meta.url).pathname;
 export const real = Boolean(process.env.COUNTERSIGN_BIN);
 const COMMAND = real ? [process.env.COUNTERSIGN_BIN] : [process.execPath, MOCK];
-const START = 30_000;
+const START = 60_000;
 
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
@@ -23,7 +23,7 @@ async function freePort() {
 }
 
 /** Calls `f` until it returns something; says what it waited for if it never does. */
-export async function eventually(what, f, limit = 15_000) {
+export async function eventually(what, f, limit = 45_000) {
   const end = Date.now() + limit;
   for (;;) {
     const value = await f();
@@ -39,13 +39,16 @@ export class Gateway {
 
   /**
    * `review` is what every review asks for, by the keys of `policy.review` in camel case; times are in seconds. `flood`:
-   * thousands of proposals within a minute are no flood.
+   * thousands of proposals within a minute are no flood. `rules` and `servers` are `policy.rules` and `mcpServers` as
+   * they stand in the file, for the real gateway.
    */
-  static async start({ review = null, groups = {}, flood = false } = {}) {
+  static async start({ review = null, groups = {}, flood = false, rules = null, servers = null } = {}) {
     const gateway = new Gateway();
     gateway.review = review;
     gateway.groups = groups;
     gateway.flood = flood;
+    gateway.rules = rules;
+    gateway.servers = servers;
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
     gateway.port = await freePort();
     gateway.url = `http://127.0.0.1:${gateway.port}`;
@@ -77,14 +80,31 @@ export class Gateway {
 
   // The real gateway reads its rules from a file.
   #config() {
-    if (!(this.review || this.flood) || !real) return [];
+    if (!(this.review || this.flood || this.rules || this.servers) || !real) return [];
+    return ['--config', this.#write()];
+  }
+
+  /** Writes the file anew, with these keys replaced, and has the gateway read it. */
+  reconfigure(more = {}) {
+    this.#write(more);
+    process.kill(this.child.pid, 'SIGHUP');
+  }
+
+  #write(more = {}) {
     const file = join(this.data, 'config.yaml');
     const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
     const value = (key, v) => (key === 'edit' ? (v ? 'allowed' : 'forbidden') : ['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
-    const review = Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? `    preview: ${v ? 'required' : 'optional'}\n` : `    ${name(key)}: ${JSON.stringify(value(key, v))}\n`));
-    const flood = this.flood ? 'changes:\n  max_proposals_per_minute: 10000\n  max_pending: 10000\n' : '';
-    writeFileSync(file, `${flood}policy:\n  groups: ${JSON.stringify(this.groups)}\n${review.length ? `  review:\n${review.join('')}` : ''}`);
-    return ['--config', file];
+    const review = Object.fromEntries(Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? ['preview', v ? 'required' : 'optional'] : [name(key), value(key, v)])));
+    // JSON is YAML.
+    writeFileSync(`${file}.new`, JSON.stringify({
+      ...(this.flood ? { changes: { max_proposals_per_minute: 10_000, max_pending: 10_000 } } : {}),
+      policy: { groups: this.groups, review, rules: this.rules ?? [] },
+      ...(this.servers ? { mcpServers: this.servers } : {}),
+      ...more,
+    }));
+    // Never half of it: the gateway may look by itself.
+    renameSync(`${file}.new`, file);
+    return file;
   }
 
   /** Ends the process by its id. */

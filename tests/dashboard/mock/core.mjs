@@ -120,7 +120,9 @@ export class Core {
     const entry = { seq: this.audit.length + 1, at: at.toISOString(), changeId: change.id, event, from, to: change.state, actor, details, prevHash: prev };
     entry.hash = hash(entry);
     this.audit.push(entry);
-    const light = Object.fromEntries(['id', 'version', 'state', 'provider', 'tool', 'toolTitle', 'operation', 'summary', 'target', 'proposer', 'createdAt', 'updatedAt', 'expiresAt', 'fault'].map((k) => [k, change[k]]));
+    const light = Object.fromEntries(['id', 'version', 'state', 'provider', 'tool', 'toolTitle', 'operation', 'summary', 'target', 'proposer', 'createdAt', 'updatedAt', 'expiresAt', 'digest', 'terms', 'preview', 'runAfter', 'twinOf', 'fault'].map((k) => [k, change[k]]));
+    Object.assign(light, { decisions: change.decisions.map(({ comment, ...vote }) => vote), editCount: change.edits?.length ?? 0, quorum: change.terms.quorum });
+    light.approvals = light.decisions.filter((d) => d.verdict === 'approve').length;
     const told = { type: `change.${event}`, seq: this.events.length + 1, at: entry.at, actor, comment: details.comment ?? null, change: light };
     this.events.push(told);
     this.#keep();

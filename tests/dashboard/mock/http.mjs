@@ -13,6 +13,8 @@ const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; ch
 const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const VIEW = ['reviewer', 'viewer', 'admin'];
 const DECIDE = ['reviewer', 'admin'];
+// The sample's rules name people, too.
+const groupsOf = (core, { name }) => [...Object.keys(core.groups ?? {}).filter((group) => core.groups[group].includes(name)), name];
 
 export function serve(core, credentials, { host, port }) {
   const attempts = { failed: 0 };
@@ -38,7 +40,7 @@ export function serve(core, credentials, { host, port }) {
     if (!path.startsWith('/api/')) throw new Problem(404, 'NOT_FOUND', 'No such page.');
     const me = who(req);
     if (!VIEW.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer, viewer or admin.');
-    if (path === '/api/me') return json(res, { ...me, mayDecide: DECIDE.includes(me.role) });
+    if (path === '/api/me') return json(res, { ...me, groups: groupsOf(core, me), mayDecide: DECIDE.includes(me.role), mayUndoAll: me.role === 'admin' });
     if (path === '/api/sign-out') {
       delete core.signIns[cookie(req)];
       core.save();

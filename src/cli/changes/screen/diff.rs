@@ -84,6 +84,11 @@ impl Writer {
                     self.equal(&line.text);
                     (at, rest) = (at.saturating_add(1), tail);
                 }
+                LineOp::Note => {
+                    let pieces = vec![(self.paint.code(&line.text), self.paint.dim())];
+                    self.row(' ', self.paint.dim(), &pieces);
+                    rest = tail;
+                }
                 LineOp::Skip => {
                     let many = line.text.parse::<usize>().unwrap_or(0);
                     let hidden = at.checked_add(many).and_then(|end| before.get(at..end));
@@ -99,7 +104,7 @@ impl Writer {
                     (at, rest) = (at.saturating_add(many), tail);
                 }
                 LineOp::Delete | LineOp::Insert => {
-                    let end = rest.iter().position(|l| matches!(l.op, LineOp::Equal | LineOp::Skip));
+                    let end = rest.iter().position(|l| !matches!(l.op, LineOp::Delete | LineOp::Insert));
                     let (run, tail) = rest.split_at(end.unwrap_or(rest.len()));
                     let of = |op| run.iter().filter(|l| l.op == op).collect::<Vec<_>>();
                     let (old, new) = (of(LineOp::Delete), of(LineOp::Insert));

@@ -14,7 +14,7 @@ import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
 import { eventName, INBOX_STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
-import { isOwn } from './ui/terms.js';
+import { isAsked, isOwn } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
@@ -51,6 +51,7 @@ export class App {
   #ended = false;
   #reload;
   #toReview = 0;
+  #counted = -1;
   #looking = null;
   #abort = new AbortController();
   #onHash = () => this.#route();
@@ -186,6 +187,7 @@ export class App {
       return;
     }
     if (/^(provider|config)\./.test(event.type ?? '')) {
+      if (event.type.startsWith('config.')) this.#whoAmI();
       this.#look();
       this.#view?.providerEvent?.(event);
       return;
@@ -198,7 +200,7 @@ export class App {
     this.#undos.follow(event.change);
     if (name === 'created') {
       announce(`New change: ${event.change.summary}`);
-      if (this.#me.mayDecide && !isOwn(event.change, this.#me)) tellOf(event.change, (id) => go(routeTo('inbox', id)));
+      if (isAsked(event.change, this.#me) && !isOwn(event.change, this.#me)) tellOf(event.change, (id) => go(routeTo('inbox', id)));
     }
     if (name === 'outcome_unknown') notice(`The outcome is unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
@@ -222,6 +224,15 @@ export class App {
       this.#recounting = null;
       this.#history?.recount();
     }, 1000);
+  }
+
+  // Groups are of the configuration: what is shown next is shown to whom one is then. Views hold the same object.
+  async #whoAmI() {
+    try {
+      Object.assign(this.#me, await this.#api.me());
+    } catch {
+      // The gateway decides all the same.
+    }
   }
 
   // The feed has lost its place: everything that is shown is read again.
@@ -290,10 +301,16 @@ export class App {
 
   #counts() {
     const n = this.#inbox.size(INBOX_STATES);
+    if (n === this.#counted) return;
+    this.#counted = n;
     const badge = this.#parts.nav.querySelector('[data-view=inbox] .count');
     badge.hidden = n === 0;
-    fill(badge, n > 999 ? '999+' : count(n), h('span', { class: 'sr-only' }, ' waiting'));
-    document.getElementById('favicon').href = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
+    const text = n > 999 ? '999+' : count(n);
+    if (badge.dataset.n !== text) fill(badge, text, h('span', { class: 'sr-only' }, ' waiting'));
+    badge.dataset.n = text;
+    const mark = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
+    const favicon = document.getElementById('favicon');
+    if (favicon.getAttribute('href') !== mark) favicon.href = mark;
     this.#title();
   }
 

@@ -132,6 +132,7 @@ pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
         cancel: CancellationToken::new(),
         progress: Arc::new(NoProgress),
         change_id: change_id.map(str::to_owned),
+        inquirer: None,
     }
 }
 

@@ -52,6 +52,28 @@ pub async fn wait(
     }
 }
 
+/// Waits until the change is at another version than that.
+///
+/// # Errors
+/// As [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
+pub async fn moved(exchange: &Exchange, change: Arc<Change>, version: u64) -> Result<Arc<Change>, McpError> {
+    let gateway = &exchange.gateway;
+    loop {
+        let news = tokio::select! {
+            news = gateway.changes.wait(&change.id, version, LOOK) => news?,
+            () = gateway.shutdown.cancelled() => {
+                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+            }
+            revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
+        };
+        match news {
+            Some(news) if news.version > version => return Ok(news),
+            Some(_) => {}
+            None => return Ok(change),
+        }
+    }
+}
+
 async fn follow(
     exchange: &Exchange,
     mut change: Arc<Change>,

@@ -2,7 +2,13 @@
 //! a second one.
 //!
 //! In memory and bounded: after a restart a repeat without an idempotency key is a new change. What is lost is what the
-//! gateway sees to be lost: a call given up before its answer was there, an answer for a connection that is away.
+//! gateway knows to be lost: a call given up before its answer was there, an answer for a connection that is away.
+//!
+//! An answer that was written to a connection which then broke is not among them, although it may never have been read.
+//! A client of one call closes its connection right after it has read the answer, one that is killed, or whose machine
+//! sleeps, just goes silent, and both may well mean an equal call that they make next. To take it for a repeat would lose
+//! a write without anybody noticing; to take a repeat for a write makes a twin, which is marked as one and which a person
+//! decides on. Whoever cannot tell either sends an idempotency key.
 
 use std::{
     collections::HashMap,

@@ -3,12 +3,17 @@
 //!
 //! Nothing here decides anything: what a client answers to a question about a page to open is only heard.
 
+pub mod asked;
 pub mod ending;
 pub mod hold;
 pub mod lost;
+pub mod missing;
 pub mod page;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
@@ -16,17 +21,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::tools::{Call, ToolOutcome};
 use crate::{
+    bridge::tasks,
     changes::{Change, ChangeState, OnReview, arguments::same},
     pending::Proposal,
     policy::Decision,
     previews,
-    protocol::{ErrorKind, McpError, arguments, params::LoggingLevel},
+    protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel},
+    providers::ProgressSink,
     router::{Directory, ToolRoute},
     session::exchange::Exchange,
 };
 use ending::{Ending, ending};
 use hold::Waited;
-use lost::Guard;
 
 /// What all reviewed calls of a gateway share.
 #[derive(Default)]
@@ -49,25 +55,43 @@ pub async fn review(
 ) -> Result<ToolOutcome, McpError> {
     // What a person approves must mean one thing only: no key may stand there twice.
     arguments::check(raw, exchange.gateway.config.limits.max_depth)?;
+    if decision.terms.on_review == OnReview::Task && !call.task {
+        return Err(needs_tasks(exchange));
+    }
     let key = lost::key(exchange, route, raw, call.idempotency_key);
     let change = match call.state {
-        Some(state) => named(exchange, route, raw, state).await?,
+        Some(state) => {
+            let change = named(exchange, route, raw, state).await?;
+            if let Some(responses) = call.responses {
+                asked::deliver(exchange, &change, responses).await?;
+            }
+            change
+        }
         None => match again(exchange, &key).await? {
             Some(change) => change,
             None => propose(exchange, route, raw, call, decision, cancel, &key).await?,
         },
     };
+    // Whoever was told of a failure of the wait itself may ask for the same change again.
     let guard = exchange.gateway.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
     let outcome = answer(exchange, call, change).await;
-    guard_off(guard, &outcome);
-    outcome
-}
-
-/// Whoever was told of a failure of the wait itself may ask for the same change again.
-fn guard_off(guard: Guard, outcome: &Result<ToolOutcome, McpError>) {
     if outcome.is_ok() {
         guard.delivered();
     }
+    outcome
+}
+
+/// For a client that takes no task, of a call that is reviewed as nothing else: `-32021` in the stateless era (ext-tasks,
+/// "Capability Negotiation"), a result that says what to do in the others.
+fn needs_tasks(exchange: &Exchange) -> McpError {
+    if exchange.is_modern() {
+        return tasks::undeclared();
+    }
+    let remedy = match exchange.revision() {
+        Revision::V2025_11_25 => "call it as a task (`task` in its parameters)",
+        _ => "it needs a client that takes tasks, of protocol revision 2025-11-25 or newer",
+    };
+    McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
 async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
@@ -89,7 +113,7 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a place of their own they are not held at all: it is pending all the same.
     let Ok(_slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
-    let wait = hold::wait(exchange, Arc::clone(&change), Some(limit), &*progress, hold::is_over);
+    let wait = held(exchange, Arc::clone(&change), limit, &*progress);
     let waited = if asks {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
@@ -102,9 +126,41 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
     } else {
         wait.await?
     };
-    Ok(match waited {
-        Waited::Over(change) | Waited::NotYet(change) => told(change),
+    let (Waited::Over(change) | Waited::NotYet(change)) = waited;
+    Ok(match asked::by_result(exchange, &change) {
+        Some(question) => ToolOutcome::Asks(question, change),
+        None => told(change),
     })
+}
+
+/// Waits until the change is over, or its stateless client has to be asked something. A client of the handshake era is
+/// asked meanwhile, for as long as that takes.
+async fn held(
+    exchange: &Exchange,
+    mut change: Arc<Change>,
+    mut limit: Duration,
+    progress: &dyn ProgressSink,
+) -> Result<Waited, McpError> {
+    // A client that cannot be asked just waits.
+    let asks = change.dialogue.is_some();
+    let over: fn(&Change) -> bool =
+        if asks { |change| hold::is_over(change) || asked::is_asking(change) } else { hold::is_over };
+    loop {
+        let began = Instant::now();
+        change = match hold::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
+            Waited::Over(change) if asked::is_asking(&change) => change,
+            waited => return Ok(waited),
+        };
+        if asked::open(exchange, &change).is_empty() {
+            return hold::wait(exchange, change, Some(limit), progress, hold::is_over).await;
+        }
+        if exchange.is_modern() {
+            return Ok(Waited::Over(change));
+        }
+        limit = limit.saturating_sub(began.elapsed());
+        asked::ask_all(exchange, &change, None).await;
+        change = hold::now(exchange, change).await;
+    }
 }
 
 /// Whether something may still happen that a caller could wait for.
@@ -178,6 +234,12 @@ async fn propose(
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
+        client: asked::client(
+            exchange,
+            route,
+            &decision.terms,
+            call.task || decision.terms.on_review == OnReview::Hold,
+        ),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.map(str::to_owned),

@@ -9,11 +9,12 @@ pub mod view;
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{
     Reply,
     reviewed::{
+        asked,
         ending::{Ending, ending},
         hold::{self, Waited},
         page,
@@ -93,6 +94,7 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
                 // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
                 exchange.gateway.reviewed.opened.insert(&change.id);
             }
+            asked::deliver(exchange, &change, responses).await?;
             Ok(Reply::new("{}".into()))
         }
         Method::TasksResult => result(exchange, change).await,
@@ -102,29 +104,34 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
 
 /// The answer to a call that became a task.
 #[must_use]
-pub fn created(exchange: &Exchange, change: &Change) -> Reply {
+pub fn created(exchange: &Exchange, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = shape::typed(&view::seed(exchange, change), "task");
         let members = [("_meta", exchange.gateway.server_meta.as_str())];
         return Reply::passed_on(crate::protocol::splice::set_members(&task, &members));
     }
-    tell_of(exchange, change);
+    tell_of(exchange, change, progress_token);
     let told = crate::providers::gateway_tools::pending_text(change);
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
     Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
 }
 
 /// Tells the session in which a task was made of every transition (2025-11-25/basic/utilities/tasks, "Task Status
-/// Notification"). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
-fn tell_of(exchange: &Exchange, change: &Change) {
+/// Notification"), also as progress where the call has a token (ibid., "Task Progress Notifications"; tasks of the
+/// extension have none). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
+fn tell_of(exchange: &Exchange, change: &Change, progress_token: Option<&str>) {
     let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
+    let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
         let gateway = &exchange.gateway;
         let tell = async {
             while let Ok(Some(change)) = gateway.changes.wait(&id, version, TELL).await {
                 if change.version > version {
                     version = change.version;
+                    if let Some(token) = &token {
+                        exchange.session.send_unsolicited(progress(&change, token));
+                    }
                     let task = view::legacy(&exchange, &change);
                     exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
                 }
@@ -141,14 +148,20 @@ fn tell_of(exchange: &Exchange, change: &Change) {
     });
 }
 
+/// How far a change has come. Nobody knows how many steps it will take, but each is one more.
+fn progress(change: &Change, token: &str) -> bytes::Bytes {
+    let message = Value::from(crate::providers::gateway_tools::state_message(change));
+    let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
+    encode::notification("notifications/progress", Some(&shape::related(&params, &change.id)))
+}
+
 /// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
 /// places for what stays open long.
 async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
-    let over: fn(&Change) -> bool = |change| change.state.is_final();
-    let change = if over(&change) {
-        change
-    } else {
+    let over: fn(&Change) -> bool = |change| change.state.is_final() || asked::is_asking(change);
+    let mut change = change;
+    while !change.state.is_final() {
         let _slot = exchange.gateway.long_lived(&exchange.identity.principal)?;
         let wait = hold::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
         let waited = if page::asked_by_task(exchange, &change).is_some() {
@@ -160,7 +173,8 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
         } else {
             wait.await?
         };
-        match waited {
+        change = match waited {
+            Waited::Over(change) if asked::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
             Waited::Over(change) => change,
             Waited::NotYet(_) if exchange.gateway.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
@@ -168,8 +182,8 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
             Waited::NotYet(_) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
             }
-        }
-    };
+        };
+    }
     if change.state == ChangeState::Withdrawn {
         return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
     }
@@ -180,6 +194,21 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
         }
         Some(Ending::Error(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change is over and yet has no result")),
+    }
+}
+
+/// Asks the client what the tool of its running change asks (2025-11-25/basic/utilities/tasks, "Input Required Status"),
+/// until that has changed; the change as it is then.
+async fn ask_while_running(exchange: &Exchange, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
+    let before = change.version;
+    let moved = hold::moved(exchange, Arc::clone(&change), before);
+    if asked::open(exchange, &change).is_empty() {
+        return moved.await;
+    }
+    tokio::select! {
+        // Others may answer, or the tool takes it back.
+        moved = moved => moved,
+        () = asked::ask_all(exchange, &change, Some(id)) => Ok(hold::now(exchange, change.clone()).await),
     }
 }
 
@@ -195,6 +224,13 @@ async fn cancel(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
             None => return Err(refused.error),
         },
     };
+    if let Err(current) = &withdrawn
+        && modern
+        && current.state == ChangeState::Executing
+    {
+        // What runs is not stopped. What it asks is not answered any more.
+        gateway.changes.give_up(&current.id, &exchange.identity.principal).await?;
+    }
     match withdrawn {
         // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
         _ if modern => Ok(Reply::new("{}".into())),

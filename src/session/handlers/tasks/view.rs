@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::{
     reviewed::{
+        asked,
         ending::{Ending, ending},
         page,
     },
@@ -102,7 +103,7 @@ pub fn detailed(exchange: &Exchange, change: &Change) -> String {
             let message = gateway_tools::pending_text(change);
             Some(("error", rpc(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))
         }
-        (Status::Working, _) => page::asked_by_task(exchange, change).map(|asked| {
+        (Status::Working, _) => input_requests(exchange, change).map(|asked| {
             status = Status::InputRequired;
             ("inputRequests", asked)
         }),
@@ -115,6 +116,17 @@ pub fn detailed(exchange: &Exchange, change: &Change) -> String {
     }
 }
 
+/// Everything that the client is asked: by the gateway before somebody decides, by the tool while it runs.
+fn input_requests(exchange: &Exchange, change: &Change) -> Option<String> {
+    if let Some(asked) = page::asked_by_task(exchange, change) {
+        return Some(asked);
+    }
+    let requests = asked::requests(exchange, change);
+    let members: Vec<String> =
+        requests.into_iter().map(|(key, request)| format!("{}:{request}", Value::from(key))).collect();
+    (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+}
+
 fn rpc(exchange: &Exchange, error: &McpError) -> String {
     json!({ "code": error.number(exchange.revision()), "message": error.message, "data": error.data() }).to_string()
 }
@@ -123,7 +135,8 @@ fn rpc(exchange: &Exchange, error: &McpError) -> String {
 #[must_use]
 pub fn legacy(exchange: &Exchange, change: &Change) -> String {
     let mut status = legacy_status(change);
-    if status == Status::Working && page::can_ask(exchange) && page::asked_by_task(exchange, change).is_some() {
+    let page = page::can_ask(exchange) && page::asked_by_task(exchange, change).is_some();
+    if status == Status::Working && (page || !asked::open(exchange, change).is_empty()) {
         status = Status::InputRequired;
     }
     // A task begins as working; whoever asks again learns the rest.

@@ -5,10 +5,17 @@ const PAGE = 200;
 // A history that somebody leaves open for weeks must not grow for ever: beyond this the oldest rows are let go.
 const MOST = 20_000;
 const TOP_UP = 1500;
+// Milliseconds from an event to its repaint; between two repaints; and how many times longer than a repaint that is at least.
+const FRAME = 16;
+const GAP = 100;
+const SHARE = 10;
+const LONGEST_GAP = 500;
 
 export class Collection {
   items = [];
+  /** How many there are of each state at the gateway, and how many of those that are here. */
   counts = {};
+  tally = {};
   /** `idle`, `loading`, `ready` (all loaded), `partial` (more to load) or `failed`. */
   status = 'idle';
   error = null;
@@ -20,6 +27,9 @@ export class Collection {
   #generation = 0;
   #listeners = new Set();
   #timer = null;
+  #due = 0;
+  #told = -Infinity;
+  #cost = 0;
   #kept = null;
   #toppingUp = null;
   /** Versions of what left while a page was under way: the page may still hold it as it was before. */
@@ -42,6 +52,11 @@ export class Collection {
 
   get(id) {
     return this.#byId.get(id) ?? null;
+  }
+
+  /** How many there are of each state; the gateway's counts until everything has been loaded. */
+  get inStates() {
+    return this.status === 'ready' ? this.tally : { ...this.counts, ...Object.fromEntries(Object.entries(this.tally).map(([state, n]) => [state, Math.max(n, this.counts[state] ?? 0)])) };
   }
 
   /** How many belong here; the gateway's count until everything has been loaded. */
@@ -120,8 +135,14 @@ export class Collection {
     }
   }
 
-  /** An event of the feed, or the answer to a decision. Returns whether anything is new. */
+  /** An event of the feed, or the answer to a decision (not `live`). Returns whether anything is new. */
   apply(change, live = true) {
+    const applied = this.#take(change, live);
+    if (applied) this.#notify(!live);
+    return applied;
+  }
+
+  #take(change, live) {
     const known = this.#byId.get(change.id);
     // The feed says less than a page: what it leaves out is taken from the page, even if that is not newer.
     if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isWhole(change))))) return false;
@@ -130,7 +151,6 @@ export class Collection {
     row.generation = this.#generation;
     row.fresh = !known && live;
     const applied = this.#put(row);
-    if (applied) this.#notify();
     if (applied && !row.whole && live) this.#topUp();
     return applied;
   }
@@ -139,11 +159,13 @@ export class Collection {
   #topUp() {
     this.#toppingUp ??= setTimeout(async () => {
       this.#toppingUp = null;
-      const from = this.items.findLastIndex((row, i) => !row.whole && i < PAGE);
+      let from = Math.min(PAGE, this.items.length) - 1;
+      while (from >= 0 && this.items[from].whole) from -= 1;
       if (from === -1) return;
       try {
         const { changes } = await this.#load({ limit: Math.min(PAGE, from + 10), cursor: null });
-        for (const change of changes) this.apply(change, false);
+        for (const change of changes) this.#take(change, false);
+        this.#notify(false);
       } catch {
         // The list is right without it, only poorer.
       }
@@ -161,10 +183,12 @@ export class Collection {
     if (known) {
       row.fresh = known.fresh;
       this.items[this.#indexOf(known)] = row;
+      this.#tally(known, -1);
     } else {
       this.items.splice(this.#slot(row), 0, row);
-      if (this.items.length > MOST) this.#byId.delete(this.items.pop().id);
+      if (this.items.length > MOST) this.#remove(this.items.at(-1).id);
     }
+    this.#tally(row, 1);
     this.#byId.set(row.id, row);
     return true;
   }
@@ -174,6 +198,11 @@ export class Collection {
     if (!known) return;
     this.items.splice(this.#indexOf(known), 1);
     this.#byId.delete(id);
+    this.#tally(known, -1);
+  }
+
+  #tally({ state }, by) {
+    this.tally[state] = (this.tally[state] ?? 0) + by;
   }
 
   #indexOf(row) {
@@ -193,12 +222,24 @@ export class Collection {
     return low;
   }
 
-  // A burst of events is one repaint. A timer and not an animation frame: the count in the title of a hidden tab too.
-  #notify() {
-    this.#timer ??= setTimeout(() => {
+  // A burst of events is one repaint, at once for the first and then a few a second, and seldomer where a repaint takes
+  // long: however many arrive, most of the time is left to whoever scrolls. What somebody does here does not wait. A timer
+  // and not an animation frame: the count in the title of a hidden tab too.
+  #notify(urgent = true) {
+    const now = performance.now();
+    const due = urgent ? now + FRAME : Math.max(now + FRAME, this.#told + Math.min(Math.max(GAP, this.#cost * SHARE), LONGEST_GAP));
+    if (this.#timer !== null) {
+      if (due >= this.#due) return;
+      clearTimeout(this.#timer);
+    }
+    this.#due = due;
+    this.#timer = setTimeout(() => {
       this.#timer = null;
+      const begun = performance.now();
       for (const listener of this.#listeners) listener(this);
-    }, 16);
+      this.#told = performance.now();
+      this.#cost = this.#told - begun;
+    }, due - now);
   }
 }
 
@@ -214,7 +255,7 @@ function light(change, known = null) {
   const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, twinOf, whole };
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
-  row.edited = change.edits ? change.edits.length > 0 : Boolean(known?.edited);
+  row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;
   row.previewFailed = change.preview ? Boolean(change.preview.failed) : Boolean(known?.previewFailed);
   row.at = Date.parse(createdAt) || 0;
   // A burst is finer than the milliseconds of a Date.

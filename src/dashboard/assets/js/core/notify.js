@@ -6,7 +6,8 @@ import { plural, short, visibleString } from './text.js';
 // What comes in a burst is one notification.
 const GATHER = 800;
 const FOR = 'notifications';
-let waiting = [];
+let first = null;
+let waiting = 0;
 let timer = null;
 
 export const canNotify = () => typeof Notification !== 'undefined' && isSecureContext;
@@ -31,22 +32,23 @@ export async function toggleNotifying() {
 
 /** A change waits. Nothing is shown while somebody looks at the page; `open(id)` is for a click on it. */
 export function tellOf(change, open) {
-  if (notifying() !== 'on' || document.hasFocus()) return;
-  waiting.push(change);
+  first ??= change;
+  waiting += 1;
+  // Asked once for all of a burst: what the browser allows it answers from another process.
   timer ??= setTimeout(() => {
     timer = null;
-    const all = waiting;
-    waiting = [];
-    show(all, open);
+    const [told, n] = [first, waiting];
+    first = null;
+    waiting = 0;
+    if (notifying() === 'on' && !document.hasFocus()) show(told, n, open);
   }, GATHER);
 }
 
-function show(all, open) {
-  const [first] = all;
-  const text = all.length === 1 ? `${short(first.summary, 160)}\nby ${short(first.proposer?.principal ?? '', 40)}` : `${short(first.summary, 120)}\nand ${plural(all.length - 1, 'more change')}`;
+function show(change, n, open) {
+  const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(change.proposer?.principal ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
   let shown;
   try {
-    shown = new Notification(all.length === 1 ? 'A change waits for review' : `${plural(all.length, 'change')} wait for review`, {
+    shown = new Notification(n === 1 ? 'A change waits for review' : `${plural(n, 'change')} wait for review`, {
       body: visibleString(text, { block: true }), tag: 'countersign', renotify: true, icon: '/assets/icon-waiting.svg',
     });
   } catch {
@@ -54,7 +56,7 @@ function show(all, open) {
   }
   shown.onclick = () => {
     window.focus();
-    open(first.id);
+    open(change.id);
     shown.close();
   };
 }

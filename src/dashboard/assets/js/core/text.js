@@ -2,6 +2,8 @@
 // blank characters) becomes a visible mark such as ‹U+202E›, so that what a reviewer reads is what is there.
 
 const HIDDEN_CLASS = '[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\p{Default_Ignorable_Code_Point}\\p{Noncharacter_Code_Point}\\u2800]';
+// Most of what agents write; quicker to tell than all that can hide.
+const PLAIN = /^[\x20-\x7e]+$/;
 const HIDDEN = new RegExp(HIDDEN_CLASS, 'u');
 const PICTURE_BEFORE = /[\p{Extended_Pictographic}\p{Emoji_Modifier}]\uFE0F?$/u;
 const PICTURE_AFTER = /^\p{Extended_Pictographic}/u;
@@ -21,6 +23,7 @@ const NAMES = {
 /** Cuts text into `{text}` and `{code, count, name}`. `block` keeps line feeds and tabs as they are, `tabs` only tabs. */
 export function segments(text, { block = false, tabs = block } = {}) {
   const out = [];
+  if (PLAIN.test(text)) return [{ text }];
   if (!HIDDEN.test(text)) return text === '' ? out : [{ text }];
   let plain = '';
   let index = 0;

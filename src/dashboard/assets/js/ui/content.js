@@ -46,9 +46,10 @@ const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name)
 export function review({ review: why }) {
   if (!why) return null;
   const marked = why.mark === 'TOOL_CHANGED' || why.mark === 'TOOL_NEW';
-  const rule = why.rule && !why.reason.startsWith(why.rule) && why.rule;
+  const told = why.rule && why.reason.startsWith(why.rule);
+  const rule = why.rule && !told && why.rule;
   return h('p', { class: marked ? 'banner tone-amber' : 'why quiet' }, icon(marked ? 'alert' : 'info'),
-    h('span', null, marked ? h('strong', null, why.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : 'Reviewed because ', said(why.reason, 400), '.',
+    h('span', null, marked ? h('strong', null, why.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : told && !why.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', said(why.reason, 400), '.',
       rule && [' Rule: ', said(rule, 64), '.']));
 }
 
@@ -87,31 +88,35 @@ export function changes(change) {
   const n = change.diff.fields.length;
   const arguments_ = change.preview?.kind === 'arguments' || change.preview?.failed;
   return section(arguments_ ? 'What was asked for' : 'Changes', n ? `${count(n)} ${n === 1 ? 'field' : 'fields'}` : null, previewNote(change),
-    h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, change.operation)), previous(change)));
+    h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change))), previous(change)));
 }
+
+// A server's own tools are shown by their arguments, where nobody can compute what comes of them: those have no before.
+const columnsOf = ({ operation, preview }) => (operation === 'UPDATE' && preview && preview.kind !== 'module' ? 'ASKED' : operation);
 
 // The new diff and the one that no longer holds are read together as long as there is something to decide.
 function previous(change) {
   if (!change.previousDiff) return null;
-  const body = [h('p', { class: 'quiet' }, 'This is what was shown until what it would alter changed. It no longer holds; the other diff was computed anew.'), diffView(change.previousDiff, change.operation)];
+  const body = [h('p', { class: 'quiet' }, 'This is what was shown until what it would alter changed. It no longer holds; the other diff was computed anew.'), diffView(change.previousDiff, columnsOf(change))];
   if (decidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
   return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }
 
 export function args(change, source) {
-  const tool = h('code', null, said(`${change.provider}.${change.tool}`, 120));
+  const tool = h('code', null, said(change.tool.startsWith(`${change.provider}__`) ? change.tool : `${change.provider}.${change.tool}`, 120));
   return section('Arguments', [tool, decidable(change.state) ? ', exactly as they will run' : null], h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
 }
+
+const INSTEAD = { ...Object.fromEntries(['pending', 'stale', 'approved'].map((state) => [state, 'what will run instead'])), ...Object.fromEntries(['executing', 'applied', 'failed', 'outcome_unknown'].map((state) => [state, 'what ran instead'])) };
 
 /** What the agent asked for, apart from what a reviewer made of it. */
 export function edited(change, source, proposed) {
   const edits = change.edits ?? [];
   if (!edits.length) return null;
-  const last = edits.at(-1);
   return section('Edited by a reviewer', edits.length > 1 ? `${count(edits.length)} times` : null,
     h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, said(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
       edit.comment && h('blockquote', null, longText(edit.comment, { chars: 400, lines: 6 })))))),
-    proposed && lineDiff({ field: 'arguments', label: last.by ? 'What the agent asked for, and what will run instead' : 'Arguments', before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
+    proposed && lineDiff({ field: 'arguments', label: `What the agent asked for, and ${INSTEAD[change.state] ?? 'what stood here instead'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
     proposed && h('details', { class: 'fold-section' }, h('summary', null, 'The arguments as the agent proposed them'), h('div', { class: 'args' }, copyButton(proposed, 'Copy the proposed arguments'), jsonBlock(proposed, 'Proposed arguments'))));
 }
 

@@ -6,7 +6,7 @@ import { icon } from '../core/icons.js';
 import { count, said, visibleString } from '../core/text.js';
 import { time, until } from '../core/time.js';
 import { decidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isLive, isOwn } from './terms.js';
+import { approvalsOf, hasVoted, isAsked, isLive, isOwn } from './terms.js';
 import { undoable } from './undo.js';
 
 // A second press that comes sooner is half of a double click.
@@ -67,6 +67,7 @@ export class DecisionBar {
     this.#notBefore = Date.now() + SETTLE_TIME;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
+      this.#notBefore = 0;
       const button = this.element.querySelector('[data-act=approve]');
       if (button && this.#mode !== 'busy') button.disabled = false;
     }, SETTLE_TIME);
@@ -109,7 +110,7 @@ export class DecisionBar {
 
   /** The key `r`: the comment first. */
   startReject() {
-    if (!this.#may() || !decidable(this.#change.state)) return;
+    if (!this.#may() || !decidable(this.#change.state) || !isAsked(this.#change, this.#me)) return;
     this.#mode = 'reject';
     this.#error = '';
     this.#render();
@@ -134,6 +135,7 @@ export class DecisionBar {
   // Why this person cannot approve it, or null. The gateway holds to the same; here it is said before anybody tries.
   #barred() {
     const change = this.#change;
+    if (!isAsked(change, this.#me)) return ['person', `The rule asks for ${change.terms.reviewers.join(', ')} to decide, and you are not among them.`];
     if (isOwn(change, this.#me)) {
       const by = change.proposer.principal === this.#me.name ? 'You proposed this change' : 'This change was proposed with a key of the same owner as yours';
       return ['person', `${by}, so somebody else has to approve it.`];
@@ -147,7 +149,7 @@ export class DecisionBar {
   }
 
   #mayUndo() {
-    return undoable(this.#change) && (this.#me.role === 'admin' || hasVoted(this.#change, this.#me));
+    return undoable(this.#change) && (this.#me.mayUndoAll || hasVoted(this.#change, this.#me));
   }
 
   // A decision that needs a comment waits for one, with the keyboard there.
@@ -237,6 +239,10 @@ export class DecisionBar {
       this.#undoRow(busyWith);
       return;
     }
+    if (!settling && !isAsked(change, this.#me)) {
+      this.#outside(busyWith);
+      return;
+    }
     const typing = document.activeElement === this.#comment;
     const caret = [this.#comment.selectionStart, this.#comment.selectionEnd];
     fill(this.element,
@@ -272,6 +278,18 @@ export class DecisionBar {
     return null;
   }
 
+  // Others decide; looking again is everybody's.
+  #outside(busyWith) {
+    fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+      h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#barred()[1]))),
+      this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#againButton(busyWith)));
+  }
+
+  #againButton(busyWith) {
+    return h('button', { type: 'button', disabled: this.#mode === 'busy', data: { act: 'again' }, 'aria-keyshortcuts': 'f', onclick: () => this.again() },
+      icon('refresh'), busyWith === 'again' ? 'Looking…' : 'Look again', h('kbd', { 'aria-hidden': 'true' }, 'F'));
+  }
+
   #undoRow(busyWith) {
     const { runAfter } = this.#change;
     fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
@@ -286,7 +304,7 @@ export class DecisionBar {
     const busy = this.#mode === 'busy';
     const canApprove = this.#change.state === 'pending' && !this.#barred();
     return h('div', { class: 'buttons' },
-      this.#change.state === 'stale' && h('button', { type: 'button', disabled: busy, data: { act: 'again' }, 'aria-keyshortcuts': 'f', onclick: () => this.again() }, icon('refresh'), busyWith === 'again' ? 'Looking…' : 'Look again', h('kbd', { 'aria-hidden': 'true' }, 'F')),
+      this.#change.state === 'stale' && this.#againButton(busyWith),
       h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
         icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
       canApprove && h('button', { type: 'button', class: 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': 'a', onclick: () => this.approve() },
@@ -298,7 +316,7 @@ export class DecisionBar {
     const deletes = this.#change.operation === 'DELETE';
     return h('div', { class: `confirm${deletes ? ' deletes' : ''}` },
       h('p', { role: 'alert' }, icon('alert'),
-        doubt === 'delete' ? h('span', null, 'This deletes ', said(this.#change.target.label, 80), '. Approve the deletion?') : h('span', null, doubt)),
+        doubt === 'delete' ? h('span', null, 'This deletes “', said(this.#change.target.label, 80), '”. Approve the deletion?') : h('span', null, doubt)),
       h('div', { class: 'buttons' },
         h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, 'Cancel'),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },

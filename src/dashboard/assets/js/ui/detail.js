@@ -15,6 +15,7 @@ import { comparison } from './diff.js';
 import { openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { emptyState, errorState, skeleton } from './states.js';
+import { isAsked } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
 const MOST_UNFOLDED = 60;
@@ -190,7 +191,7 @@ export class Detail {
 
   // What can be done beside deciding.
   #actions(change) {
-    const may = this.#me.mayDecide;
+    const may = isAsked(change, this.#me);
     const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
       may && decidable(change.state) && change.terms.edit && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
@@ -203,7 +204,7 @@ export class Detail {
 
   // Paper has nothing to press: what is folded or cut is opened, within bounds.
   #unfold() {
-    for (const details of this.#parts.body.querySelectorAll('details')) details.open = true;
+    for (const details of this.scroll.querySelectorAll('details')) details.open = true;
     for (let n = 0; n < MOST_UNFOLDED; n += 1) {
       const more = this.#parts.body.querySelector('button.more');
       if (!more) return;
@@ -214,7 +215,7 @@ export class Detail {
   /** The key `e`. */
   edit() {
     const open = this.#shown;
-    if (!open || !this.#me.mayDecide || !decidable(open.change.state)) return false;
+    if (!open || !isAsked(open.change, this.#me) || !decidable(open.change.state)) return false;
     const { change } = open;
     if (!change.terms.edit) {
       notice('The rule for this tool does not allow reviewers to edit its changes.', { tone: 'amber', iconName: 'hidden' });

@@ -10,7 +10,7 @@ import { longText } from './longtext.js';
 
 const LONG = 100;
 
-/** The whole diff of a change. */
+/** The whole diff of a change; for an `operation` of `ASKED` fields without a before are what was asked for. */
 export function diffView(diff, operation) {
   const view = h('div', { class: 'diff' });
   const brief = diff.fields.filter((field) => !isLong(field));
@@ -37,7 +37,7 @@ function isLong({ before, after, lines }) {
 /** A diff that can be told in a table: one row per field. */
 function fieldTable(fields, operation) {
   const both = operation === 'UPDATE' || fields.some((f) => known(f.before) && known(f.after));
-  const columns = both ? ['Before', 'After'] : [operation === 'DELETE' ? 'Removed' : 'Added'];
+  const columns = both ? ['Before', 'After'] : [{ DELETE: 'Removed', ASKED: 'Asked for' }[operation] ?? 'Added'];
   const body = fields.map((field) => {
     const [was, now] = emphasis(field.before, field.after);
     const cells = both

@@ -9,7 +9,7 @@ const MOST_PAIRS = 10_000;
 
 /**
  * Numbers lines and folds long runs of unchanged ones. Rows are `{op, text, oldNo, newNo}` or
- * `{op: 'fold', size, rows}`; `rows` is null where the folded text is not known.
+ * `{op: 'fold', size, rows}`; `rows` is null where the folded text is not known. Notes have no number.
  */
 export function foldEqual(lines, before) {
   const rows = [];
@@ -33,6 +33,13 @@ export function foldEqual(lines, before) {
       run.push({ op: 'equal', text: line.text, oldNo, newNo });
       oldNo += 1;
       newNo += 1;
+      return;
+    }
+    if (line.op === 'note') {
+      flush(false);
+      // Another file begins, and its numbers with it. No line of a file can say so: those are no notes.
+      if (/^(diff |--- |Index: )/.test(line.text)) oldNo = newNo = 1;
+      rows.push({ op: 'note', text: line.text });
       return;
     }
     if (line.op === 'skip') {

@@ -21,6 +21,8 @@ export class FilterBar {
   #selects = new Map();
   #group;
   #timer = null;
+  #facets = null;
+  #chipsSay = null;
 
   /** `change(filter)` asks for another filter; `leave()` moves the keyboard to the list; `states` are those to choose; `grouping` whether rows are grouped unless somebody wants otherwise. */
   constructor({ title, grouping, states, filter, change, leave }) {
@@ -54,7 +56,7 @@ export class FilterBar {
     this.#search.select();
   }
 
-  /** The filter that holds, what there is to choose (`facets`) and how many of each state. */
+  /** The filter that holds, what there is to choose (`facets()`) and how many of each state. */
   show(filter, facets, counts) {
     this.#filter = filter;
     if (document.activeElement !== this.#search && this.#search.value !== filter.q) this.#search.value = filter.q;
@@ -63,8 +65,15 @@ export class FilterBar {
     this.#toggle.setAttribute('aria-label', n ? `Filters, ${n} chosen` : 'Filters');
     this.#group.checked = filter.group !== 'none';
     this.#selects.get('age').value = filter.age;
-    for (const [key] of FACETS) this.#options(this.#selects.get(key), facets[key] ?? [], filter[key]);
+    // Nobody sees them while the panel is closed.
+    this.#facets = facets;
+    if (!this.#panel.hidden) this.#choices();
     this.#paintChips(filter, counts);
+  }
+
+  #choices() {
+    const facets = this.#facets();
+    for (const [key] of FACETS) this.#options(this.#selects.get(key), facets[key] ?? [], this.#filter[key]);
   }
 
   // Rebuilt only when it says something else, and never while it is open under somebody's hand.
@@ -79,8 +88,11 @@ export class FilterBar {
 
   #paintChips(filter, counts) {
     const states = ['', ...this.#states.filter((s) => s === filter.state || counts[s] > 0 || ['applied', 'rejected', 'failed'].includes(s))];
-    const had = this.chips.contains(document.activeElement) ? document.activeElement.dataset.state : null;
     const narrow = narrowed(filter) > 0 || filter.q || filter.state;
+    const said = JSON.stringify([states, states.map((state) => counts[state] ?? 0), filter.state, Boolean(narrow)]);
+    if (said === this.#chipsSay) return;
+    this.#chipsSay = said;
+    const had = this.chips.contains(document.activeElement) ? document.activeElement.dataset.state : null;
     fill(this.chips, states.map((state) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(state === filter.state), data: { state }, onclick: () => this.#set({ state }) },
       state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])))),
     narrow && h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
@@ -122,6 +134,7 @@ export class FilterBar {
 
   #open(open) {
     this.#panel.hidden = !open;
+    if (open && this.#facets) this.#choices();
     this.#toggle.setAttribute('aria-expanded', String(open));
   }
 

@@ -29,7 +29,9 @@ export function lineDiff(field, note = null) {
   const rows = pairUp(foldEqual(lines, field.before));
   const added = lines.filter((l) => l.op === 'insert').length;
   const removed = lines.filter((l) => l.op === 'delete').length;
-  const body = h('div', { class: 'lines', role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
+  // What only tells of the target is no text with lines to count.
+  const tells = added === 0 && removed === 0 && field.before === null && field.after === null;
+  const body = h('div', { class: `lines${tells ? ' told' : ''}`, role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
   // With nothing on one side there is nothing to put beside the other.
   const layouts = added > 0 && removed > 0 ? switcher(() => paint()) : null;
   const paint = () => {
@@ -87,7 +89,7 @@ function paged(body, rows, render) {
   body.replaceChildren();
   const show = (n) => {
     const page = document.createDocumentFragment();
-    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? foldOf(row, render) : render(row));
+    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? foldOf(row, render) : row.op === 'note' ? noteOf(row) : render(row));
     shown = Math.min(rows.length, shown + n);
     if (more.isConnected) more.before(page);
     else body.append(page);
@@ -128,6 +130,9 @@ function pairOf(pair) {
     : h('div', { class: 'side nothing', 'aria-hidden': 'true' }));
   return h('div', { class: 'pair' }, side(left, 'oldNo'), side(right, 'newNo'));
 }
+
+// Said of the lines, and none of them: it has no number and no side.
+const noteOf = (row) => h('div', { class: 'line note' }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
 
 function foldOf(row, render) {
   const fold = h('div', { class: 'line fold' });

@@ -1,9 +1,17 @@
-// A list of any length of which only the rows in sight (and the chosen one) are in the page.
+// A list of any length of which only the rows in sight (and the chosen one) are in the page. Rows that leave the sight are
+// filled again with what comes into it: scrolling makes no new elements.
 
 import { h } from '../core/dom.js';
 
 const OVERSCAN = 6;
 const NEAR_END = 20;
+
+/** Marks a row with a class, or no longer; touches the page only where that is new. */
+export function mark(row, name, on) {
+  if (row.marks[name] === on) return;
+  row.marks[name] = on;
+  row.place.classList.toggle(name, on);
+}
 
 export class VirtualList {
   /** The scrolling element. */
@@ -15,15 +23,17 @@ export class VirtualList {
   #aside;
   #decorate;
   #items = [];
-  #index = new Map();
   #rows = new Map();
   #active = null;
+  #activeAt = 0;
   #rowHeight = 84;
+  #height = 0;
   #frame = null;
 
   /**
-   * `render(item)` returns a link or a button; `aside(item)`, once for each row, what stands beside it; `decorate(place,
-   * item)` marks the row at each repaint; `move(step)` asks for another row; `nearEnd()` for more items.
+   * `render(item, old)` returns a link or a button, which may be `old` with other content; `aside(current)`, once for each
+   * row, what stands beside it, where `current()` is the row's item; `decorate(row, item)` marks the row at each repaint;
+   * `move(step)` asks for another row; `nearEnd()` for more items.
    */
   constructor({ label, render, move, nearEnd, aside = null, decorate = null }) {
     this.#render = render;
@@ -44,8 +54,14 @@ export class VirtualList {
     const height = probe.offsetHeight;
     probe.remove();
     if (height > 0) this.#rowHeight = height;
-    this.#list.style.height = `${this.#items.length * this.#rowHeight}px`;
-    this.#paint();
+    this.#height = this.element.clientHeight;
+    this.#stretch();
+    this.#paint(this.element.scrollTop);
+  }
+
+  #stretch() {
+    const height = `${this.#items.length * this.#rowHeight}px`;
+    if (this.#list.style.height !== height) this.#list.style.height = height;
   }
 
   #key(event) {
@@ -56,36 +72,55 @@ export class VirtualList {
     this.#move(step);
   }
 
-  /** New items, newest first; rows in sight stay where they are on the screen. */
-  setItems(items) {
-    const anchor = this.#anchor();
+  /** New items, newest first, and which of them is chosen; rows in sight stay where they are on the screen. */
+  setItems(items, active = this.#active) {
+    // Read before anything is written, so that the page is laid out once.
+    let top = this.element.scrollTop;
+    const anchor = this.#anchor(top);
     // A copy: what is painted must fit together until the next call, whatever happens to the collection.
     this.#items = items.slice();
-    this.#index = new Map(this.#items.map((item, i) => [item.id, i]));
-    this.#list.style.height = `${items.length * this.#rowHeight}px`;
+    this.#active = active;
+    this.#stretch();
     if (anchor) {
-      const index = this.#index.get(anchor.id);
-      if (index !== undefined) this.element.scrollTop = index * this.#rowHeight + anchor.offset;
+      const index = this.#find(anchor.id, anchor.index);
+      const wanted = index * this.#rowHeight + anchor.offset;
+      if (index !== -1 && wanted !== top) {
+        this.element.scrollTop = wanted;
+        top = this.element.scrollTop;
+      }
     }
-    this.#paint();
+    this.#paint(top);
   }
 
   // At the very top nothing is anchored: what is new is to come into sight there.
-  #anchor() {
-    const top = this.element.scrollTop;
+  #anchor(top) {
     if (top < this.#rowHeight / 2) return null;
-    const first = Math.floor(top / this.#rowHeight);
-    const item = this.#items[first];
-    return item ? { id: item.id, offset: top - first * this.#rowHeight } : null;
+    const index = Math.floor(top / this.#rowHeight);
+    const item = this.#items[index];
+    return item ? { id: item.id, index, offset: top - index * this.#rowHeight } : null;
+  }
+
+  // Where an item stands: it is looked for around the place where it stood, because little has come in between.
+  #find(id, near) {
+    const { length } = this.#items;
+    const start = Math.min(Math.max(0, near), length - 1);
+    for (let low = start, high = start + 1; low >= 0 || high < length; low -= 1, high += 1) {
+      if (low >= 0 && this.#items[low].id === id) return low;
+      if (high < length && this.#items[high].id === id) return high;
+    }
+    return -1;
   }
 
   /** Marks all rows in sight again. */
   redecorate() {
-    this.#paint();
+    this.#paint(this.element.scrollTop);
   }
 
   indexOf(id) {
-    return this.#index.get(id) ?? -1;
+    if (id === null) return -1;
+    const at = this.#find(id, this.#activeAt);
+    if (id === this.#active && at !== -1) this.#activeAt = at;
+    return at;
   }
 
   /** Marks the chosen row; `reveal` scrolls to it, `focus` moves the keyboard there. */
@@ -98,13 +133,13 @@ export class VirtualList {
       if (top < scrollTop) this.element.scrollTop = top;
       else if (top + this.#rowHeight > scrollTop + clientHeight) this.element.scrollTop = top + this.#rowHeight - clientHeight;
     }
-    this.#paint();
+    this.#paint(this.element.scrollTop);
     if (focus) this.#rows.get(id)?.link.focus({ preventScroll: true });
   }
 
   /** Moves the keyboard to the chosen row, or to the first. */
   focus() {
-    const id = this.#index.has(this.#active) ? this.#active : this.#items[0]?.id;
+    const id = this.indexOf(this.#active) !== -1 ? this.#active : this.#items[0]?.id;
     const row = this.#rows.get(id);
     if (row) row.link.focus({ preventScroll: true });
     return Boolean(row);
@@ -117,14 +152,14 @@ export class VirtualList {
   #later() {
     this.#frame ??= requestAnimationFrame(() => {
       this.#frame = null;
-      this.#paint();
+      this.#paint(this.element.scrollTop);
     });
   }
 
-  #paint() {
-    const { scrollTop, clientHeight } = this.element;
+  #paint(scrollTop) {
+    const height = this.#height || this.element.clientHeight;
     const from = Math.max(0, Math.floor(scrollTop / this.#rowHeight) - OVERSCAN);
-    const to = Math.min(this.#items.length, Math.ceil((scrollTop + clientHeight) / this.#rowHeight) + OVERSCAN);
+    const to = Math.min(this.#items.length, Math.ceil((scrollTop + height) / this.#rowHeight) + OVERSCAN);
     const wanted = [];
     for (let i = from; i < to; i += 1) wanted.push(i);
     const chosen = this.indexOf(this.#active);
@@ -132,49 +167,72 @@ export class VirtualList {
     if (chosen !== -1 && chosen >= to) wanted.push(chosen);
     const focused = document.activeElement;
     const keep = new Set(wanted.map((i) => this.#items[i].id));
+    const spare = [];
     for (const [id, row] of this.#rows) {
       if (keep.has(id)) continue;
-      row.place.remove();
       this.#rows.delete(id);
+      // The keyboard must not find itself in another row than it was put in.
+      if (row.place.contains(focused)) row.place.remove();
+      else spare.push(row);
     }
     const tabStop = chosen === -1 ? wanted[0] : chosen;
-    let previous = null;
+    let next = this.#list.firstChild;
     for (const i of wanted) {
-      const place = this.#row(i, i === tabStop);
-      const next = previous ? previous.nextSibling : this.#list.firstChild;
-      if (next !== place) this.#list.insertBefore(place, next);
-      previous = place;
+      const { place } = this.#row(i, i === tabStop, spare);
+      if (next === place) next = place.nextSibling;
+      else this.#list.insertBefore(place, next);
     }
+    for (const row of spare) row.place.remove();
     // A row that moved in the page has lost the focus on its way.
     if (focused !== document.activeElement && focused?.isConnected && this.#list.contains(focused)) focused.focus({ preventScroll: true });
     if (this.#items.length && to > this.#items.length - NEAR_END) this.#nearEnd();
   }
 
-  #row(index, tabStop) {
+  #row(index, tabStop, spare) {
     const item = this.#items[index];
-    const active = item.id === this.#active;
     let row = this.#rows.get(item.id);
     if (!row) {
-      row = { place: h('li', { class: 'row-place' }), link: null, item: null };
-      if (item.fresh) row.place.classList.add('arrived');
+      row = this.#recycled(item, spare) ?? { place: h('li', { class: 'row-place' }), link: null, beside: null, item: null, marks: {}, at: -1, of: -1, current: null, tabStop: null };
+      mark(row, 'arrived', Boolean(item.fresh));
       item.fresh = false;
       this.#rows.set(item.id, row);
     }
     if (row.item !== item) {
-      const link = this.#render(item);
-      // Replacing the content keeps the element that has the focus.
-      if (row.link) row.link.replaceChildren(...link.childNodes);
-      else row.place.append((row.link = link), this.#aside?.(item) ?? '');
-      for (const name of ['aria-expanded', 'aria-label']) if (link.hasAttribute(name)) row.link.setAttribute(name, link.getAttribute(name));
+      const link = this.#render(item, row.link);
       row.item = item;
+      if (!row.link) {
+        row.place.append(link);
+        row.beside = this.#aside?.(item, () => row.item) ?? null;
+        if (row.beside) row.place.append(row.beside);
+        row.link = link;
+      }
     }
-    row.place.style.transform = `translateY(${index * this.#rowHeight}px)`;
-    row.place.setAttribute('aria-setsize', String(this.#items.length));
-    row.place.setAttribute('aria-posinset', String(index + 1));
-    this.#decorate?.(row.place, item);
-    row.link.tabIndex = tabStop ? 0 : -1;
-    if (active) row.link.setAttribute('aria-current', 'true');
-    else row.link.removeAttribute('aria-current');
-    return row.place;
+    if (row.at !== index) {
+      row.at = index;
+      row.place.style.transform = `translateY(${index * this.#rowHeight}px)`;
+      row.place.setAttribute('aria-posinset', String(index + 1));
+    }
+    if (row.of !== this.#items.length) {
+      row.of = this.#items.length;
+      row.place.setAttribute('aria-setsize', String(row.of));
+    }
+    this.#decorate?.(row, item);
+    if (row.tabStop !== tabStop) {
+      row.tabStop = tabStop;
+      row.link.tabIndex = tabStop ? 0 : -1;
+    }
+    const current = item.id === this.#active;
+    if (row.current !== current) {
+      row.current = current;
+      if (current) row.link.setAttribute('aria-current', 'true');
+      else row.link.removeAttribute('aria-current');
+    }
+    return row;
+  }
+
+  // Heads of groups and changes are different elements.
+  #recycled(item, spare) {
+    const i = spare.findIndex((row) => Boolean(row.item.group) === Boolean(item.group));
+    return i === -1 ? null : spare.splice(i, 1)[0];
   }
 }

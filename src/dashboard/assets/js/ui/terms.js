@@ -24,6 +24,15 @@ export function isOwn(change, me) {
   return principal === me.name || (owner ?? principal) === (me.owner ?? me.name) || Boolean(keyId && me.keyId && keyId === me.keyId);
 }
 
+const ROLES = ['agent', 'viewer', 'reviewer', 'admin'];
+
+/** Whether the rule asks for this person's word: everybody's who decides, or that of a role or of a group of theirs. */
+export function isAsked({ terms }, me) {
+  const asked = terms?.reviewers ?? [];
+  if (!me.mayDecide) return false;
+  return asked.length === 0 || asked.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
+}
+
 /** Whether this person has approved it already, also with another key. */
 export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
 
@@ -66,7 +75,7 @@ export function previewNote(change) {
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
   const barred = terms.previewRequired && !isLive(change) && ' The rule asks for a preview: it cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'Below are only the arguments, not what would come of them. Reason: ', said(preview.failed, 600), barred));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'Below are only the arguments, not what would come of them.', barred, ' Reason: ', said(preview.failed, 600)));
   }
   if (preview.kind === 'arguments') {
     return h('p', { class: 'banner tone-amber preview-note' }, icon('eye'), h('span', null, h('strong', null, 'No preview. '), 'Nobody can tell what this call would do; below are its arguments, field by field.', barred));

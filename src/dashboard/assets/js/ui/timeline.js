@@ -2,7 +2,8 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { said, visible, visibleString } from '../core/text.js';
+import { routeTo } from '../core/router.js';
+import { plural, said, short, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
 import { decidable, eventOf, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
@@ -19,9 +20,16 @@ export function timeline(entries, change) {
       h('span', { class: 'dot' }, icon(name)),
       h('div', { class: 'timeline-body' },
         h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, h('span', { class: 'quiet nowrap' }, time(entry.at))),
+        entry.details?.rule?.id && h('p', { class: 'quiet' }, ruleLine(entry.details.rule)),
         comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
         details(entry, entry.from ? null : change.proposer)));
   }), ahead(change));
+}
+
+// A standing rule that was made from this change.
+function ruleLine(rule) {
+  const uses = Number(rule.uses) > 0 ? `, used ${plural(Number(rule.uses), 'time')} so far` : '';
+  return [h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, ', the rule')), ` ${rule.verdict === 'deny' ? 'refuses' : 'allows'} `, h('code', null, said(rule.tool ?? '', 80)), uses];
 }
 
 // What comes next, where the change has not ended.
@@ -41,7 +49,7 @@ export const actor = (name) => (ACTORS[name] ? ACTORS[name] : said(name ?? '', 6
 
 // What else the entry says, such as the reason of an expiry. Empty values and what is said already are left out.
 function details({ details: all, from, to, seq, at, hash }, proposer) {
-  const facts = Object.entries(all ?? {}).filter(([key, value]) => key !== 'comment' && value !== null && value !== '' && value !== undefined);
+  const facts = Object.entries(all ?? {}).filter(([key, value]) => key !== 'comment' && key !== 'rule' && value !== null && value !== '' && value !== undefined);
   const list = h('dl', { class: 'facts-small' });
   if (proposer?.session) list.append(h('dt', null, 'session'), h('dd', null, sessionMark(proposer.session)));
   if (proposer?.keyId) list.append(h('dt', null, 'key'), h('dd', null, said(proposer.keyId, 60)));

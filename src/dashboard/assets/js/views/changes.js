@@ -8,18 +8,19 @@ import { icon } from '../core/icons.js';
 import { notifying, toggleNotifying } from '../core/notify.js';
 import { count } from '../core/text.js';
 import { now } from '../core/time.js';
-import { go, replaceRoute, routeTo } from '../core/router.js';
+import { go, parseRoute, replaceRoute, routeTo } from '../core/router.js';
 import { INBOX_STATES, STATES } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
 import { otherLayout } from '../ui/lines.js';
-import { VirtualList } from '../ui/list.js';
+import { mark, VirtualList } from '../ui/list.js';
 import { changeRow, groupRow } from '../ui/row.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { Picking } from './picking.js';
 
 const wide = matchMedia('(min-width: 60rem)');
+const NO_HEADS = new Set();
 const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications of this page' };
 
 export class ChangesView {
@@ -43,6 +44,7 @@ export class ChangesView {
   #parts;
   #loaded = false;
   #onFilter;
+  #query = {};
 
   /**
    * `name` is `inbox` or `history`. `triage` and `undos` outlive the view. Where the gateway filters, `onFilter(filter)`
@@ -68,9 +70,9 @@ export class ChangesView {
     });
     this.#list = new VirtualList({
       label: title,
-      render: (item) => (item.group ? groupRow(item, () => this.#turn(item.id)) : this.#row(item)),
-      aside: (item) => (item.group || !me.mayDecide ? null : this.#picking.box(item.id)),
-      decorate: (place, item) => this.#decorate(place, item),
+      render: (item, old) => (item.group ? groupRow(item, (id) => this.#turn(id), old) : this.#row(item, old)),
+      aside: (item, current) => (item.group || !me.mayDecide ? null : this.#picking.box(() => current().id)),
+      decorate: (row, item) => this.#decorate(row, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
@@ -120,17 +122,18 @@ export class ChangesView {
   }
 
   #href(id) {
-    return routeTo(this.#name, id, filterQuery(this.#filter));
+    if (this.#query.filter !== this.#filter) this.#query = { filter: this.#filter, text: routeTo('', null, filterQuery(this.#filter)).slice(2) };
+    return `${routeTo(this.#name, id)}${this.#query.text}`;
   }
 
-  #row(change) {
-    const row = changeRow(change, this.#href(change.id), this.#name === 'inbox' ? 'pending' : null);
-    row.addEventListener('click', (event) => {
+  #row(change, old) {
+    const row = changeRow(change, this.#href(change.id), this.#name === 'inbox' ? 'pending' : null, old);
+    if (row !== old) row.addEventListener('click', (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       // The route alone does not say that somebody wants the keyboard in the detail.
       if (!wide.matches) this.focusDetail = true;
-      // The filter may be another one than when the row was made.
-      row.setAttribute('href', this.#href(change.id));
+      // The filter may be another one than when the row was filled.
+      row.setAttribute('href', this.#href(row.dataset.id));
     });
     return row;
   }
@@ -174,23 +177,24 @@ export class ChangesView {
   #paint() {
     const all = this.#collection.items;
     const at = now();
-    const counts = this.#onFilter ? this.#collection.counts : stateCounts(all, this.#filter, at);
-    this.#shown = filtered(all, this.#filter, at);
+    const some = Boolean(this.#filter.q || this.#filter.state || narrowed(this.#filter));
+    // Whatever can be told without looking at every row is: there may be thousands, and dozens of events a second.
+    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || narrowed(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
+    this.#shown = some ? filtered(all, this.#filter, at) : all;
     // The open change stays, whatever it has become.
-    const kept = this.#detail.id !== null && !this.#shown.some((r) => r.id === this.#detail.id) && !this.#filter.q ? this.#collection.get(this.#detail.id) : null;
+    const kept = some && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
     if (kept && !INBOX_STATES.includes(kept.state) && !narrowed(this.#filter)) this.#shown = [...this.#shown, kept].sort((a, b) => b.at - a.at);
     // What somebody searches for is a list of results.
     // A history is told in the order of time.
     this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : grouped(this.#shown, this.#turned);
-    this.#heads = new Set(this.#items.filter((item) => item.group).map((item) => item.id));
-    this.#list.setItems(this.#items);
-    this.#list.setActive(this.#detail.id);
+    this.#heads = this.#items === this.#shown ? NO_HEADS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
+    this.#list.setItems(this.#items, this.#detail.id);
     const { status } = this.#collection;
     const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#asked.state ? [this.#asked.state] : Object.keys(STATES));
-    const some = this.#filter.q || this.#filter.state || narrowed(this.#filter);
     const more = status === 'partial' ? '+' : '';
-    this.#parts.count.textContent = !some ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
-    this.#bar.show(this.#filter, this.#onFilter ? known(all, this.#filter) : facets(all, this.#filter, at), counts);
+    const told = !some ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
+    if (this.#parts.count.textContent !== told) this.#parts.count.textContent = told;
+    this.#bar.show(this.#filter, () => (this.#onFilter ? known(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
     if (status === 'ready') this.#picking.follow();
@@ -202,6 +206,8 @@ export class ChangesView {
   // Beside an empty detail a wide screen has room for the first change: so a new one is read without a click.
   #openFirst() {
     if (!this.#loaded || !wide.matches || this.#detail.id !== null || this.#filter.q || !this.element.isConnected) return;
+    // Somebody has just followed a link to one, and the page is about to hear of it.
+    if (parseRoute(location.hash).id !== null) return;
     const first = this.#items.find((item) => !item.group);
     if (!first) return;
     this.sudden = first.id;
@@ -212,7 +218,7 @@ export class ChangesView {
     const box = this.#parts.status;
     if (status === 'failed') return fill(box, errorState(this.#collection.error, () => this.#collection.reload()));
     if (known === 0 && (status === 'loading' || status === 'idle')) return fill(box, skeleton(5));
-    if (this.#shown.length) return fill(box);
+    if (this.#shown.length) return box.firstChild ? fill(box) : box;
     if (this.#filter.q || this.#filter.state || narrowed(this.#filter)) {
       if (box.querySelector('.no-match')) return box;
       const empty = emptyState('search', 'Nothing matches', h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, 'Clear the filter')));
@@ -248,11 +254,10 @@ export class ChangesView {
     return this.#turn(groupKey(row));
   }
 
-  #decorate(place, item) {
-    place.classList.toggle('head', Boolean(item.group));
-    if (item.group) return;
-    place.classList.toggle('in-group', this.#heads.size > 0 && this.#heads.has(groupKey(item)));
-    this.#picking.decorate(place, item);
+  #decorate(row, item) {
+    mark(row, 'head', Boolean(item.group));
+    mark(row, 'in-group', !item.group && this.#heads.size > 0 && this.#heads.has(groupKey(item)));
+    if (!item.group) this.#picking.decorate(row, item);
   }
 
   // ── Notifications ──

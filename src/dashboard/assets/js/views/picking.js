@@ -4,6 +4,7 @@ import { announce, notice } from '../core/announce.js';
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { plural } from '../core/text.js';
+import { mark } from '../ui/list.js';
 import { BulkBar, openBulk, PICK_REFUSALS } from '../ui/bulk.js';
 
 export class Picking {
@@ -38,24 +39,27 @@ export class Picking {
     this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Pick several', title: 'Pick several (x)', onclick: () => this.#want(!this.#wanted) }, icon('stack'));
   }
 
-  box(id) {
+  /** The box beside a row, for the change that `current()` names. */
+  box(current) {
     const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Pick this change', onclick: () => {
+      const id = current();
       this.pick(id);
       box.checked = this.#triage.isPicked(id);
     } });
     return h('label', { class: 'pick' }, box);
   }
 
-  decorate(place, item) {
+  decorate(row, item) {
     const picked = this.#triage.isPicked(item.id);
     const seen = this.#triage.hasSeen(item);
-    place.classList.toggle('picked', picked);
-    place.classList.toggle('seen', seen);
-    const label = place.querySelector('.pick');
+    mark(row, 'picked', picked);
+    mark(row, 'seen', seen);
+    mark(row, 'pickable', picked || (seen && item.state === 'pending'));
+    const label = row.beside;
     if (!label) return;
-    label.firstChild.checked = picked;
-    label.title = seen ? 'Pick (x)' : PICK_REFUSALS.unseen;
-    label.classList.toggle('barred', !picked && (!seen || item.state !== 'pending'));
+    if (label.firstChild.checked !== picked) label.firstChild.checked = picked;
+    const title = seen ? 'Pick (x)' : PICK_REFUSALS.unseen;
+    if (label.title !== title) label.title = title;
   }
 
   /** What was on the screen is known from now on. */

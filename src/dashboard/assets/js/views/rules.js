@@ -11,6 +11,7 @@ import { openDialog } from '../ui/dialog.js';
 import { jsonBlock } from '../ui/json.js';
 import { longText } from '../ui/longtext.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { actor } from '../ui/timeline.js';
 
 // Rules come and go by the feed; how often they were used is looked up while somebody looks.
 const LOOK = 10_000;
@@ -137,9 +138,11 @@ export class RulesView {
         state === 'holds' && this.#may && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#ask(rule) }, icon('undo'), 'Revoke',
           h('span', { class: 'sr-only' }, ` the rule for ${visibleString(short(rule.tool, 60))}`))),
       h('p', { class: 'rule-words' }, ...sentence(rule)),
+      rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, 'The key that ', h('strong', null, said(rule.createdBy, 60)), ' gave it with was revoked, or may not decide any more; ',
+        allow ? 'so it allows nothing since ' : 'it refuses until a reviewer revokes it. Noticed ', time(rule.orphanedAt), '.')),
       rule.comment && h('blockquote', null, longText(String(rule.comment), { chars: 400, lines: 4 })),
       h('dl', { class: 'rule-facts' },
-        state === 'revoked' ? fact('Revoked', time(rule.revokedAt), ' by ', said(rule.revokedBy ?? '', 60))
+        state === 'revoked' ? fact('Revoked', time(rule.revokedAt), ' by ', actor(rule.revokedBy))
           : state === 'expired' ? fact('Expired', time(rule.expiresAt ?? rule.expiredAt)) : fact('Until', rule.expiresAt ? time(rule.expiresAt) : 'somebody revokes it'),
         fact('Used', rule.uses === 0 ? 'never' : plural(rule.uses, 'time')),
         fact('Given by', said(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
