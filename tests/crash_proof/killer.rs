@@ -24,6 +24,8 @@ pub struct Killer<'a> {
     pub at_random: usize,
     pub during_start: usize,
     pub during_end: usize,
+    /// So many kills are wanted.
+    pub enough: usize,
     last: Option<Process>,
     /// The audit trail's head after the last kill: it must still be in the trail after the next.
     head: Option<String>,
@@ -38,8 +40,8 @@ pub fn reachable() -> impl Iterator<Item = &'static str> {
 enum Kill {
     /// At a named point's n-th passage.
     Point(&'static str, u64),
-    /// So long after it listens.
-    Random(Duration),
+    /// So long after it listens and so many changes were proposed, if that many come.
+    Random(Duration, usize),
     /// So long after its start, whether it listens or not.
     Start(Duration),
     /// So long after it listens it is told to end, and so long after that it is killed.
@@ -47,9 +49,9 @@ enum Kill {
 }
 
 impl<'a> Killer<'a> {
-    pub fn new(world: &'a World, chance: Chance) -> Self {
+    pub fn new(world: &'a World, chance: Chance, enough: usize) -> Self {
         let points = BTreeMap::new();
-        Self { world, chance, points, at_random: 0, during_start: 0, during_end: 0, last: None, head: None }
+        Self { world, chance, points, at_random: 0, during_start: 0, during_end: 0, enough, last: None, head: None }
     }
 
     pub fn kills(&self) -> usize {
@@ -84,8 +86,13 @@ impl<'a> Killer<'a> {
                 }
                 *self.world.wanted.lock().unwrap() = None;
             }
-            Kill::Random(after) => {
+            Kill::Random(after, more) => {
                 let process = self.start(Vec::new());
+                let proposed = || self.world.proposed.load(Ordering::SeqCst);
+                let (end, enough) = (Instant::now() + PATIENCE / 2, proposed() + more);
+                while proposed() < enough && Instant::now() < end && !self.world.enough.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 std::thread::sleep(after);
                 self.kill(process);
                 self.at_random += 1;
@@ -120,13 +127,18 @@ impl<'a> Killer<'a> {
         if let Some(point) = self.missing().first().filter(|_| what < 17) {
             return Kill::Point(point, passage.min(3));
         }
+        // Once there were enough kills, more changes for each.
+        let most = if self.kills() < self.enough { 20 } else { 120 };
+        let more = usize::try_from(self.chance.below(most)).unwrap();
+        // With enough kills, most of what is left is work.
+        let what = if self.kills() < self.enough { what } else { what.max(9) };
         let mut some = |most| Duration::from_millis(1 + self.chance.below(most));
         match what {
             0..9 => {
                 let points: Vec<_> = reachable().collect();
                 Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)
             }
-            9..16 => Kill::Random(some(900)),
+            9..16 => Kill::Random(some(400), more),
             16..18 => Kill::End(some(500), some(150)),
             _ => Kill::Start(some(250)),
         }

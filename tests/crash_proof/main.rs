@@ -67,7 +67,7 @@ fn prove(size: &Size) {
     let began = Instant::now();
     let world = World::new();
     let subscriber = Subscriber::default();
-    let mut killer = Killer::new(&world, Chance::new(size.seed));
+    let mut killer = Killer::new(&world, Chance::new(size.seed), size.kills);
     std::thread::scope(|scope| {
         let listening = scope.spawn(|| subscriber.run(&world));
         // Whatever fails, nobody waits for them for ever.
