@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json, value::to_raw_value};
 use tokio_util::sync::CancellationToken;
 
-use super::{GatewayTools, pending_output_schema, pending_result};
+use super::{GatewayTools, pending_output_schema, pending_result, pending_text};
 use crate::{
     auth::{Principal, Role},
     changes::{Change, ChangeState, Proposer, Terms, Verdict},
