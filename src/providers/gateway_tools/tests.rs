@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json, value::to_raw_value};
 use tokio_util::sync::CancellationToken;
 
-use super::{GatewayTools, pending_output_schema, pending_result};
+use super::{GatewayTools, pending_output_schema, pending_result, pending_text};
 use crate::{
     auth::{Principal, Role},
     changes::{Change, ChangeState, Proposer, Terms, Verdict},
@@ -426,4 +426,23 @@ async fn the_trackers_changes_go_stale_and_run_as_approved() {
     let (text, stale) = f.call(&agent("bob"), "get_change", json!({ "changeId": fourth.id })).await.unwrap();
     assert_eq!(stale["fault"]["code"], "NOT_FOUND");
     assert!(text.contains("Reason: NOT_FOUND: There is no issue `CORE-9`."), "{text}");
+}
+
+#[actix::test]
+async fn what_is_not_kept_any_more_is_not_made_up() {
+    let fixture = Fixture::new().await;
+    let mut change = (*fixture.propose("bob").await).clone();
+    change.state = crate::changes::ChangeState::Applied;
+    change.edits.push(crate::changes::Edit {
+        by: "alice".into(),
+        comment: None,
+        at: change.created_at,
+        from: "sha256:a".into(),
+        to: "sha256:b".into(),
+    });
+    assert!(pending_text(&change).contains("What ran: {\"issueId\""), "{}", pending_text(&change));
+    let old = crate::changes::retention::redact(&change, change.updated_at);
+    let text = pending_text(&old);
+    assert!(text.contains("alice changed the arguments") && text.contains("not kept any more"), "{text}");
+    assert!(!text.contains("What ran"), "the arguments are gone: {text}");
 }

@@ -281,12 +281,20 @@ pub fn edits_note(change: &Change) -> Option<String> {
             None => out.push_str(".\n"),
         }
     }
+    if change.redacted.is_some() {
+        // Its arguments were taken out; the empty ones in their place are not what ran.
+        return Some(out.trim_end().to_owned());
+    }
     let what = match change.state {
         ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Executing => "What ran",
         _ => "The arguments now",
     };
     let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), ARGUMENTS_CHARS));
     Some(out)
+}
+
+fn is_asking(change: &Change) -> bool {
+    change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open().next().is_some())
 }
 
 /// Where the change stands, in one clause, for somebody who waits.
@@ -296,6 +304,7 @@ pub fn state_message(change: &Change) -> String {
         ChangeState::Pending => "waits for a person's decision",
         ChangeState::Stale => "is stale: what it would alter has moved, and a person must look again",
         ChangeState::Approved => "is approved and about to run",
+        ChangeState::Executing if is_asking(change) => "is running, and its tool waits for an answer of its client",
         ChangeState::Executing => "is running",
         ChangeState::OutcomeUnknown => "ran, but nobody knows how it ended; a person must look",
         _ => "is done",
@@ -377,6 +386,9 @@ pub(super) fn describe(change: &Change) -> String {
     }
     if let Some(note) = edits_note(change) {
         let _ = writeln!(out, "{note}");
+    }
+    if change.redacted.is_some() {
+        out.push_str("It is over for long: its arguments and the answer of its tool are not kept any more.\n");
     }
     for decision in &change.decisions {
         let verb = match decision.verdict {
