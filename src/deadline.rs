@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn another_runtime_on_the_same_thread_watches_anew() {
         for _ in 0..2 {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             let mut left = Box::pin(at(Instant::now() + Duration::from_secs(9)));
             runtime.block_on(async {
                 assert!(futures_util::poll!(&mut left).is_pending());
