@@ -33,7 +33,7 @@
 //! [`standing_rules`] keeps what reviewers said of calls to come, as [`definitions`] what they said of tools.
 //!
 //! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
-//! (stderr) and metrics.
+//! (stderr) and metrics. [`deadline`] has time-outs that hardly ever come, [`fast_map`] maps that every request looks into.
 //!
 //! # Invariants
 //!
@@ -68,6 +68,7 @@ pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod dashboard;
+pub mod deadline;
 pub mod definitions;
 pub mod fast_map;
 pub mod gateway;

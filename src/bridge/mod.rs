@@ -266,6 +266,17 @@ impl<'a> Ready<'a> {
         Hearer::of(self.call.exchange, token, self.caller.log_level)
     }
 
+    /// Between whom a result passes.
+    fn dress(&self) -> result::Dress<'_> {
+        result::Dress {
+            verb: self.call.verb,
+            client: self.call.exchange.revision(),
+            upstream: &self.negotiated,
+            scheme: self.call.upstream.names.scheme(),
+            gateway_meta: &self.call.exchange.gateway.server_meta,
+        }
+    }
+
     /// What the client is answered.
     fn reply(&self, response: Response) -> Result<Reply, McpError> {
         let client = self.call.exchange.revision();
@@ -276,14 +287,7 @@ impl<'a> Ready<'a> {
             return Ok(reply);
         }
         match response {
-            Response::Result(result) => result::Dress {
-                verb: self.call.verb,
-                client,
-                upstream: &self.negotiated,
-                scheme: self.call.upstream.names.scheme(),
-                gateway_meta: &self.call.exchange.gateway.server_meta,
-            }
-            .reply(result),
+            Response::Result(result) => self.dress().reply(result),
             Response::Error(rpc) => {
                 if rpc.code == error::URL_ELICITATION_REQUIRED
                     && let Some(reply) = self.urls_required(&rpc)

@@ -97,18 +97,24 @@ impl<'a> Dress<'a> {
     /// [`ErrorKind::NotBridgeable`] for a result that is no JSON object.
     pub fn reply(&self, result: Box<RawValue>) -> Result<Reply, McpError> {
         let text = result.get();
-        if !text.starts_with('{') {
-            return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
-        }
-        if self.verb == Verb::Extension {
+        if self.verb == Verb::Extension && text.starts_with('{') {
             // What its members mean is known to the two sides only.
             return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
         }
-        let glance = Glance::at(text);
+        let outcome = self.outcome(text, &Glance::at(text))?;
+        Ok(outcome.reply(result))
+    }
+
+    /// What becomes of a result at which somebody has had a glance; of no extension's.
+    ///
+    /// # Errors
+    /// As [`Self::reply`].
+    pub fn outcome(&self, text: &str, glance: &Glance<'_>) -> Result<Outcome, McpError> {
+        if !text.starts_with('{') {
+            return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
+        }
         let failure = (self.verb == Verb::Tool && glance.is_error).then_some(ErrorKind::ToolExecution);
-        let changed = self.changed(text, &glance);
-        let json = changed.unwrap_or_else(|| String::from(Box::<str>::from(result)));
-        Ok(Reply::passed_on(json).failing(failure))
+        Ok(Outcome { changed: self.changed(text, glance), failure })
     }
 
     /// The same for a result that stands inside another.
@@ -194,6 +200,22 @@ impl<'a> Dress<'a> {
             (None, None) => Some(self.gateway_meta.to_owned()),
             (None, Some(_)) => None,
         }
+    }
+}
+
+/// See [`Dress::outcome`].
+pub struct Outcome {
+    /// `None` for a result that stays as it is.
+    changed: Option<String>,
+    failure: Option<ErrorKind>,
+}
+
+impl Outcome {
+    /// The reply; `result` is the one that it is the outcome of.
+    #[must_use]
+    pub fn reply(self, result: Box<RawValue>) -> Reply {
+        let json = self.changed.unwrap_or_else(|| String::from(Box::<str>::from(result)));
+        Reply::passed_on(json).failing(self.failure)
     }
 }
 

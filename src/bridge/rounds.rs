@@ -41,9 +41,17 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let Response::Result(result) = &response else { return ready.reply(response) };
     let glance = Glance::at(result.get());
     match glance.kind() {
-        Kind::Complete => {
+        Kind::Complete if ready.may_be_task() || ready.call.verb == Verb::Extension => {
             kept::keep(ready, &response);
             ready.reply(response)
+        }
+        Kind::Complete => {
+            kept::keep(ready, &response);
+            let outcome = ready.dress().outcome(result.get(), &glance)?;
+            match response {
+                Response::Result(result) => Ok(outcome.reply(result)),
+                response => ready.reply(response),
+            }
         }
         Kind::InputRequired => {
             check_input(ready, result.get())?;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Listener, Replier, UpstreamNotification, UpstreamRequest, server::Upstream};
+use crate::deadline;
 
 /// How often a clock that stands still is looked at, at most.
 const LOOK: Duration = Duration::from_millis(50);
@@ -57,7 +58,7 @@ impl Clock {
                     hands.deadline
                 }
             };
-            tokio::time::sleep_until(next).await;
+            deadline::at(next).await;
         }
     }
 

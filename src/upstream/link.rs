@@ -15,12 +15,12 @@ pub struct Outgoing {
     /// Unique among all requests of the upstream ([`super::Upstream::mint`]); the JSON-RPC id, and the progress token
     /// where the caller wants progress, so that a link can tell whose progress it is.
     pub id: u64,
-    pub method: Box<str>,
+    pub method: Arc<str>,
     /// The whole JSON-RPC request, as one line.
     pub body: Bytes,
     /// What `Mcp-Name` says of it: `params.name`, `params.uri` or `params.taskId`
     /// (2026-07-28/basic/transports/streamable-http). Only sent in the stateless era.
-    pub name: Option<Box<str>>,
+    pub name: Option<Arc<str>>,
     /// `Mcp-Param-*` and headers of the client's that the configuration forwards: HTTP only.
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// It only reads: asking twice does no harm.

@@ -6,7 +6,10 @@ use actix_web::{dev, web};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 
-use crate::protocol::{ErrorKind, McpError};
+use crate::{
+    deadline,
+    protocol::{ErrorKind, McpError},
+};
 
 /// How often it is looked whether an HTTP/2 peer has reset its stream.
 const LOOK: Duration = Duration::from_millis(250);
@@ -25,9 +28,9 @@ impl Body {
     /// # Errors
     /// `TOO_LARGE`, `TIMEOUT`, or `INVALID_REQUEST` for one that broke off.
     pub async fn read(&mut self, max: usize, limit: Duration) -> Result<Bytes, McpError> {
-        match tokio::time::timeout(limit, read(&mut self.0, max)).await {
-            Ok(body) => body,
-            Err(_) => Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")),
+        match deadline::within(limit, read(&mut self.0, max)).await {
+            Some(body) => body,
+            None => Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")),
         }
     }
 
