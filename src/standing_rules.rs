@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::Principal,
-    changes::{Change, Person, machine::SYSTEM},
+    changes::{Change, machine::SYSTEM, people::Person},
     definitions::Rebuild,
     pending::Feed,
     policy::{CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict, standing_rules::suffices},
