@@ -318,11 +318,8 @@ impl StandingRules {
             let message = "nobody takes back what denies their own calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        let revoked = StandingRule {
-            revoked_at: Some(now()),
-            revoked_by: Some(by.name.clone()),
-            ..StandingRule::clone(rule)
-        };
+        let revoked =
+            StandingRule { revoked_at: Some(now()), revoked_by: Some(by.name.clone()), ..StandingRule::clone(rule) };
         crash_point("before_rule_revoked");
         self.write(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
         crash_point("after_rule_revoked");
