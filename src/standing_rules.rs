@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::Principal,
-    changes::{Change, machine::SYSTEM},
+    changes::{Change, machine::SYSTEM, people::Person},
     definitions::Rebuild,
     pending::Feed,
     policy::{CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict, standing_rules::suffices},
@@ -88,7 +88,7 @@ impl Board {
     /// # Errors
     /// Those of the store.
     pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
-        let now = Timestamp::now();
+        let now = now();
         let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.timed(now))).collect();
         Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules) }))
     }
@@ -116,6 +116,12 @@ impl Board {
             rules
         });
     }
+}
+
+/// The wall clock, to the millisecond, as all other times that people see.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    now.round(jiff::Unit::Millisecond).unwrap_or(now)
 }
 
 /// What [`StandingRules::new`] is made of.
@@ -166,7 +172,7 @@ impl StandingRules {
         let _one_at_a_time = self.changing.lock().await;
         self.may_create(change, by, &new)?;
         self.is_room(by)?;
-        let now = Timestamp::now();
+        let now = now();
         let lasts = new.lasts.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
         let exact = new.arguments == Arguments::Exact;
         let text = change.arguments.get();
@@ -280,6 +286,19 @@ impl StandingRules {
         Err(McpError::new(ErrorKind::RateLimited, message).with("max", MAX_OF_ONE as u64))
     }
 
+    /// Whether it denies calls of this person, also through another of their keys: whose calls these are is known by the
+    /// change that it was given on, and by the name alone once retention has deleted that.
+    async fn denies_their_own(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
+        if rule.principal.as_deref() == Some(by.name.as_str()) {
+            return Ok(true);
+        }
+        let given_on = self.parts.store.get(&rule.from_change).await.map_err(|error| {
+            tracing::error!(%error, rule = %rule.id, "the change of a standing rule could not be read");
+            McpError::new(ErrorKind::StoreUnavailable, "it could not be read whose calls the rule denies")
+        })?;
+        Ok(given_on.is_some_and(|change| change.is_proposed_by(Person::of(by))))
+    }
+
     /// Takes a rule back; any reviewer may, since it only makes things as strict or as lax as the configuration has them.
     ///
     /// # Errors
@@ -295,15 +314,12 @@ impl StandingRules {
             let message = "the standing rule is over already";
             return Err(McpError::new(ErrorKind::VersionConflict, message).with("ruleId", rule.id.as_str()));
         }
-        if rule.verdict == Says::Deny && rule.principal.as_deref() == Some(by.name.as_str()) {
+        if rule.verdict == Says::Deny && self.denies_their_own(rule, by).await? {
             let message = "nobody takes back what denies their own calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        let revoked = StandingRule {
-            revoked_at: Some(Timestamp::now()),
-            revoked_by: Some(by.name.clone()),
-            ..StandingRule::clone(rule)
-        };
+        let revoked =
+            StandingRule { revoked_at: Some(now()), revoked_by: Some(by.name.clone()), ..StandingRule::clone(rule) };
         crash_point("before_rule_revoked");
         self.write(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
         crash_point("after_rule_revoked");
@@ -331,7 +347,7 @@ impl StandingRules {
 
     /// Ends what is due. What cannot be recorded is tried again; it decides on nothing meanwhile.
     pub async fn expire(&self) {
-        let now = Timestamp::now();
+        let now = now();
         let rules = self.parts.board.rules();
         let due = rules.iter().filter(|rule| !rule.is_over() && rule.is_due(now));
         let ended: Vec<StandingRule> =
@@ -374,7 +390,7 @@ impl StandingRules {
                     continue;
                 }
             }
-            let now = Timestamp::now();
+            let now = now();
             let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };
             let (event, feed, comment) = match rule.verdict {
                 Says::Allow => {
@@ -427,7 +443,7 @@ impl StandingRules {
         crash_point("between_rule_and_routes");
         self.parts.board.put(rule);
         (self.parts.rebuild)().await;
-        let at = Timestamp::now().to_string();
+        let at = now().to_string();
         let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
         self.parts.feed.publish_session(&event);
         Ok(())
@@ -452,7 +468,7 @@ impl StandingRules {
             pins: Vec::new(),
             rules: vec![rule.clone()],
             event,
-            at: Timestamp::now(),
+            at: now(),
             actor: by.to_owned(),
             details: details.to_string(),
         };

@@ -83,11 +83,12 @@ pub fn parse(text: &str) -> Result<Spot, SyntaxError> {
     })
 }
 
-/// The library ends its messages with a place and sometimes with more lines; the place is ours to print.
+/// The library ends its messages with places, advice to programmers and more lines; the place is ours to print.
 fn first_line(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
-    let end = line.rfind(" at line ").unwrap_or(line.len());
+    let ends = [" at line ", ", set DuplicateKeyPolicy"].iter().filter_map(|end| line.find(end));
+    let end = ends.min().unwrap_or(line.len());
     line.get(..end).unwrap_or(line).trim_end_matches('.').to_owned()
 }
 
@@ -209,7 +210,7 @@ mod tests {
         let error = parse("a: 1\na: 2\n").unwrap_err();
         assert_eq!(error.line, 2, "{error:?}");
         assert!(error.message.to_lowercase().contains("duplicate"), "{error:?}");
-        assert!(!error.message.contains("line"), "{error:?}");
+        assert!(!error.message.contains("line") && !error.message.contains("Options"), "{error:?}");
         assert!(parse("a: 1\n---\nb: 2\n").is_err());
     }
 

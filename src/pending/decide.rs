@@ -123,6 +123,10 @@ fn check_terms(change: &Arc<Change>, verdict: Verdict, comment: Option<&str>, bu
 pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
     check_door(inner, reviewer, None)?;
     let change = load(inner, id).await?;
+    if change.state == ChangeState::Pending && change.version == version {
+        let error = about(ErrorKind::VersionConflict, "There is no approval to take back: it waits for one", &change);
+        return Err(DecideError { error, current: Some(change) });
+    }
     if change.state != ChangeState::Approved {
         return Err(conflict(change));
     }

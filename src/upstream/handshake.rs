@@ -14,6 +14,10 @@ use crate::protocol::{Era, Revision};
 /// The id of `initialize` and of `server/discover`; [`super::Upstream::mint`] starts at 1.
 pub const FIRST_ID: u64 = 0;
 
+/// The id of [`second_question`]: its answer may come late, on a link that is kept because the first question was
+/// answered after all, so none of the ids that calls get may be it. The greatest that every server can hold.
+pub(super) const SECOND_ID: u64 = i32::MAX as u64;
+
 /// How long a server may take to answer `initialize`: it may install itself first.
 pub const OPENING: Duration = Duration::from_secs(60);
 
@@ -83,10 +87,11 @@ enum Shaken {
     Wants(Revision),
 }
 
-/// `initialize` on a link that is thrown away, where `server/discover` was not answered.
+/// `initialize` on a link on which `server/discover` was not answered in time. The link is thrown away where this one is
+/// answered first.
 pub(super) fn second_question() -> Outgoing {
     let params = params(Revision::NEWEST_LEGACY, &ClientCapabilities::default());
-    Outgoing::new(FIRST_ID + 1, "initialize", Some(&params))
+    Outgoing::new(SECOND_ID, "initialize", Some(&params))
 }
 
 fn params(revision: Revision, capabilities: &ClientCapabilities) -> String {

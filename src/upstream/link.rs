@@ -70,20 +70,20 @@ pub enum Response {
     Error(RpcError),
 }
 
-/// Why a request got no answer. What was certainly not sent may be sent again.
+/// Why a request got no answer. What was certainly not sent may be sent again. Its text goes on after a server's name.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinkError {
     /// Nothing of it left the gateway: refused connection, unknown host, failed TLS, a child that cannot be started.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
     /// It was sent, or may have been, and then the connection broke, the stream ended or the child died.
-    #[error("the connection was lost: {0}")]
+    #[error("lost the connection: {0}")]
     Lost(String),
     /// What came back is no answer: garbage, too long, of a wrong type.
     #[error("does not speak the protocol: {0}")]
     Protocol(String),
     /// The upstream's session has ended (HTTP 404 to a request with its id): nothing was done.
-    #[error("its session has ended")]
+    #[error("has ended its session")]
     SessionGone,
     /// An HTTP status without a JSON-RPC answer in the body.
     #[error("answered with HTTP status {status}")]
@@ -231,4 +231,19 @@ pub trait Connector: Send + Sync + 'static {
 
     /// What stands in logs and on the dashboard: the program's name, or the URL without user, password and query.
     fn describe(&self) -> String;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LinkError;
+
+    #[test]
+    fn what_went_wrong_makes_a_sentence_after_the_server_s_name() {
+        let said = |error: LinkError| format!("the server files {error}");
+        assert_eq!(
+            said(LinkError::Lost("its process was killed by signal 9".into())),
+            "the server files lost the connection: its process was killed by signal 9"
+        );
+        assert_eq!(said(LinkError::SessionGone), "the server files has ended its session");
+    }
 }

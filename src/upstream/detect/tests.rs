@@ -103,6 +103,77 @@ async fn a_child_that_dies_of_the_question_is_a_legacy_server() {
 }
 
 #[tokio::test]
+async fn what_comes_late_to_the_second_question_answers_no_call() {
+    // Discovery is answered after all, once the second question was asked too.
+    struct Late(Scripted, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
+    impl Connector for Late {
+        fn connect<'a>(
+            &'a self,
+            unsolicited: Arc<dyn Listener>,
+        ) -> futures_util::future::LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
+            Box::pin(async move {
+                let link = self.0.connect(unsolicited).await?;
+                Ok(Arc::new(LateLink(link, Arc::clone(&self.1), Arc::clone(&self.2))) as Arc<dyn Link>)
+            })
+        }
+        fn kind(&self) -> crate::upstream::LinkKind {
+            self.0.kind()
+        }
+        fn probe_apart(&self) -> bool {
+            true
+        }
+        fn describe(&self) -> String {
+            String::new()
+        }
+    }
+    struct LateLink(Arc<dyn Link>, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
+    impl Link for LateLink {
+        fn kind(&self) -> crate::upstream::LinkKind {
+            self.0.kind()
+        }
+        fn request<'a>(
+            &'a self,
+            outgoing: Outgoing,
+            listener: Arc<dyn Listener>,
+        ) -> futures_util::future::LocalBoxFuture<'a, Result<Response, LinkError>> {
+            self.1.lock().unwrap().push(outgoing.id);
+            if &*outgoing.method != "server/discover" {
+                self.2.notify_one();
+                return Box::pin(std::future::pending());
+            }
+            Box::pin(async move {
+                self.2.notified().await;
+                self.0.request(outgoing, listener).await
+            })
+        }
+        fn notify<'a>(
+            &'a self,
+            method: &'a str,
+            params: Option<&'a str>,
+        ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
+            self.0.notify(method, params)
+        }
+        fn opened(&self, negotiated: &Negotiated) {
+            self.0.opened(negotiated);
+        }
+        fn closed(&self) -> tokio_util::sync::CancellationToken {
+            self.0.closed()
+        }
+        fn close(&self) {
+            self.0.close();
+        }
+    }
+    let ids = Arc::default();
+    let late = Late(server(true, || result(MODERN)), Arc::clone(&ids), Arc::default());
+    let detected = detect_within(Duration::ZERO, Arc::new(late), &listener).await.unwrap();
+    assert_eq!((detected.era, detected.link.is_some()), (Era::Modern, true));
+    // Calls on this link get the ids from 1 on; the first of them was taken for answered by a refused `initialize`.
+    let ids = ids.lock().unwrap().clone();
+    assert_eq!(ids, [FIRST_ID, handshake::SECOND_ID]);
+    assert!(handshake::SECOND_ID > 1 << 30);
+}
+
+#[tokio::test]
 async fn silence_is_a_legacy_server_too() {
     struct Silent(Scripted);
     impl Connector for Silent {
