@@ -62,10 +62,14 @@ pub async fn review(
     let change = match call.state {
         Some(state) => {
             let change = named(exchange, route, raw, state).await?;
-            if let Some(responses) = call.responses {
-                asked::deliver(exchange, &change, responses).await?;
+            match call.responses {
+                Some(responses) => {
+                    asked::deliver(exchange, &change, responses).await?;
+                    // What it asked just now is asked no more.
+                    hold::now(exchange, change).await
+                }
+                None => change,
             }
-            change
         }
         None => match again(exchange, &key).await? {
             Some(change) => change,
