@@ -85,8 +85,9 @@ test('the filter, the overview, the views and the focus', async () => {
 });
 
 test('arrows move in the list, and only one row is a tab stop', async () => {
+  for (const n of [1, 2]) await gateway.proposeIssue(`Arrow ${n}`);
   const page = await dashboard(browser, gateway);
-  await row(page, 'Beta hay').waitFor();
+  await row(page, 'Arrow 2').waitFor();
   await becomes(() => page.locator('.row[tabindex="0"]').count(), 1);
   await page.locator('.row[tabindex="0"]').focus();
   const before = await heading(page).innerText();

@@ -168,7 +168,7 @@ test('a viewer has nothing to press that would alter anything, on any page', asy
   const sent = [];
   page.on('request', (request) => request.method() !== 'GET' && sent.push(`${request.method()} ${request.url()}`));
   // What only looks: it narrows, opens, copies, prints.
-  const looking = '.chip, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export';
+  const looking = '.chip, .server-more, .load-more button, .fold-label, .fold, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export';
   for (const route of [...routes(), '/#/hooks']) {
     await show(page, route);
     await becomes(() => page.locator('main :is(button, input, select, textarea):visible').evaluateAll((all, harmless) => all.filter((e) => !e.matches(harmless)).map((e) => e.outerHTML.slice(0, 160)), looking), [], route);

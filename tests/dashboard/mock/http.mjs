@@ -240,6 +240,8 @@ export function serve(core, credentials, { host, port }) {
     });
   }
 
+  // A client on a busy machine may come back late to a connection that it has kept.
+  server.keepAliveTimeout = 120_000;
   server.listen(port, host);
   return server;
 }
