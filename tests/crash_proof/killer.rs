@@ -162,6 +162,7 @@ impl<'a> Killer<'a> {
             let port = free_port();
             let mut process = self.spawn(port, env.clone());
             if wait_listening(&mut process, port) {
+                self.world.lives.fetch_add(1, Ordering::SeqCst);
                 self.world.port.store(port, Ordering::SeqCst);
                 return process;
             }

@@ -60,6 +60,7 @@ impl Drop for Ended<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::SeqCst);
         self.1.enough.store(true, Ordering::SeqCst);
+        self.1.over.store(true, Ordering::SeqCst);
     }
 }
 
