@@ -31,6 +31,7 @@
 //! 6. [`transports`], [`rest`], [`dashboard`], [`attach`], [`cli`]; [`serve`] puts everything together.
 //!
 //! [`standing_rules`] keeps what reviewers said of calls to come, as [`definitions`] what they said of tools.
+//! [`webhooks`] takes the feed to other machines; [`provider_news`] adds what happens to servers.
 //!
 //! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
 //! (stderr) and metrics. [`deadline`] has time-outs that hardly ever come, [`fast_map`] maps that every request looks into.

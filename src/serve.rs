@@ -198,10 +198,12 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         feed: gateway.feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
-    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), options, tls, &webhooks);
-    let (server, serving, address) = doors?;
+    let socket = bind(&gateway, options)?;
+    // Before the doors open, so that nobody is told of none; links need the port.
     let (hooks, dashboard) = (&gateway.config.webhooks, page::dashboard(&gateway));
     webhooks.begin(&gateway.config.data, hooks, &dashboard, webhooks_thread.handle(), &gateway.shutdown).await?;
+    let doors = open_doors(&gateway, &keys, definitions, (&standing, people), socket, tls, &webhooks);
+    let (server, serving, address) = doors?;
     actix::spawn(crate::provider_news::run(Arc::clone(&gateway)));
     actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
     let lines_thread = Arbiter::new();
@@ -281,20 +283,27 @@ fn rebuild(gateway: &Arc<Gateway>) -> Rebuild {
 
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
+/// The socket of the HTTP doors; from now on the gateway knows its address.
+fn bind(gateway: &Gateway, options: Options) -> Result<std::net::TcpListener, ServeError> {
+    let listen = |source| ServeError::Listen { address: gateway.config.listen, source };
+    let socket = attach::bind_port(gateway.config.listen, options.detached).map_err(listen)?;
+    let address = socket.local_addr().map_err(listen)?;
+    gateway.listening.get_or_init(|| address);
+    Ok(socket)
+}
+
 fn open_doors(
     gateway: &Arc<Gateway>,
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,
     (standing, people): (&Arc<StandingRules>, Arc<People>),
-    options: Options,
+    socket: std::net::TcpListener,
     tls: Option<rustls::ServerConfig>,
     webhooks: &Arc<Webhooks>,
 ) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
     let config = Arc::clone(&gateway.config);
     let listen = |source| ServeError::Listen { address: config.listen, source };
-    let socket = attach::bind_port(config.listen, options.detached).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
-    gateway.listening.get_or_init(|| address);
     let origins = Arc::new(OriginRules::new(&config));
     let rest = web::Data::new(RestState {
         changes: gateway.changes.clone(),

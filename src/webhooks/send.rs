@@ -1,5 +1,9 @@
 //! One attempt: a signed POST, and what its answer means. Redirects are not followed, and an answer's body is only
 //! looked at to say what was wrong.
+//!
+//! Where it goes is the operator's word alone: no event, agent or receiver has a say in an address, so addresses within
+//! the own network are as good as others, and an answer that leads elsewhere leads nowhere. What an answer says is cut to
+//! 200 characters before a viewer can read it.
 
 use std::{
     net::{IpAddr, SocketAddr},
