@@ -45,11 +45,7 @@ after(async () => {
 });
 
 /** A page of whoever has the key, in a browser of their own, with patience: more than browsers runs here. */
-async function reviewer(key, route) {
-  const own = await dashboard(browser, gateway, { key, route });
-  own.setDefaultTimeout(60_000);
-  return own;
-}
+const reviewer = (key, route) => dashboard(browser, gateway, { key, route, patience: 60_000 });
 
 const file = (...name) => join(folder, ...name);
 const text = (...name) => readFile(file(...name), 'utf8');
