@@ -37,12 +37,15 @@ before(async () => {
   folder = gateway.folders.filesystem;
   browser = await launch();
   agent = await gateway.agent({ era: 'legacy', name: 'writer' });
-  page = await dashboard(browser, gateway, { key: gateway.key });
+  page = await reviewer(gateway.key);
 });
 after(async () => {
   await browser?.close();
   await gateway?.end();
 });
+
+/** A page of whoever has the key, in a browser of their own, with patience: more than browsers runs here. */
+const reviewer = (key, route) => dashboard(browser, gateway, { key, route, patience: 60_000 });
 
 const file = (...name) => join(folder, ...name);
 const text = (...name) => readFile(file(...name), 'utf8');
@@ -202,7 +205,7 @@ test('two people: each in their own browser, and never with a second key of the 
   const laptop = await gateway.agent({ name: 'laptop', key: await gateway.createKey('agent', 'laptop-of-carol', 'carol') });
   const id = await propose(laptop, 'filesystem__write_file', { path, content: 'go\n' });
   // Carol's own key may review, but not this.
-  const carol = await dashboard(browser, gateway, { key: await gateway.createKey('reviewer', 'carol'), route: `/#/inbox/${id}` });
+  const carol = await reviewer(await gateway.createKey('reviewer', 'carol'), `/#/inbox/${id}`);
   await carol.getByText('with a key of the same owner as yours').waitFor();
   assert.equal(await button(carol, 'Approve').count(), 0);
   const own = await fetch(`${gateway.url}/api/changes/${id}/decision`, {
@@ -214,7 +217,7 @@ test('two people: each in their own browser, and never with a second key of the 
   await approve(page);
   await page.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
   await look(page, '4-one-of-two');
-  const bob = await dashboard(browser, gateway, { key: await gateway.createKey('reviewer', 'bob'), route: `/#/inbox/${id}` });
+  const bob = await reviewer(await gateway.createKey('reviewer', 'bob'), `/#/inbox/${id}`);
   await bob.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
   await assert.rejects(readFile(path), { code: 'ENOENT' });
   await shows(bob, 'Content', ['+go', '+']);

@@ -15,10 +15,10 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
  * A page of its own context. `problems` collects errors on the console, exceptions, dialogs, and requests that leave
  * the gateway; what a test expects it names in `expected`.
  */
-export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null } = {}) {
+export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null, patience = WAIT } = {}) {
   const own = context ?? await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion, bypassCSP });
   const page = await own.newPage();
-  page.setDefaultTimeout(WAIT);
+  page.setDefaultTimeout(patience);
   page.problems = [];
   page.on('console', (message) => message.type() === 'error' && page.problems.push(`console: ${message.text()}`));
   page.on('pageerror', (error) => page.problems.push(`exception: ${error.stack}`));
