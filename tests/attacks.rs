@@ -235,7 +235,8 @@ fn quiet_feeds_end_with_their_key() {
     let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
     let subscribers = || {
         let metrics = gateway.request("GET", "/metrics", &[], b"").text();
-        let line = metrics.lines().find_map(|line| line.strip_prefix("countersign_feed_subscribers ").map(str::to_owned));
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("countersign_feed_subscribers ").map(str::to_owned));
         line.unwrap_or_else(|| panic!("{metrics}")).parse::<f64>().unwrap()
     };
     let before = subscribers();
