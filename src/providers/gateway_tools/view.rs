@@ -73,7 +73,7 @@ pub(super) struct ChangeView<'a> {
     created_at: String,
     updated_at: String,
     expires_at: String,
-    decisions: &'a [Decision],
+    decisions: Vec<Decision>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a ChangeFault>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,8 @@ impl<'a> ChangeView<'a> {
             created_at: change.created_at.to_string(),
             updated_at: change.updated_at.to_string(),
             expires_at: change.expires_at.to_string(),
-            decisions: &change.decisions,
+            // Which key a reviewer used is nothing to an agent.
+            decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
             fault: change.fault.as_ref(),
             result: change.result.as_deref(),
             next_step: next_step(change),
