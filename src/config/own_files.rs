@@ -81,7 +81,7 @@ impl Own {
 }
 
 /// What of an argument may be a path: the whole, what follows a `=`, `:` or `,` (`--root=/x`, `-v /x:/y`,
-/// `file:///x`), and what follows a short option (`-C/x`).
+/// `file:///x`), what stands alone in the words of a shell (`sh -c "cat /x"`), and what follows a short option (`-C/x`).
 fn paths_in(arg: &str) -> impl Iterator<Item = &str> {
     let short = arg
         .strip_prefix('-')
@@ -89,7 +89,10 @@ fn paths_in(arg: &str) -> impl Iterator<Item = &str> {
         .and_then(|rest| rest.get(1..))
         .filter(|rest| rest.starts_with(['/', '~', '.']));
     let parts = arg.split(['=', ':', ',']).skip(usize::from(!arg.contains(['=', ':', ','])));
-    std::iter::once(arg).chain(short).chain(parts).filter(|text| !text.is_empty() && !text.contains('\0'))
+    let words = arg
+        .split(|c: char| c.is_whitespace() || "\"'`;|&<>()={}:,".contains(c))
+        .filter(|word| word.len() > 1 && word.contains('/'));
+    std::iter::once(arg).chain(short).chain(parts).chain(words).filter(|text| !text.is_empty() && !text.contains('\0'))
 }
 
 /// The path without links and dots, as far as it exists; what does not exist yet is taken as it is written.
@@ -169,6 +172,9 @@ mod tests {
             ("$R/srv:$R/home", true),
             ("file://$R/etc", true),
             ("a,$R/etc", true),
+            ("cat $R/home/docs/x >$R/home/state/data/x", true),
+            ("cat '$R/etc/c.yaml'; ls", true),
+            ("cat $R/home/docs/x", false),
             ("@modelcontextprotocol/server-filesystem", false),
             ("https://example.com/", false),
             ("", false),

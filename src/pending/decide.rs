@@ -173,6 +173,10 @@ pub(super) async fn settle(
 ) -> Decided {
     check_door(inner, reviewer, comment.as_deref())?;
     let change = load(inner, id).await?;
+    if is_proposer(reviewer, &change) {
+        let error = about(ErrorKind::SelfApproval, "Nobody says how a change ended that they proposed", &change);
+        return Err(DecideError { error, current: Some(change) });
+    }
     if change.state != ChangeState::OutcomeUnknown {
         let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is not unknown", &change);
         return Err(DecideError { error, current: Some(change) });

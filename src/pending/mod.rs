@@ -327,7 +327,7 @@ impl Changes {
     /// A reviewer says how an unknown outcome ended.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those
     /// of the store.
     pub async fn settle(
         &self,

@@ -227,6 +227,8 @@ async fn an_unknown_outcome_is_settled_by_a_reviewer_only_and_once() {
     let unknown = bench.until(&change.id, ChangeState::OutcomeUnknown).await;
     let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
     refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
+    let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
+    refused(own, ErrorKind::SelfApproval);
     let old = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
     refused(old, ErrorKind::VersionConflict);
     let comment = Some("it is there".to_owned());
