@@ -117,6 +117,22 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
 }
 
 #[actix_web::test]
+async fn nobody_takes_back_what_denies_their_own_calls_with_whichever_key() {
+    let doors = Doors::open().await;
+    let alice = doors.key("alice", Role::Reviewer);
+    let bob = doors.key("bob", Role::Reviewer);
+    doors.offer_write();
+    let change = doors.propose_with("alices-bot", |proposal| proposal.proposer.owner = Some("alice".into())).await;
+    let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
+    let given = doors.rule(&change, &bob, &deny).await.json();
+    let path = format!("/api/rules/{}/revoke", given["id"].as_str().unwrap());
+    assert_eq!(doors.post(&path, &alice, &json!({})).await.problem(403), "SELF_APPROVAL");
+    assert_eq!(doors.asked(&bob, "alices-bot", "{}").await["verdict"], "deny");
+    assert_eq!(doors.post(&path, &bob, &json!({})).await.status, 200);
+    doors.close().await;
+}
+
+#[actix_web::test]
 async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() {
     let doors = Doors::open().await;
     let new = keys::create("mallory", Role::Reviewer, Timestamp::now()).unwrap();
