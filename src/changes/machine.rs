@@ -472,9 +472,12 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Settle { by, applied, comment: said } => {
             actor = by;
             comment = said;
-            // The fault stays with a failure: it is why a person had to look.
+            // The fault stays with a failure: it is why a person had to look, and its agent reads what they found.
             if applied {
                 after.fault = None;
+            } else if let Some(fault) = &mut after.fault {
+                let why = comment.as_deref().map_or_else(String::new, |comment| format!(": “{comment}”"));
+                fault.message = format!("{}. {actor} has looked: it was not applied{why}", fault.message);
             }
             after.state = if applied { ChangeState::Applied } else { ChangeState::Failed };
         }

@@ -202,6 +202,8 @@ fn task(world: &World, change: &Value) {
     let answer = world.rpc("tasks/get", id, json!({"taskId": id}), true);
     let task = &answer.body["result"];
     let status = match change["state"].as_str().unwrap() {
+        // What was settled as failed has no result of the tool.
+        "failed" if !change["result"].is_object() => "failed",
         "applied" | "rejected" | "failed" => "completed",
         "withdrawn" => "cancelled",
         "expired" => "failed",

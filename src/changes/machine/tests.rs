@@ -370,10 +370,11 @@ fn the_history_of_a_change_never_goes_back_in_time() {
 }
 
 #[test]
-fn a_settled_failure_keeps_its_fault() {
+fn a_settled_failure_keeps_its_fault_and_says_who_looked() {
     let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault() }, at(1)).unwrap().after;
     let settle = |applied| ChangeEvent::Settle { by: "alice".into(), applied, comment: Some("looked".into()) };
-    assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(fault()));
+    let told = ChangeFault { message: "why. alice has looked: it was not applied: “looked”".into(), ..fault() };
+    assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(told));
     assert_eq!(apply(&lost, settle(true), at(2)).unwrap().after.fault, None);
 }
 
