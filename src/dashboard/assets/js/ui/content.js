@@ -84,6 +84,21 @@ export function result(change) {
       && h('details', { class: 'fold-section' }, h('summary', null, 'Structured content'), h('div', { class: 'args' }, jsonBlock(JSON.stringify(structuredContent), 'Structured content'))));
 }
 
+const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a model’s words', 'roots/list': 'its folders' };
+
+/** What the tool asked the agent's client while it ran, and what came back: nobody reviewed that. */
+export function questions({ dialogue }) {
+  const all = dialogue?.questions ?? [];
+  if (!all.length) return null;
+  return section('Asked of the agent’s client', `${count(all.length)} ${all.length === 1 ? 'question' : 'questions'}, answered without a reviewer`,
+    h('ul', { class: 'edits' }, all.map((question) => h('li', null, icon('question'), h('div', null,
+      h('span', null, 'For ', h('strong', null, said(ASKED_FOR[question.method] ?? question.method, 60)), ' ', h('span', { class: 'quiet' }, time(question.at))),
+      question.params?.message && h('blockquote', null, longText(String(question.params.message), { chars: 800, lines: 10 })),
+      question.answer
+        ? h('details', { class: 'fold-section' }, h('summary', null, said(`The client’s answer${question.answer.action ? `: ${question.answer.action}` : ''}`, 60)), h('div', { class: 'args' }, jsonBlock(JSON.stringify(question.answer), 'Answer')))
+        : h('p', { class: 'quiet' }, question.closedAt ? said(`No answer: ${question.unanswered ?? 'it is over'}`, 300) : 'Waits for an answer.'))))));
+}
+
 export function changes(change) {
   const n = change.diff.fields.length;
   const arguments_ = change.preview?.kind === 'arguments' || change.preview?.failed;

@@ -179,7 +179,7 @@ export class Detail {
     fill(this.#parts.head, content.head(change, this.#actions(change)), content.review(change), content.asked(change));
     this.#notes(current, { altered, moved, conflict });
     const source = current.source ?? 'null';
-    fill(this.#parts.body, content.outcome(change), content.result(change), content.changes(change), content.edited(change, source, current.proposed), content.args(change, source));
+    fill(this.#parts.body, content.outcome(change), content.result(change), content.questions(change), content.changes(change), content.edited(change, source, current.proposed), content.args(change, source));
     this.#restore();
     if (this.#focusWanted) this.focus();
     this.#bar.show(change, { altered, sudden: sudden && (moved || before === null), anew: altered && conflict });
