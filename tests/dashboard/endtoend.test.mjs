@@ -6,7 +6,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import { assertClean, button, dashboard, launch, row, status } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, launch, row, status } from './lib/browser.mjs';
 import { real } from './lib/gateway.mjs';
 import { approve, look, openChange, outcome, propose, shows, startBehind } from './lib/upstreams.mjs';
 
@@ -82,7 +82,7 @@ test('a file is edited: what the server’s own dry run says', options, async ()
   await openChange(page, gateway, id);
   await shows(page, 'Content', [' red', '-green', '+yellow', ' blue']);
   // Numbered as the file is, whatever the server says before it.
-  assert.deepEqual(await page.locator('.beside-now .line.delete .no').first().innerText(), '2');
+  await becomes(() => page.locator('.beside-now .line.delete .no').first().innerText(), '2');
   await page.locator('.beside-now .line.note', { hasText: file('edit.txt') }).first().waitFor();
   await page.locator('.preview-note', { hasText: 'own dry run' }).waitFor();
   await look(page, '1-edit');
@@ -207,7 +207,7 @@ test('two people: each in their own browser, and never with a second key of the 
   // Carol's own key may review, but not this.
   const carol = await reviewer(await gateway.createKey('reviewer', 'carol'), `/#/inbox/${id}`);
   await carol.getByText('with a key of the same owner as yours').waitFor();
-  assert.equal(await button(carol, 'Approve').count(), 0);
+  await becomes(() => button(carol, 'Approve').count(), 0);
   const own = await fetch(`${gateway.url}/api/changes/${id}/decision`, {
     method: 'POST', headers: { Authorization: `Bearer ${await gateway.createKey('admin', 'carols-other', 'carol')}`, 'Content-Type': 'application/json' }, body: JSON.stringify({ decision: 'approve', version: 1 }),
   });
@@ -253,7 +253,7 @@ test('a preview that fails is shown as failed, and where the rule asks for one n
   await openChange(page, gateway, id);
   await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied - path outside allowed directories' }).waitFor();
   await page.locator('footer.decision', { hasText: 'it cannot be approved, only rejected or edited' }).waitFor();
-  assert.equal(await button(page, 'Approve').count(), 0);
+  await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'countersign-end-to-end').locator('.badge', { hasText: 'No preview' }).waitFor();
   await look(page, '8-failed-preview');
   const { version, digest } = await gateway.change(id);

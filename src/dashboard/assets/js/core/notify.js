@@ -26,7 +26,12 @@ export async function toggleNotifying() {
     return 'off';
   }
   if (!canNotify()) return 'none';
-  if (await Notification.requestPermission() === 'granted') choose(FOR, 'on');
+  if (await Notification.requestPermission() === 'granted') {
+    // What came before nobody asked to hear of.
+    clearTimeout(timer);
+    [timer, first, waiting] = [null, null, 0];
+    choose(FOR, 'on');
+  }
   return notifying();
 }
 

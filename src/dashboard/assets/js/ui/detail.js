@@ -164,10 +164,10 @@ export class Detail {
     }));
   }
 
-  #show(current, { sudden = false, conflict = false } = {}) {
+  #show(current, { sudden = false, conflict = false, own = false } = {}) {
     const before = this.#shown;
     // What is on the screen already is not painted again, unless there is something to say about it.
-    if (before && (before.change.version > current.change.version || (before.change.version === current.change.version && !conflict))) return;
+    if (before && (before.change.version > current.change.version || (before.change.version === current.change.version && !conflict && !own))) return;
     this.#shown = current;
     const { change } = current;
     this.#baseline ??= current;
@@ -236,7 +236,8 @@ export class Detail {
       done: (answer) => {
         if (this.#id !== change.id) return;
         this.#baseline = answer;
-        this.#show(answer);
+        // The feed may have been quicker: what one made oneself is no surprise all the same.
+        this.#show(answer, { own: true });
         this.focus();
         this.scroll.scrollTop = 0;
         announce('Saved. The diff shows what the new arguments would do. Decide now.');
@@ -336,7 +337,8 @@ export class Detail {
       if (kind === 'approve') this.#approved(answer.change);
       if (this.#id === id) {
         this.#baseline = answer;
-        this.#show(answer);
+        // The feed may have been quicker: what one made oneself is no surprise all the same.
+        this.#show(answer, { own: true });
         if (!decidable(answer.change.state) || kind === 'approve') this.#offerNext();
       }
       announce({
