@@ -337,8 +337,7 @@ export class Detail {
       if (kind === 'approve') this.#approved(answer.change);
       if (this.#id === id) {
         this.#baseline = answer;
-        // The feed may have been quicker: what one made oneself is no surprise all the same.
-        this.#show(answer, { own: true });
+        this.#show(answer);
         if (!decidable(answer.change.state) || kind === 'approve') this.#offerNext();
       }
       announce({
