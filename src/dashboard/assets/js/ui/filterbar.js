@@ -92,11 +92,17 @@ export class FilterBar {
     const said = JSON.stringify([states, states.map((state) => counts[state] ?? 0), filter.state, Boolean(narrow)]);
     if (said === this.#chipsSay) return;
     this.#chipsSay = said;
-    const had = this.chips.contains(document.activeElement) ? document.activeElement.dataset.state : null;
-    fill(this.chips, states.map((state) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(state === filter.state), data: { state }, onclick: () => this.#set({ state }) },
-      state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])))),
-    narrow && h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
-    if (had !== null) this.chips.querySelector(`[data-state="${had}"]`)?.focus();
+    // A chip stays the node that it is: one that is replaced under a press loses the click.
+    const present = new Map([...this.chips.children].map((chip) => [chip.dataset.state, chip]));
+    const chips = states.map((state) => {
+      const chip = present.get(state) ?? h('button', { type: 'button', class: 'chip', data: { state }, onclick: () => this.#set({ state }) });
+      chip.setAttribute('aria-pressed', String(state === filter.state));
+      fill(chip, state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])));
+      return chip;
+    });
+    if (narrow) chips.push(present.get('clear') ?? h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
+    for (const chip of [...this.chips.children]) if (!chips.includes(chip)) chip.remove();
+    chips.forEach((chip, i) => this.chips.children[i] !== chip && this.chips.insertBefore(chip, this.chips.children[i] ?? null));
   }
 
   clear() {
