@@ -54,7 +54,9 @@ impl GatewayTools {
     ) -> Arc<Self> {
         let (events, _) = broadcast::channel(EVENTS);
         let stop = CancellationToken::new();
-        let listening = listen(changes.feed().clone(), events.clone());
+        let feed = changes.feed().clone();
+        // Asked here: the task may first run after a change has come.
+        let listening = listen(feed.head(), feed, events.clone());
         let ended = stop.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -74,9 +76,8 @@ impl GatewayTools {
     }
 }
 
-/// Tells of every change that moves.
-async fn listen(feed: Feed, events: broadcast::Sender<ProviderEvent>) {
-    let mut since = feed.head();
+/// Tells of every change that moves after event number `since`.
+async fn listen(mut since: u64, feed: Feed, events: broadcast::Sender<ProviderEvent>) {
     while let Some(mut subscription) = feed.subscribe(Some(since)) {
         while let Some(event) = subscription.next().await {
             let Some(change) = &event.change else { continue };
