@@ -95,6 +95,6 @@ impl From<McpError> for Failure {
             ErrorKind::Internal => Exit::Internal,
             _ => Exit::Failed,
         };
-        Self::new(exit, error.message)
+        Self::new(exit, error.message.clone())
     }
 }

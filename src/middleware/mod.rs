@@ -56,7 +56,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    const fn error(error: &McpError) -> Self {
+    fn error(error: &McpError) -> Self {
         Self { failure: Some(error.kind), in_band: false, pending: false }
     }
 }

@@ -1,6 +1,9 @@
 //! The one error table: what the gateway may answer, with its numeric code, its stable string and its HTTP status.
 
-use std::borrow::Cow;
+use std::{
+    borrow::Cow,
+    ops::{Deref, DerefMut},
+};
 
 use serde_json::{Map, Value};
 
@@ -110,14 +113,34 @@ error_table! {
 }
 
 /// An error as a client sees it. What the log should know beyond it is logged where it happens.
+///
+/// No more than a pointer, since nearly every result on the way of a call could be one, and hardly any is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct McpError {
+pub struct McpError(Box<Said>);
+
+/// What a [`McpError`] says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
     pub kind: ErrorKind,
     pub message: Cow<'static, str>,
     /// More members for `data`, beside `code`.
     pub data: Map<String, Value>,
     /// It is another server's: its own code and data stand on the wire, not those of `kind` and `data`.
-    pub foreign: Option<Box<Foreign>>,
+    pub foreign: Option<Foreign>,
+}
+
+impl Deref for McpError {
+    type Target = Said;
+
+    fn deref(&self) -> &Said {
+        &self.0
+    }
+}
+
+impl DerefMut for McpError {
+    fn deref_mut(&mut self) -> &mut Said {
+        &mut self.0
+    }
 }
 
 /// What an upstream wrote in an error beside the message.
@@ -130,7 +153,14 @@ pub struct Foreign {
 
 impl McpError {
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), data: Map::new(), foreign: None }
+        Self::boxed(kind, message.into())
+    }
+
+    /// Cold, so that what leads here is kept out of the way of the calls that go well.
+    #[cold]
+    #[inline(never)]
+    fn boxed(kind: ErrorKind, message: Cow<'static, str>) -> Self {
+        Self(Box::new(Said { kind, message, data: Map::new(), foreign: None }))
     }
 
     /// An error that another server answered, passed on as it wrote it. `kind` is what it counts as here; `data` is JSON
@@ -139,7 +169,9 @@ impl McpError {
     pub fn foreign(kind: ErrorKind, code: i64, message: impl Into<Cow<'static, str>>, data: Option<&str>) -> Self {
         // Raw line breaks stand only between tokens, and a message is one line.
         let data = data.map(|data| data.replace(['\n', '\r'], " ").into_boxed_str());
-        Self { foreign: Some(Box::new(Foreign { code, data })), ..Self::new(kind, message) }
+        let mut error = Self::new(kind, message);
+        error.foreign = Some(Foreign { code, data });
+        error
     }
 
     /// Adds a member to `data`.

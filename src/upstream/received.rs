@@ -56,7 +56,7 @@ pub fn read(text: &[u8], mut each: impl FnMut(Received)) -> Result<(), Unreadabl
                 }
             }
         }
-        Err(fault) => return Err(Unreadable { why: fault.error.message.into_owned(), cut_off: is_cut_off(text) }),
+        Err(fault) => return Err(Unreadable { why: fault.error.message.to_string(), cut_off: is_cut_off(text) }),
     }
     Ok(())
 }

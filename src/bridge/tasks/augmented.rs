@@ -74,7 +74,7 @@ impl Augmented {
                 response = upstream.call(&task.caller, outgoing, listener) => match response {
                     Ok(Response::Result(result)) => Outcome::Result(result),
                     Ok(Response::Error(error)) => Outcome::Error(error),
-                    Err(error) => Outcome::Error(RpcError::new(-32603, error.message.into_owned())),
+                    Err(error) => Outcome::Error(RpcError::new(-32603, error.message.to_string())),
                 },
                 () = this.stop.cancelled() => Outcome::Cancelled,
             };
