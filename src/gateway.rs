@@ -20,6 +20,7 @@ use crate::{
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
     bridge::park::Lot,
     config::Config,
+    ending::Ending,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
     protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
@@ -58,7 +59,7 @@ pub struct Gateway {
     pub upstreams: Arc<Upstreams>,
     pub started: Instant,
     /// Draining has begun: nothing new is taken, streams say their last word.
-    pub shutdown: CancellationToken,
+    pub shutdown: Ending,
     /// The end: sessions that are still there are cut.
     pub ended: CancellationToken,
     /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
@@ -91,7 +92,7 @@ pub struct Parts {
     pub reloads: Arc<Reloads>,
     pub metrics: Metrics,
     pub upstreams: Arc<Upstreams>,
-    pub shutdown: CancellationToken,
+    pub shutdown: Ending,
     pub users: Users,
 }
 
@@ -262,7 +263,7 @@ fn session_info(session: &SessionShared) -> SessionInfo {
     let facts = session.facts();
     let client = facts.as_ref().and_then(|f| f.client.as_ref());
     SessionInfo {
-        id: session.id.clone(),
+        id: session.id.to_string(),
         transport: session.transport.as_str().to_owned(),
         revision: facts.as_ref().map(|f| f.revision.as_str().to_owned()),
         client_name: client.map(|c| c.name.clone()),

@@ -71,6 +71,7 @@ pub mod config;
 pub mod dashboard;
 pub mod deadline;
 pub mod definitions;
+pub mod ending;
 pub mod fast_map;
 pub mod gateway;
 pub mod middleware;

@@ -15,7 +15,6 @@ use actix_web::{App, HttpServer, dev::ServerHandle, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
@@ -26,6 +25,7 @@ use crate::{
     config::{Config, Flags, Loaded},
     dashboard,
     definitions::{Definitions, Rebuild},
+    ending::Ending,
     gateway::{Gateway, Parts},
     pending::{Changes, PendingConfig, StartError},
     policy::{People, Policy},
@@ -133,7 +133,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let config = Arc::new(config);
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
     let keys = Arc::new(Stored::open(&config.data)?);
-    let shutdown = CancellationToken::new();
+    let shutdown = Ending::new();
     let users = Users::default();
 
     let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
@@ -201,11 +201,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let socket = bind(&gateway, options)?;
     // Before the doors open, so that nobody is told of none; links need the port.
     let (hooks, dashboard) = (&gateway.config.webhooks, page::dashboard(&gateway));
-    webhooks.begin(&gateway.config.data, hooks, &dashboard, webhooks_thread.handle(), &gateway.shutdown).await?;
+    webhooks
+        .begin(&gateway.config.data, hooks, &dashboard, webhooks_thread.handle(), &gateway.shutdown.child_token())
+        .await?;
     let doors = open_doors(&gateway, &keys, definitions, (&standing, people), socket, tls, &webhooks);
     let (server, serving, address) = doors?;
     actix::spawn(crate::provider_news::run(Arc::clone(&gateway)));
-    actix::spawn(Arc::clone(&standing).run(gateway.shutdown.clone()));
+    actix::spawn(Arc::clone(&standing).run(gateway.shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
@@ -214,7 +216,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         tracing::debug!(%error, "the lock's note was not written");
     }
     let file = said.publish(&config.data, &lock).map_err(ServeError::Thread)?;
-    actix::spawn(watch::run(reloads, gateway.shutdown.clone()));
+    actix::spawn(watch::run(reloads, gateway.shutdown.child_token()));
     tracing::info!(url = %said.url, data = %config.data.display(), "countersign serves");
     Ok(Running {
         gateway,
@@ -319,7 +321,7 @@ fn open_doors(
         standing: Arc::clone(standing),
         people,
         webhooks: Arc::clone(webhooks),
-        shutdown: gateway.shutdown.clone(),
+        shutdown: gateway.shutdown.child_token(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
         streams: Arc::clone(&gateway.streams),
         sign_in_attempts: Attempts::default(),

@@ -143,7 +143,7 @@ fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
         if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
     let caller = Caller {
         principal: exchange.identity.principal.clone(),
-        session: (!stateless).then(|| exchange.session.id.as_str().into()),
+        session: (!stateless).then(|| Arc::clone(&exchange.session.id)),
         capabilities,
         stateless,
         log_level: level,

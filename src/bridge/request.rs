@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use compact_str::ToCompactString;
+use smallvec::SmallVec;
 
 use crate::{
     protocol::{
@@ -71,14 +73,14 @@ pub struct Draft<'a> {
 /// Writes a request under the id that [`crate::upstream::Upstream::mint`] gave, for an upstream of that revision.
 #[must_use]
 pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing {
-    let number = id.to_string();
+    let number = id.to_compact_string();
     let meta = meta_for(&number, revision, draft);
     let own = match draft.subject {
-        Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => quoted(own),
+        Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Cow::Owned(quoted(own)),
         Subject::Reference(json) => Cow::Borrowed(json),
         Subject::Method(_) | Subject::None => Cow::Borrowed(""),
     };
-    let mut edits: Vec<(&str, Op<'_>)> = Vec::with_capacity(4 + draft.more.len());
+    let mut edits: Edits<'_> = SmallVec::new();
     match draft.subject {
         Subject::Name(_) => edits.push(("name", Op::Set(&own))),
         Subject::Uri(_) => edits.push(("uri", Op::Set(&own))),
@@ -108,7 +110,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
     body.push_str(&number);
     body.push_str(r#","method":"#);
-    body.push_str(&quoted(draft.method));
+    push_quoted(&mut body, draft.method);
     body.push_str(r#","params":"#);
     draft.params.object.edit_into(&mut body, &edits);
     body.push('}');
@@ -135,7 +137,7 @@ enum Meta {
 fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
     let speaker = &draft.speaker;
     let (version, level);
-    let mut edits: Vec<(&str, Op<'_>)> = Vec::with_capacity(5);
+    let mut edits: Edits<'_> = SmallVec::new();
     edits.push((keys::PROGRESS_TOKEN, Op::Replace(id)));
     match revision.era() {
         Era::Legacy => {
@@ -177,16 +179,24 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
     }
 }
 
+/// As many as a call nearly always has.
+type Edits<'a> = SmallVec<[(&'a str, Op<'a>); 6]>;
+
 /// JSON text of a string.
-fn quoted(text: &str) -> Cow<'static, str> {
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    push_quoted(&mut out, text);
+    out
+}
+
+fn push_quoted(out: &mut String, text: &str) {
     if text.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
-        let mut out = String::with_capacity(text.len() + 2);
         out.push('"');
         out.push_str(text);
         out.push('"');
-        return Cow::Owned(out);
+    } else {
+        out.push_str(&serde_json::Value::from(text).to_string());
     }
-    Cow::Owned(serde_json::Value::from(text).to_string())
 }
 
 /// Line breaks stand only between the tokens of JSON text, and on stdio a line is a frame.

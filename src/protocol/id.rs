@@ -7,13 +7,15 @@ use std::{
     hash::{Hash, Hasher},
 };
 
+use compact_str::{CompactString, ToCompactString};
+
 /// A JSON-RPC request id: the raw JSON text of a string or an integer of any length, echoed byte for byte.
 ///
 /// Two ids are equal if they are the same string or the same integer, however a string was escaped:
 /// `"a"` and `"\u0061"` are one id. `1` and `"1"` are two (2026-07-28/basic/index, "Requests").
 #[derive(Clone)]
 pub struct RequestId {
-    raw: Box<str>,
+    raw: CompactString,
     /// The text has an escape, so that comparing bytes is not enough.
     escaped: bool,
 }
@@ -93,7 +95,7 @@ impl Ord for RequestId {
 
 impl From<i64> for RequestId {
     fn from(n: i64) -> Self {
-        Self { raw: n.to_string().into(), escaped: false }
+        Self { raw: n.to_compact_string(), escaped: false }
     }
 }
 

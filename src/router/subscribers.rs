@@ -110,7 +110,7 @@ impl Subscribers {
         source: impl FnOnce(&str) -> Option<Source>,
     ) -> Option<Ready> {
         let (watch, ready) = self.watch(uri, source);
-        watch.sessions.insert(session.id.clone(), Arc::downgrade(session));
+        watch.sessions.insert(session.id.to_string(), Arc::downgrade(session));
         ready
     }
 

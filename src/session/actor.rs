@@ -173,7 +173,7 @@ impl Actor for Session {
         self.gateway.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
-            self.gateway.router.do_send(SessionClosed { session: self.shared.id.clone(), uris });
+            self.gateway.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
         }
         self.gateway.session_event("session.closed", &self.shared);
     }

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
+use compact_str::CompactString;
 use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::value::RawValue;
 
@@ -274,7 +275,7 @@ pub async fn answer(exchange: &Exchange, request: &Request<'_>) -> Option<Answer
 /// A request that outlives the buffer it came in.
 pub struct OwnedRequest {
     id: RequestId,
-    method: String,
+    method: CompactString,
     params: Option<Box<RawValue>>,
     outline: Outline,
 }
@@ -284,7 +285,7 @@ impl OwnedRequest {
     pub fn of(request: &Request<'_>) -> Self {
         Self {
             id: request.id.clone(),
-            method: request.method.clone().into_owned(),
+            method: (&*request.method).into(),
             params: request.params.map(ToOwned::to_owned),
             outline: request.outline.clone(),
         }

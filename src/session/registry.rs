@@ -22,7 +22,7 @@ pub struct Registry {
 
 impl Registry {
     pub fn insert(&self, shared: Arc<SessionShared>, addr: Addr<Session>) {
-        self.sessions.insert(shared.id.clone(), Entry { shared, addr });
+        self.sessions.insert(shared.id.to_string(), Entry { shared, addr });
     }
 
     pub fn get(&self, id: &str) -> Option<Entry> {

@@ -54,7 +54,7 @@ pub enum Channel {
 /// See the module's page.
 pub struct SessionShared {
     /// 32 characters of a nanoid from a cryptographic source.
-    pub id: String,
+    pub id: Arc<str>,
     pub transport: Transport,
     pub identity: Identity,
     pub created: Timestamp,
@@ -101,7 +101,7 @@ impl SessionShared {
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
         Self {
-            id: nanoid::nanoid!(32),
+            id: nanoid::nanoid!(32).into(),
             transport,
             identity,
             created: now,

@@ -23,14 +23,16 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
     asked::{self, Asked, cancelled_id},
     received::{self, Received},
 };
-use crate::protocol::{Era, RequestId};
+use crate::{
+    ending::Ending,
+    protocol::{Era, RequestId},
+};
 
 /// Messages that wait for the transport's writer.
 pub const OUTBOX: usize = 1024;
@@ -57,7 +59,7 @@ pub struct Attribution {
     asked: Asked,
     send: asked::Queue,
     modern: AtomicBool,
-    closed: CancellationToken,
+    closed: Ending,
     end: OnceLock<LinkError>,
 }
 
@@ -71,7 +73,7 @@ impl Attribution {
     /// The link's bookkeeping, and what its writer has to write. `closed` is cancelled when the link is closed, also by
     /// itself (a server that asks faster than it reads): the transport then ends and calls [`Self::broken`].
     #[must_use]
-    pub fn new(unsolicited: Arc<dyn Listener>, closed: CancellationToken) -> (Arc<Self>, mpsc::Receiver<Message>) {
+    pub fn new(unsolicited: Arc<dyn Listener>, closed: Ending) -> (Arc<Self>, mpsc::Receiver<Message>) {
         let (outbox, messages) = mpsc::channel::<Message>(OUTBOX);
         let (answers, ended) = (outbox.clone(), closed.clone());
         let send: asked::Queue = Arc::new(move |message| {
@@ -99,7 +101,7 @@ impl Attribution {
     }
 
     /// As [`super::Link::closed`].
-    pub fn closed(&self) -> CancellationToken {
+    pub fn closed(&self) -> Ending {
         self.closed.clone()
     }
 
@@ -274,7 +276,7 @@ impl Link for SharedLink {
         self.0.opened(negotiated);
     }
 
-    fn closed(&self) -> CancellationToken {
+    fn closed(&self) -> Ending {
         self.0.closed()
     }
 

@@ -6,13 +6,15 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Link, LinkError, Listener, Negotiated, UpstreamNotification, UpstreamRequest, catalog::Offers, server::Upstream,
     silence::Silence,
 };
-use crate::protocol::{Era, params::LoggingLevel};
+use crate::{
+    ending::Ending,
+    protocol::{Era, params::LoggingLevel},
+};
 
 /// See the module's page.
 pub struct Held {
@@ -20,9 +22,9 @@ pub struct Held {
     pub traffic: Arc<Traffic>,
     pub offers: Offers,
     pub era: Era,
-    closed: CancellationToken,
+    closed: Ending,
     /// Its session has ended at the upstream: nobody gets it any more.
-    gone: CancellationToken,
+    gone: Ending,
     levels: Levels,
     pub(super) silence: Silence,
 }
@@ -32,7 +34,7 @@ impl Held {
     pub fn new(link: Arc<dyn Link>, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
         Self {
             closed: link.closed(),
-            gone: CancellationToken::new(),
+            gone: Ending::new(),
             offers: Offers::of(negotiated),
             era: negotiated.revision.era(),
             levels: Levels::default(),

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use compact_str::CompactString;
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use crate::protocol::{Era, RequestId, Revision};
+use crate::{
+    ending::Ending,
+    protocol::{Era, RequestId, Revision},
+};
 
 /// A request on its way to an upstream.
 #[derive(Clone, Debug)]
@@ -15,12 +19,12 @@ pub struct Outgoing {
     /// Unique among all requests of the upstream ([`super::Upstream::mint`]); the JSON-RPC id, and the progress token
     /// where the caller wants progress, so that a link can tell whose progress it is.
     pub id: u64,
-    pub method: Arc<str>,
+    pub method: CompactString,
     /// The whole JSON-RPC request, as one line.
     pub body: Bytes,
     /// What `Mcp-Name` says of it: `params.name`, `params.uri` or `params.taskId`
     /// (2026-07-28/basic/transports/streamable-http). Only sent in the stateless era.
-    pub name: Option<Arc<str>>,
+    pub name: Option<CompactString>,
     /// `Mcp-Param-*` and headers of the client's that the configuration forwards: HTTP only.
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// It only reads: asking twice does no harm.
@@ -194,7 +198,7 @@ pub trait Link: Send + Sync + 'static {
     fn opened(&self, negotiated: &Negotiated);
 
     /// Ended, for whatever reason; nothing can be sent any more.
-    fn closed(&self) -> CancellationToken;
+    fn closed(&self) -> Ending;
 
     /// Ends it in order: DELETE of a session, closing of stdin, a close frame. Returns at once.
     fn close(&self);

@@ -13,7 +13,6 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, broadcast, watch};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     ClientCapabilities, Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response,
@@ -32,6 +31,7 @@ use super::{
 };
 use crate::{
     config::UpstreamConfig,
+    ending::Ending,
     protocol::{Era, params::keys, splice::merge_meta},
     providers::ProviderEvent,
 };
@@ -85,7 +85,7 @@ pub struct Upstream {
     pub(super) events: broadcast::Sender<ProviderEvent>,
     pub(super) actor: OnceLock<Addr<UpstreamActor>>,
     pub(super) meters: Meters,
-    pub(super) stop: CancellationToken,
+    pub(super) stop: Ending,
 }
 
 impl Upstream {
@@ -117,7 +117,7 @@ impl Upstream {
             events: broadcast::channel(EVENTS).0,
             actor: OnceLock::new(),
             meters: Meters::new(&config.name),
-            stop: CancellationToken::new(),
+            stop: Ending::new(),
             config,
         })
     }

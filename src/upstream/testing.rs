@@ -5,7 +5,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use futures_util::future::LocalBoxFuture;
-use tokio_util::sync::CancellationToken;
 
 use super::offered::Offered;
 use super::{
@@ -14,6 +13,7 @@ use super::{
 };
 use crate::{
     config::UpstreamConfig,
+    ending::Ending,
     protocol::{Era, Revision},
 };
 
@@ -86,7 +86,7 @@ impl Connector for Scripted {
             kind: self.kind,
             script: Arc::clone(&self.script),
             sent: Arc::clone(&self.sent),
-            closed: CancellationToken::new(),
+            closed: Ending::new(),
         };
         Box::pin(async move { Ok(Arc::new(link) as Arc<dyn Link>) })
     }
@@ -116,7 +116,7 @@ struct ScriptedLink {
     kind: LinkKind,
     script: Arc<Script>,
     sent: Arc<Mutex<Vec<String>>>,
-    closed: CancellationToken,
+    closed: Ending,
 }
 
 impl Link for ScriptedLink {
@@ -142,7 +142,7 @@ impl Link for ScriptedLink {
         self.sent.lock().push(format!("opened {}", negotiated.revision.as_str()));
     }
 
-    fn closed(&self) -> CancellationToken {
+    fn closed(&self) -> Ending {
         self.closed.clone()
     }
 

@@ -119,7 +119,7 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
     {
         // Its server does not tell of changes: then there is no subscription.
         session.unsubscribe(&params.uri);
-        gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
+        gateway.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
         return Err(error);
     }
     if let Some(provider) = gateway.routes.load().resource(&params.uri)
@@ -130,7 +130,7 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
     }
     // The session may have ended while an upstream was asked, after its subscriptions were taken down.
     if session.ended.is_cancelled() {
-        gateway.router.do_send(Unsubscribe { session: session.id.clone(), uri: params.uri.into_owned() });
+        gateway.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
     }
     Ok(Reply::new("{}".into()))
 }
@@ -145,7 +145,7 @@ pub async fn unsubscribe(exchange: &Exchange, request: &Request<'_>) -> Result<R
     {
         bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
     }
-    let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uri: params.uri.into_owned() };
+    let unsubscribe = Unsubscribe { session: exchange.session.id.to_string(), uri: params.uri.into_owned() };
     exchange.gateway.router.send(unsubscribe).await.map_err(|_| gone())?;
     Ok(Reply::new("{}".into()))
 }

@@ -8,7 +8,7 @@ use crate::{
 
 fn link() -> (Arc<Attribution>, mpsc::Receiver<Message>, Arc<Heard>) {
     let unsolicited = Arc::new(Heard::default());
-    let (link, out) = Attribution::new(unsolicited.clone(), CancellationToken::new());
+    let (link, out) = Attribution::new(unsolicited.clone(), Ending::new());
     (link, out, unsolicited)
 }
 

@@ -18,7 +18,10 @@ use super::{
     mux::Mux,
     start::Started,
 };
-use crate::upstream::{Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response};
+use crate::{
+    ending::Ending,
+    upstream::{Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response},
+};
 
 /// How long a server may take to end after its stdin is closed (2025-11-25/basic/lifecycle#stdio); then comes the
 /// guard's SIGTERM, and after its grace SIGKILL.
@@ -71,7 +74,7 @@ impl Link for ChildLink {
         self.mux.opened(negotiated);
     }
 
-    fn closed(&self) -> CancellationToken {
+    fn closed(&self) -> Ending {
         self.mux.ended()
     }
 

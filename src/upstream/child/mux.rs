@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use self::wire::{Hints, error_of, integer, notification, own_id, refused, reply, unsent};
 use super::queue::{Queue, Refused};
 use crate::{
+    ending::Ending,
     protocol::{
         Era, RequestId,
         envelope::{self, Incoming, Limits, Message},
@@ -47,7 +48,7 @@ pub(super) struct Mux {
     state: Mutex<State>,
     /// The server speaks the stateless era.
     modern: AtomicBool,
-    ended: CancellationToken,
+    ended: Ending,
 }
 
 #[derive(Default)]
@@ -95,11 +96,11 @@ impl Mux {
             unsolicited,
             state: Mutex::default(),
             modern: AtomicBool::new(false),
-            ended: CancellationToken::new(),
+            ended: Ending::new(),
         })
     }
 
-    pub(super) fn ended(&self) -> CancellationToken {
+    pub(super) fn ended(&self) -> Ending {
         self.ended.clone()
     }
 

@@ -27,6 +27,7 @@ use super::{
     trust::Trust,
 };
 use crate::{
+    ending::Ending,
     protocol::{Era, Revision, headers::encoded},
     upstream::{
         Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
@@ -62,7 +63,7 @@ pub(super) struct Shared {
     pub asked: Asked,
     /// Whether the server has a GET stream is known.
     pub listens: CancellationToken,
-    pub closed: CancellationToken,
+    pub closed: Ending,
 }
 
 /// What requests carry now.
@@ -120,7 +121,7 @@ impl HttpLink {
             unsolicited,
             asked: Asked::default(),
             listens: CancellationToken::new(),
-            closed: CancellationToken::new(),
+            closed: Ending::new(),
         };
         // Until a handshake says otherwise: discovery is of the stateless era.
         shared.set(true, Some(Revision::MODERN), None);
@@ -280,7 +281,7 @@ impl Link for HttpLink {
         self.shared.set(modern, Some(negotiated.revision), session);
     }
 
-    fn closed(&self) -> CancellationToken {
+    fn closed(&self) -> Ending {
         self.shared.closed.clone()
     }
 

@@ -17,7 +17,7 @@ use super::super::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, RpcError, UpstreamNotification,
     UpstreamRequest,
 };
-use crate::protocol::Era;
+use crate::{ending::Ending, protocol::Era};
 
 /// What a request is answered with.
 pub type Answer = LocalBoxFuture<'static, Result<Response, LinkError>>;
@@ -100,7 +100,7 @@ impl Fake {
 /// One connection to it.
 pub struct FakeLink {
     server: Arc<Fake>,
-    pub closed: CancellationToken,
+    pub closed: Ending,
     pub unsolicited: Arc<dyn Listener>,
     /// Why it was given up.
     why: Mutex<Option<LinkError>>,
@@ -127,7 +127,7 @@ impl Connector for Fake {
             let mut links = self.links.lock();
             let link = Arc::new(FakeLink {
                 server: self.me.upgrade().unwrap(),
-                closed: CancellationToken::new(),
+                closed: Ending::new(),
                 unsolicited,
                 why: Mutex::default(),
                 declared: Mutex::default(),
@@ -255,7 +255,7 @@ impl Link for Held {
 
     fn opened(&self, _: &Negotiated) {}
 
-    fn closed(&self) -> CancellationToken {
+    fn closed(&self) -> Ending {
         self.0.closed.clone()
     }
 

@@ -21,7 +21,6 @@ use tokio::{
     sync::mpsc::{self, Receiver},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Connector, Link, LinkError, LinkKind, Listener,
@@ -52,7 +51,7 @@ impl Connector for WsConnector {
         Box::pin(async move {
             let late = |_| LinkError::Unreachable(format!("no WebSocket within {} s", OPENING.as_secs()));
             let socket = tokio::time::timeout(OPENING, open(&self.place)).await.map_err(late)??;
-            let (attribution, messages) = Attribution::new(unsolicited, CancellationToken::new());
+            let (attribution, messages) = Attribution::new(unsolicited, crate::ending::Ending::new());
             let (sink, stream) = socket.split();
             let heard = Rc::new(Cell::new(Instant::now()));
             let (pongs, pings) = mpsc::channel(PONGS);
