@@ -81,7 +81,13 @@ thread_local! {
 /// Resolves at that time, or up to [`TICK`] later. Needs a runtime of tokio.
 #[must_use]
 pub fn at(deadline: Instant) -> Deadline {
-    Deadline { deadline, slot: None }
+    Deadline { deadline, ahead: false, slot: None }
+}
+
+/// As [`at`], of a time that is still to come: the clock is not read to see that.
+#[must_use]
+pub fn ahead(deadline: Instant) -> Deadline {
+    Deadline { deadline, ahead: true, slot: None }
 }
 
 /// `work`, or `None` if it takes longer than `limit` (and up to [`TICK`] more).
@@ -92,7 +98,7 @@ pub async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(done));
         }
-        let deadline = deadline.get_or_insert_with(|| at(Instant::now() + limit));
+        let deadline = deadline.get_or_insert_with(|| ahead(Instant::now() + limit));
         Pin::new(deadline).poll(cx).map(|()| None)
     })
     .await
@@ -101,6 +107,7 @@ pub async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
 /// See [`at`].
 pub struct Deadline {
     deadline: Instant,
+    ahead: bool,
     slot: Option<(Arc<Mutex<List>>, usize)>,
 }
 
@@ -117,7 +124,7 @@ impl Future for Deadline {
             slot.waker.clone_from(cx.waker());
             return Poll::Pending;
         }
-        if self.deadline <= Instant::now() {
+        if !self.ahead && self.deadline <= Instant::now() {
             return Poll::Ready(());
         }
         let list = LIST.with(Arc::clone);

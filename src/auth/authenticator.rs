@@ -120,17 +120,17 @@ impl Authenticator {
     /// # Errors
     /// As [`Self::authenticate`].
     pub fn identify(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Identity, McpError> {
-        self.identify_at(authorization, peer, Instant::now())
+        self.identify_at(authorization, peer, Instant::now)
     }
 
     fn identify_at(
         &self,
         authorization: Option<&[u8]>,
         peer: Option<IpAddr>,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) -> Result<Identity, McpError> {
         match authorization {
-            Some(value) => self.key_at(bearer::token(value)?, peer, now),
+            Some(value) => self.key_at(bearer::token(value)?, peer, now()),
             None if self.open_to_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
             }
@@ -349,7 +349,7 @@ pub(crate) mod tests {
         let (auth, store) = make(AuthMode::Keys);
         let key = store.add("ci", Role::Agent);
         let now = Instant::now();
-        let ask = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, at);
+        let ask = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, || at);
         for _ in 0..100 {
             ask(now).unwrap();
         }
@@ -366,12 +366,12 @@ pub(crate) mod tests {
         let (auth, store) = make(AuthMode::Keys);
         let key = store.add("ci", Role::Agent);
         let now = Instant::now();
-        auth.identify_at(Some(&bearer(&key)), LOOPBACK, now).unwrap();
+        auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now).unwrap();
         store.broken.store(true, Ordering::Relaxed);
-        let late = auth.identify_at(Some(&bearer(&key)), LOOPBACK, now + FRESH);
+        let late = auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + FRESH);
         assert_eq!(late.unwrap_err().kind, ErrorKind::StoreUnavailable);
         store.broken.store(false, Ordering::Relaxed);
-        auth.identify_at(Some(&bearer(&key)), LOOPBACK, now + FRESH).unwrap();
+        auth.identify_at(Some(&bearer(&key)), LOOPBACK, || now + FRESH).unwrap();
     }
 
     #[test]
@@ -379,19 +379,19 @@ pub(crate) mod tests {
         let (auth, store) = make(AuthMode::Keys);
         let known = store.add("alice", Role::Reviewer);
         let now = Instant::now();
-        auth.identify_at(Some(&bearer(&known)), remote(), now).unwrap();
+        auth.identify_at(Some(&bearer(&known)), remote(), || now).unwrap();
         let mut kinds = Vec::new();
         for n in 0..12 {
             let guess = bearer(&format!("csk_{n:043}"));
-            kinds.push(auth.identify_at(Some(&guess), remote(), now).unwrap_err().kind);
+            kinds.push(auth.identify_at(Some(&guess), remote(), || now).unwrap_err().kind);
         }
         assert_eq!(kinds[..10], [ErrorKind::Unauthorized; 10]);
         assert_eq!(kinds[10..], [ErrorKind::RateLimited; 2]);
         let before = store.looked_up.load(Ordering::Relaxed);
-        auth.identify_at(Some(&bearer(&format!("csk_{:043}", 99))), remote(), now).unwrap_err();
+        auth.identify_at(Some(&bearer(&format!("csk_{:043}", 99))), remote(), || now).unwrap_err();
         assert_eq!(store.looked_up.load(Ordering::Relaxed), before, "a limited guess must not reach the store");
-        auth.identify_at(Some(&bearer(&known)), remote(), now + FRESH).unwrap();
-        auth.identify_at(Some(&bearer(&known)), LOOPBACK, now).unwrap();
+        auth.identify_at(Some(&bearer(&known)), remote(), || now + FRESH).unwrap();
+        auth.identify_at(Some(&bearer(&known)), LOOPBACK, || now).unwrap();
     }
 
     #[test]
@@ -399,11 +399,11 @@ pub(crate) mod tests {
         let (auth, store) = make(AuthMode::Local);
         let now = Instant::now();
         let stale = bearer(&format!("csk_{:043}", 7));
-        let last = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, now).unwrap_err().kind).last();
+        let last = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, || now).unwrap_err().kind).last();
         assert_eq!(last, Some(ErrorKind::RateLimited));
         assert_eq!(store.looked_up.load(Ordering::Relaxed), 1);
         let fresh = store.add("alice", Role::Reviewer);
-        auth.identify_at(Some(&bearer(&fresh)), LOOPBACK, now).unwrap();
+        auth.identify_at(Some(&bearer(&fresh)), LOOPBACK, || now).unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use compact_str::ToCompactString;
+use compact_str::{CompactString, ToCompactString};
 use smallvec::SmallVec;
 
 use crate::{
@@ -76,16 +76,19 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     let number = id.to_compact_string();
     let meta = meta_for(&number, revision, draft);
     let own = match draft.subject {
-        Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Cow::Owned(quoted(own)),
-        Subject::Reference(json) => Cow::Borrowed(json),
-        Subject::Method(_) | Subject::None => Cow::Borrowed(""),
+        Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Some(quoted(own)),
+        Subject::Reference(_) | Subject::Method(_) | Subject::None => None,
+    };
+    let own = match draft.subject {
+        Subject::Reference(json) => json,
+        _ => own.as_deref().unwrap_or_default(),
     };
     let mut edits: Edits<'_> = SmallVec::new();
     match draft.subject {
-        Subject::Name(_) => edits.push(("name", Op::Set(&own))),
-        Subject::Uri(_) => edits.push(("uri", Op::Set(&own))),
-        Subject::Task(_) => edits.push(("taskId", Op::Set(&own))),
-        Subject::Reference(_) => edits.push(("ref", Op::Set(&own))),
+        Subject::Name(_) => edits.push(("name", Op::Set(own))),
+        Subject::Uri(_) => edits.push(("uri", Op::Set(own))),
+        Subject::Task(_) => edits.push(("taskId", Op::Set(own))),
+        Subject::Reference(_) => edits.push(("ref", Op::Set(own))),
         Subject::Method(_) | Subject::None => {}
     }
     match &meta {
@@ -110,7 +113,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
     body.push_str(&number);
     body.push_str(r#","method":"#);
-    push_quoted(&mut body, draft.method);
+    body.push_str(&quoted(draft.method));
     body.push_str(r#","params":"#);
     draft.params.object.edit_into(&mut body, &edits);
     body.push('}');
@@ -183,19 +186,15 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
 type Edits<'a> = SmallVec<[(&'a str, Op<'a>); 6]>;
 
 /// JSON text of a string.
-fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    push_quoted(&mut out, text);
-    out
-}
-
-fn push_quoted(out: &mut String, text: &str) {
+fn quoted(text: &str) -> CompactString {
     if text.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
+        let mut out = CompactString::with_capacity(text.len() + 2);
         out.push('"');
         out.push_str(text);
         out.push('"');
+        out
     } else {
-        out.push_str(&serde_json::Value::from(text).to_string());
+        serde_json::Value::from(text).to_compact_string()
     }
 }
 

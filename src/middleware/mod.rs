@@ -9,13 +9,11 @@ pub mod policy;
 pub mod rate_limit;
 pub mod validate;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::{
     bridge::extension,
     protocol::{ErrorKind, McpError, envelope::Request, method::Method},
     session::{
-        Exchange,
+        Cancel, Exchange,
         handlers::{self, Reply, tools::ToolOutcome},
     },
 };
@@ -24,7 +22,7 @@ use crate::{
 ///
 /// # Errors
 /// Whatever the first layer that refuses it says, or its handler.
-pub async fn run(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+pub async fn run(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let method = Method::parse(&request.method);
     let log = log::Entry::new(exchange, &request.method);
     let metrics = metrics::Timer::start(exchange, &request.method);
@@ -68,7 +66,7 @@ impl Ended {
 pub async fn run_plain_call(
     exchange: &Exchange,
     call: &handlers::tools::Call<'_>,
-    cancel: &CancellationToken,
+    cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let log = log::Entry::new(exchange, "tools/call");
     let metrics = metrics::Timer::start(exchange, "tools/call");

@@ -154,6 +154,8 @@ pub struct RouteTable {
     /// Of each list, to tell whether it has changed.
     prints: [u64; 3],
     varies: bool,
+    /// Headers of requests that some upstream gets, each once.
+    forwarded: Vec<String>,
     detours: RwLock<HashMap<String, Arc<ToolRoute>>>,
 }
 
@@ -187,6 +189,7 @@ impl RouteTable {
             briefings: Briefings::default(),
             prints: [0; 3],
             varies: false,
+            forwarded: Vec::new(),
             detours: RwLock::default(),
         }
     }
@@ -253,6 +256,7 @@ impl RouteTable {
         table.prints = table.fingerprints();
         table.briefings = Briefings::of(&table);
         table.varies = table.tools().iter().any(|route| route.ruling.fixed().is_none());
+        table.forwarded = forwarded(providers);
         let old = previous.map_or([0; 3], |table| table.prints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
         let version = |list: usize, before: u64| {
@@ -443,6 +447,12 @@ impl RouteTable {
         self.providers.iter().any(|provider| provider.upstream().is_some())
     }
 
+    /// Headers of a client's request that the configuration of some upstream has passed on.
+    #[must_use]
+    pub fn forwarded_headers(&self) -> &[String] {
+        &self.forwarded
+    }
+
     /// Whether principals see different lists of tools ([`ToolRoute::visible_to`]).
     #[must_use]
     pub fn varies_by_principal(&self) -> bool {
@@ -466,6 +476,16 @@ fn can_serve(provider: &Arc<dyn Provider>) -> bool {
             && !matches!(upstream.phase(), Phase::Down(_))
             && upstream.breaker_state() != Breaker::Open
     })
+}
+
+fn forwarded(providers: &[Arc<dyn Provider>]) -> Vec<String> {
+    let mut names = Vec::new();
+    for name in providers.iter().filter_map(|provider| provider.upstream()).flat_map(|up| &up.config.forward_headers) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
 }
 
 /// `None` for a tool that must not be offered; the warning says why.

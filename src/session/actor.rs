@@ -90,7 +90,7 @@ impl Session {
         if let Channel::Outbox(outbox) = &self.shared.channel {
             outbox.close(code, reason);
         }
-        self.shared.ended.cancel();
+        self.shared.end();
         if let Some(pump) = self.pump.take() {
             // A peer that reads gets the close frame; one that does not is cut off.
             let unread = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
@@ -168,7 +168,7 @@ impl Actor for Session {
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        self.shared.ended.cancel();
+        self.shared.end();
         self.gateway.registry.remove(&self.shared.id);
         self.gateway.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();

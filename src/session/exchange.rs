@@ -15,7 +15,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::shared::{Channel, ClientFacts, Key, SessionShared, Transport};
+use super::{
+    cancel::Cancel,
+    shared::{Channel, ClientFacts, Key, SessionShared, Transport},
+};
 use crate::{
     auth::Identity,
     changes::Proposer,
@@ -46,7 +49,7 @@ impl Related {
                     let sent = outbox.push(message).is_ok();
                     if !sent && outbox.overflowed() {
                         tracing::warn!(session = %session.short_id(), "client does not read, session ends");
-                        session.ended.cancel();
+                        session.end();
                     }
                     sent
                 }
@@ -317,18 +320,17 @@ impl Answer {
 }
 
 /// Releases a request's id when it ends, however it ends.
-pub struct InFlight {
-    gateway: Arc<Gateway>,
-    session: Arc<SessionShared>,
+pub struct InFlight<'a> {
+    exchange: &'a Exchange,
     key: Key,
-    pub cancel: CancellationToken,
+    pub cancel: Cancel,
     answered: AtomicBool,
 }
 
-impl InFlight {
+impl<'a> InFlight<'a> {
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` for one request too many.
-    pub fn admit(exchange: &Exchange, id: &RequestId, max: usize) -> Result<Self, McpError> {
+    pub fn admit(exchange: &'a Exchange, id: &RequestId, max: usize) -> Result<Self, McpError> {
         use super::shared::AdmitFault;
         let Exchange { gateway, session, .. } = exchange;
         let (key, cancel) = session.admit(id, max).map_err(|fault| match fault {
@@ -340,7 +342,7 @@ impl InFlight {
             }
         })?;
         gateway.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { gateway: gateway.clone(), session: session.clone(), key, cancel, answered: AtomicBool::new(false) })
+        Ok(Self { exchange, key, cancel, answered: AtomicBool::new(false) })
     }
 
     /// The handler has finished: dropping this no longer means that the request was given up.
@@ -349,12 +351,12 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.answered.load(Ordering::Relaxed) {
             self.cancel.cancel();
         }
-        self.session.release(&self.key);
-        self.gateway.requests.fetch_sub(1, Ordering::Relaxed);
+        self.exchange.session.release(&self.key);
+        self.exchange.gateway.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
 //! Messages as they come in: which era and revision they speak, what becomes of each, and how batches are regrouped.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use compact_str::CompactString;
@@ -56,8 +56,9 @@ pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes)
         headers: None,
     };
     let work = async move {
+        let related = door.related.clone();
         if let Some(answer) = door.frame(&frame).await {
-            door.related.send(answer.bytes);
+            related.send(answer.bytes);
         }
     };
     poll_then_spawn(work);
@@ -74,7 +75,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
 
 impl Door {
     /// Handles a whole frame or body; `None` where there is nothing to answer.
-    pub async fn frame(&self, frame: &[u8]) -> Option<Answer> {
+    async fn frame(self, frame: &[u8]) -> Option<Answer> {
         match envelope::parse(frame, &self.gateway.envelope_limits()) {
             Ok(Incoming::Single(message)) => self.message(message).await,
             Ok(Incoming::Batch(members)) => self.batch(members).await,
@@ -93,7 +94,7 @@ impl Door {
         (!fault.silent).then(|| Answer::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
 
-    pub async fn message(&self, message: Message<'_>) -> Option<Answer> {
+    async fn message(self, message: Message<'_>) -> Option<Answer> {
         match message {
             Message::Request(request) => self.request(&request).await,
             Message::Notification(notification) => {
@@ -107,7 +108,8 @@ impl Door {
         }
     }
 
-    async fn request(&self, request: &Request<'_>) -> Option<Answer> {
+    /// Runs the only request that came in here.
+    pub async fn request(self, request: &Request<'_>) -> Option<Answer> {
         match self.exchange(request) {
             Ok(exchange) => answer(&exchange, request).await,
             Err((error, revision)) => Some(Answer::error(Some(&request.id), &error, revision)),
@@ -115,7 +117,7 @@ impl Door {
     }
 
     /// Decides era and revision of a request, and what its client says of itself.
-    pub fn exchange(&self, request: &Request<'_>) -> Result<Exchange, (McpError, Revision)> {
+    pub fn exchange(self, request: &Request<'_>) -> Result<Exchange, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
@@ -127,16 +129,8 @@ impl Door {
         } else {
             self.legacy_facts(request)?
         };
-        Ok(Exchange {
-            gateway: self.gateway.clone(),
-            session: self.session.clone(),
-            facts,
-            identity: self.identity.clone(),
-            transport: self.transport,
-            related: self.related.clone(),
-            log_level,
-            headers: self.headers.clone(),
-        })
+        let Self { gateway, session, identity, transport, related, assumed: _, headers } = self;
+        Ok(Exchange { gateway, session, facts, identity, transport, related, log_level, headers })
     }
 
     fn legacy_facts(&self, request: &Request<'_>) -> Result<Arc<ClientFacts>, (McpError, Revision)> {
@@ -233,9 +227,9 @@ impl Door {
     async fn group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
         let Some(&(at, first)) = group.first() else { return Vec::new() };
         if group.len() == 1 {
-            return self.request(first).await.map(|a| (at, a.bytes)).into_iter().collect();
+            return self.clone().request(first).await.map(|a| (at, a.bytes)).into_iter().collect();
         }
-        let exchange = match self.exchange(first) {
+        let exchange = match self.clone().exchange(first) {
             Ok(exchange) => exchange,
             Err((error, revision)) => {
                 return group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect();
@@ -308,18 +302,33 @@ impl OwnedRequest {
 /// `-32602` without the required members, `-32022` for a version that is not served statelessly.
 pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
     let revision = headers::check_envelope(meta)?;
+    let capabilities = meta.client_capabilities.unwrap_or("{}");
+    if let Some(facts) = LATEST.with_borrow(|latest| latest.of(revision, meta.client_info, capabilities)) {
+        return Ok(facts);
+    }
     let client = meta.client_info()?;
-    let capabilities = match meta.client_capabilities.unwrap_or("{}") {
-        "{}" => empty_capabilities(),
-        text => text.into(),
-    };
     // Its own words travel on in the request itself.
-    Ok(Arc::new(ClientFacts { revision, client, client_info: None, capabilities }))
+    let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
+    LATEST.set(Latest { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
+    Ok(facts)
 }
 
-fn empty_capabilities() -> Arc<str> {
-    thread_local!(static EMPTY: Arc<str> = "{}".into());
-    EMPTY.with(Arc::clone)
+thread_local!(static LATEST: RefCell<Latest> = RefCell::default());
+
+/// What was last said on this thread: a client says the same with each request.
+#[derive(Default)]
+struct Latest {
+    info: Option<Box<str>>,
+    facts: Option<Arc<ClientFacts>>,
+}
+
+impl Latest {
+    /// The facts, if these very words were said.
+    fn of(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
+        let facts = self.facts.as_ref()?;
+        let same = facts.revision == revision && self.info.as_deref() == info && *facts.capabilities == *capabilities;
+        same.then(|| Arc::clone(facts))
+    }
 }
 
 enum Served {
@@ -335,10 +344,10 @@ async fn serve(exchange: &Exchange, request: &Request<'_>) -> Served {
         Ok(in_flight) => in_flight,
         Err(error) => return Served::Reply(Err(error)),
     };
-    let cancel = in_flight.cancel.clone();
+    let cancel = &in_flight.cancel;
     let served = tokio::select! {
         biased;
-        reply = middleware::run(exchange, request, &cancel) => Served::Reply(reply),
+        reply = middleware::run(exchange, request, cancel) => Served::Reply(reply),
         () = cancel.cancelled() => Served::Cancelled,
     };
     in_flight.answered();
@@ -353,4 +362,33 @@ pub fn channel_less(transport: Transport, identity: Identity, gateway: &Gateway)
 /// The bookkeeper of a stateless HTTP connection.
 pub fn stateless_session(gateway: &Arc<Gateway>, identity: Identity) -> Arc<SessionShared> {
     Arc::new(channel_less(Transport::Http, identity, gateway))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta<'a>(info: Option<&'a str>, capabilities: &'a str) -> Meta<'a> {
+        Meta {
+            protocol_version: Some("2026-07-28".into()),
+            client_info: info,
+            client_capabilities: Some(capabilities),
+            ..Meta::default()
+        }
+    }
+
+    #[test]
+    fn facts_are_shared_by_requests_that_say_the_same_and_by_no_others() {
+        let (a, b) = (r#"{"name":"a","version":"1"}"#, r#"{"name":"b","version":"1"}"#);
+        let first = modern_facts(&meta(Some(a), "{}")).unwrap();
+        assert!(Arc::ptr_eq(&first, &modern_facts(&meta(Some(a), "{}")).unwrap()));
+        let more = modern_facts(&meta(Some(a), r#"{"sampling":{}}"#)).unwrap();
+        assert_eq!((&*more.capabilities, &*first.capabilities), (r#"{"sampling":{}}"#, "{}"));
+        let other = modern_facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
+        assert_eq!(other.client.as_ref().unwrap().name, "b");
+        assert!(modern_facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
+        // What was wrong leaves nothing behind.
+        assert_eq!(modern_facts(&meta(Some("{}"), "{}")).unwrap_err().kind, ErrorKind::InvalidParams);
+        assert_eq!(modern_facts(&meta(Some(a), "{}")).unwrap().client.as_ref().unwrap().name, "a");
+    }
 }

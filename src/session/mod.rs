@@ -6,6 +6,7 @@
 
 pub mod actor;
 pub mod ask;
+pub mod cancel;
 pub mod exchange;
 pub mod handlers;
 pub mod inbound;
@@ -16,6 +17,7 @@ pub mod slots;
 pub mod streams;
 
 pub use actor::Session;
+pub use cancel::Cancel;
 pub use exchange::{Answer, Exchange, Related};
 pub use inbound::channel_less;
 pub use registry::Registry;

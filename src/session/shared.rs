@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ask::Questions,
+    cancel::Cancel,
     outbox::Outbox,
     streams::{GET_STREAM, Streams},
 };
@@ -59,7 +60,7 @@ pub struct SessionShared {
     pub identity: Identity,
     pub created: Timestamp,
     pub channel: Channel,
-    /// Cancelled when the session ends; every request in flight holds a child of it.
+    /// Cancelled when the session ends ([`SessionShared::end`]), or the gateway.
     pub ended: CancellationToken,
     /// What the client was asked and has not answered yet.
     pub questions: Questions,
@@ -71,7 +72,7 @@ pub struct SessionShared {
     last_active: AtomicU64,
     log_level: AtomicU8,
     /// By ids that clients choose, of which there are few at a time.
-    in_flight: Mutex<FastMap<Key, CancellationToken>>,
+    in_flight: Mutex<FastMap<Key, Cancel>>,
     numbered: AtomicU64,
     subscriptions: Mutex<HashSet<String>>,
 }
@@ -175,7 +176,7 @@ impl SessionShared {
     ///
     /// # Errors
     /// See [`AdmitFault`].
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(Key, CancellationToken), AdmitFault> {
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(Key, Cancel), AdmitFault> {
         let key = match self.channel {
             Channel::None => Key::Number(self.numbered.fetch_add(1, Ordering::Relaxed)),
             Channel::Outbox(_) | Channel::Streams(_) => Key::Id(id.clone()),
@@ -184,12 +185,16 @@ impl SessionShared {
         if in_flight.len() >= max {
             return Err(AdmitFault::TooMany);
         }
-        let token = self.ended.child_token();
+        let cancel = Cancel::default();
+        if self.ended.is_cancelled() {
+            // It came too late for [`Self::end`] to find it.
+            cancel.cancel();
+        }
         match in_flight.entry(key.clone()) {
             std::collections::hash_map::Entry::Occupied(_) => Err(AdmitFault::DuplicateId),
             std::collections::hash_map::Entry::Vacant(slot) => {
-                slot.insert(token.clone());
-                Ok((key, token))
+                slot.insert(cancel.clone());
+                Ok((key, cancel))
             }
         }
     }
@@ -204,9 +209,15 @@ impl SessionShared {
 
     /// Cancels a request of this session; unknown ids are ignored (2025-11-25/basic/utilities/cancellation).
     pub fn cancel(&self, id: &RequestId) {
-        if let Some(token) = self.in_flight.lock().get(&Key::Id(id.clone())) {
-            token.cancel();
+        if let Some(cancel) = self.in_flight.lock().get(&Key::Id(id.clone())) {
+            cancel.cancel();
         }
+    }
+
+    /// Ends the session, and with it every request in flight.
+    pub fn end(&self) {
+        self.ended.cancel();
+        self.in_flight.lock().values().for_each(Cancel::cancel);
     }
 
     pub fn in_flight(&self) -> usize {
@@ -241,7 +252,7 @@ impl SessionShared {
             Channel::Outbox(outbox) => {
                 if outbox.push(message).is_err() && outbox.overflowed() {
                     tracing::warn!(session = %self.short_id(), "client does not read, session ends");
-                    self.ended.cancel();
+                    self.end();
                 }
             }
             Channel::Streams(streams) => streams.push(GET_STREAM, message),

@@ -204,7 +204,7 @@ impl Drop for Connection {
             self.counts.http.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some((shared, addr)) = self.session.get() {
-            shared.ended.cancel();
+            shared.end();
             addr.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });
         }
     }

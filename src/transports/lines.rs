@@ -129,7 +129,7 @@ where
     };
     let cut = {
         let shared = Arc::clone(&shared);
-        Arc::new(move || shared.ended.cancel())
+        Arc::new(move || shared.end())
     };
     if session.send(Attach(Pump { id: pump, turn: 0, wake, cut })).await.is_err() {
         return;
@@ -230,7 +230,7 @@ async fn write<W: AsyncWrite + Unpin>(
         };
         if let Err(error) = written.await {
             tracing::debug!(%error, "output ends");
-            shared.ended.cancel();
+            shared.end();
             return;
         }
         buffer.clear();

@@ -46,19 +46,20 @@ impl Clock {
 
     /// Resolves when the time is over.
     pub async fn run_out(&self) {
+        let mut reached = None;
         loop {
             let next = {
                 let hands = self.hands.lock();
-                let now = Instant::now();
                 if hands.asked > 0 {
-                    now + hands.deadline.saturating_duration_since(hands.stands_since).max(LOOK)
-                } else if now >= hands.deadline {
+                    Instant::now() + hands.deadline.saturating_duration_since(hands.stands_since).max(LOOK)
+                } else if reached.is_some_and(|reached| reached >= hands.deadline) {
                     return;
                 } else {
                     hands.deadline
                 }
             };
-            deadline::at(next).await;
+            deadline::ahead(next).await;
+            reached = Some(next);
         }
     }
 

@@ -3,7 +3,7 @@
 //! A link that is one caller's at a time is how questions of a server over a shared stream are attributed: they belong
 //! to the only call on it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{cell::LazyCell, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -158,7 +158,9 @@ impl Pool {
                 entry.users += 1;
                 entry.claimed_until = None;
                 entry.alone = alone;
-                entry.session.clone_from(&caller.session);
+                if entry.session != caller.session {
+                    entry.session.clone_from(&caller.session);
+                }
                 if let Some(held) = entry.held.clone() {
                     return Take::Took(Lease { of: Some((self, key.clone(), entry.id)), alone, held });
                 }
@@ -291,7 +293,7 @@ impl Pool {
 
 /// The link for this caller among those that are alike: rather one that its own session used last.
 fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool, mine: Option<u64>) -> Option<&'a mut Entry> {
-    let now = Instant::now();
+    let now = LazyCell::new(Instant::now);
     if let Some(at) =
         entries.iter().position(|entry| Some(entry.id) == mine && entry.held.is_some() && entry.users == 0)
     {
@@ -300,7 +302,7 @@ fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool, mine: Opti
     let same = |entry: &Entry| entry.session.is_some() && entry.session == caller.session;
     let fits = |entry: &Entry| {
         entry.held.is_some()
-            && (!alone || (entry.users == 0 && !entry.is_claimed(now) && (!entry.tainted || same(entry))))
+            && (!alone || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || same(entry))))
     };
     let at = entries.iter().position(|entry| fits(entry) && same(entry)).or_else(|| entries.iter().position(fits))?;
     entries.get_mut(at)

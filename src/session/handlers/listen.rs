@@ -20,12 +20,15 @@ use crate::{
         resources::can_subscribe,
         subscribers::{ListenFilter, ListenSink},
     },
-    session::exchange::{Exchange, Related},
+    session::{
+        Cancel,
+        exchange::{Exchange, Related},
+    },
     upstream::Upstream,
 };
 
 /// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
-pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Listen<'_> = params::parse(request.params)?;
     let gateway = &exchange.gateway;
     let _slot = gateway.long_lived(&exchange.identity.principal)?;
@@ -63,6 +66,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancell
             sent
         })
     };
+    let cancel = cancel.token(&exchange.session.ended);
     let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
     let (key, resources) =
         gateway.router.send(Listen { id: request.id.clone(), filter, sink: sink.clone() }).await.map_err(gone)?;

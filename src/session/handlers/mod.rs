@@ -12,9 +12,7 @@ pub mod tools;
 
 use std::{borrow::Cow, time::Duration};
 
-use tokio_util::sync::CancellationToken;
-
-use super::exchange::Exchange;
+use super::{cancel::Cancel, exchange::Exchange};
 use crate::{
     gateway::Gateway,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, method::Method, params, splice},
@@ -132,7 +130,7 @@ pub async fn handle(
     exchange: &Exchange,
     method: Method,
     request: &Request<'_>,
-    cancel: &CancellationToken,
+    cancel: &Cancel,
 ) -> Result<Reply, McpError> {
     if is_list(method) {
         early(exchange).await;

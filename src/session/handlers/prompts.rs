@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
     bridge::{self, request::Subject},
     protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice},
     providers::CompletionRef,
-    session::exchange::Exchange,
+    session::{Cancel, exchange::Exchange},
     upstream::Upstream,
 };
 
@@ -37,7 +36,7 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
 }
 
 /// `prompts/get`.
-pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = exchange.gateway.routes.load().prompt(&params.name).ok_or_else(|| not_found(&params.name))?;
     if let Some(upstream) = route.provider.upstream() {
@@ -65,7 +64,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
             .with("argument", argument.name.clone()));
         }
     }
-    let context = exchange.call_context(cancel.clone(), None);
+    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
     let work = route.provider.get_prompt(&route.def.name, &params.arguments, &context);
     let result = exchange.gateway.in_time(work).await?;
     let messages: Vec<Value> = result
@@ -77,11 +76,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellati
 }
 
 /// `completion/complete`.
-pub async fn complete(
-    exchange: &Exchange,
-    request: &Request<'_>,
-    cancel: &CancellationToken,
-) -> Result<Reply, McpError> {
+pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Complete<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load_full();
     let target = match &params.reference {
@@ -100,7 +95,7 @@ pub async fn complete(
     if let Some(upstream) = provider.upstream() {
         return complete_upstream(exchange, request, upstream).await;
     }
-    let context = exchange.call_context(cancel.clone(), None);
+    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
     let given: &Map<String, Value> = &params.context.arguments;
     let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
     let work = provider.complete(&reference, typed, given, &context);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::{CacheHint, Reply, page::page};
 use crate::{
@@ -14,19 +13,19 @@ use crate::{
         listing,
         rendered::ResourceRoute,
     },
-    session::exchange::Exchange,
+    session::{Cancel, exchange::Exchange},
 };
 
 /// Bytes of a URI that is remembered.
 const MAX_URI: usize = 8192;
 
 /// `resources/list`: what all providers have, in their order. Modules are asked; what upstreams have is known.
-pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let table = exchange.gateway.routes.load_full();
     let revision = exchange.revision();
     table.refresh();
-    let context = exchange.call_context(cancel.clone(), None);
+    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
     let mut items: Vec<Item<'_>> = Vec::new();
     let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
@@ -75,7 +74,7 @@ pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 }
 
 /// `resources/read`.
-pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &CancellationToken) -> Result<Reply, McpError> {
+pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ReadResource<'_> = params::parse(request.params)?;
     let provider = exchange.gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
     if let Some(upstream) = provider.upstream() {
@@ -95,7 +94,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancellat
         };
         return bridge::call(call).await;
     }
-    let context = exchange.call_context(cancel.clone(), None);
+    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
     let contents = exchange.gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }

@@ -6,7 +6,6 @@ use serde_json::{
     json,
     value::{RawValue, to_raw_value},
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     CacheHint, Reply,
@@ -25,7 +24,7 @@ use crate::{
     protocol::{ErrorKind, McpError, Revision, edit::string, envelope::Request, params},
     providers::{ToolResult, gateway_tools::pending_result},
     router::ToolRoute,
-    session::exchange::Exchange,
+    session::{Cancel, exchange::Exchange},
 };
 
 /// `tools/list`: stably ordered, rendered when the table was built.
@@ -94,11 +93,7 @@ impl ToolOutcome {
 }
 
 /// `tools/call`.
-pub async fn call_request(
-    exchange: &Exchange,
-    request: &Request<'_>,
-    cancel: &CancellationToken,
-) -> Result<Reply, McpError> {
+pub async fn call_request(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = params::CallTool::of(request)?;
     let route = find(exchange, &params.name)?;
     let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
@@ -161,7 +156,7 @@ async fn finish(
     request: &Request<'_>,
     name: &str,
     arguments: Option<&RawValue>,
-    cancel: &CancellationToken,
+    cancel: &Cancel,
 ) -> Result<Reply, McpError> {
     let meta = request.meta()?;
     let object = request.object().object;
@@ -231,11 +226,7 @@ fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
 
 /// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
 /// (2025-11-25/server/tools#error-handling).
-async fn call_or_explain(
-    exchange: &Exchange,
-    call: &Call<'_>,
-    cancel: &CancellationToken,
-) -> Result<ToolOutcome, McpError> {
+async fn call_or_explain(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
     match self::call(exchange, call, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
@@ -251,7 +242,7 @@ async fn call_or_explain(
 ///
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
-pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &CancellationToken) -> Result<ToolOutcome, McpError> {
+pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
     let route = find(exchange, call.name)?;
     let empty;
     let raw = match call.arguments {
@@ -323,9 +314,9 @@ async fn run(
     route: &ToolRoute,
     arguments: &RawValue,
     call: &Call<'_>,
-    cancel: &CancellationToken,
+    cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let context = exchange.call_context(cancel.clone(), call.progress_token);
+    let context = exchange.call_context(cancel.token(&exchange.session.ended), call.progress_token);
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.

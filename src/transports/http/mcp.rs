@@ -142,21 +142,12 @@ fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
 #[must_use]
 pub fn forwarded(gateway: &Gateway, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
     let table = gateway.routes.load();
-    let mut names = table
-        .providers()
-        .iter()
-        .filter_map(|provider| provider.upstream())
-        .flat_map(|upstream| &upstream.config.forward_headers)
-        .peekable();
-    names.peek()?;
-    let mut found = ForwardedHeaders::new();
-    for name in names {
-        let value = request.headers().get(name.as_str()).and_then(|value| value.to_str().ok());
-        if let Some(value) = value.filter(|_| found.iter().all(|(known, _)| **known != **name)) {
-            found.push((name.as_str().into(), value.into()));
-        }
+    let names = table.forwarded_headers();
+    if names.is_empty() {
+        return None;
     }
-    Some(Arc::new(found))
+    let value = |name: &String| request.headers().get(name.as_str())?.to_str().ok();
+    Some(Arc::new(names.iter().filter_map(|name| Some((name.as_str().into(), value(name)?.into()))).collect()))
 }
 
 /// The `Mcp-Session-Id` header; `Some("")` for one that is no text.

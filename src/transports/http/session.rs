@@ -73,7 +73,7 @@ pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
     };
     let opens = request.method == "initialize";
     let owned = OwnedRequest::of(request);
-    let work: Work = Box::pin(async move { door.message(Message::Request(owned.as_request())).await });
+    let work: Work = Box::pin(async move { door.request(&owned.as_request()).await });
     let known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
     if opens && !known && session.legacy_revision().is_some() {
@@ -143,16 +143,14 @@ struct Running {
 impl Running {
     /// The answer, or nothing as soon as there is a stream to read it from.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<Answer>>> {
-        self.stream.watch(cx);
         let Some(work) = &mut self.work else { return Poll::Ready(None) };
-        match work.as_mut().poll(cx) {
-            Poll::Ready(answer) => {
-                self.work = None;
-                Poll::Ready(Some(answer))
-            }
-            Poll::Pending if self.stream.number().is_some() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
+        if let Poll::Ready(answer) = work.as_mut().poll(cx) {
+            self.work = None;
+            return Poll::Ready(Some(answer));
         }
+        // In this order, so that no opening is missed.
+        self.stream.watch(cx);
+        if self.stream.number().is_some() { Poll::Ready(None) } else { Poll::Pending }
     }
 }
 
@@ -371,7 +369,7 @@ pub async fn delete(request: &HttpRequest, gateway: &web::Data<Gateway>, identit
     let Some(entry) = lookup(gateway, id, identity) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
-    entry.shared.ended.cancel();
+    entry.shared.end();
     let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
     HttpResponse::NoContent().finish()
 }

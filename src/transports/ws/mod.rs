@@ -98,7 +98,7 @@ fn try_upgrade(
     let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
     let max = gateway.config.transports.websocket.max_message_size;
     let mut response = pump::start(request, payload, &entry, turn, cut, max).map_err(|e| {
-        entry.shared.ended.cancel();
+        entry.shared.end();
         McpError::new(ErrorKind::InvalidRequest, e.to_string())
     })?;
     if let Ok(id) = HeaderValue::from_str(&entry.shared.id) {

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     ending::Ending,
-    protocol::{Era, Revision, headers::encoded},
+    protocol::{Era, Method, Revision, headers::encoded},
     upstream::{
         Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
         asked::{Asked, Queue},
@@ -229,7 +229,11 @@ fn extra(modern: bool, outgoing: &Outgoing) -> Result<Extra, LinkError> {
         }
     }
     if modern {
-        extra.push((METHOD.clone(), value(&outgoing.method)?));
+        let method = match Method::parse(&outgoing.method) {
+            Some(method) => HeaderValue::from_static(method.as_str()),
+            None => value(&outgoing.method)?,
+        };
+        extra.push((METHOD.clone(), method));
         if let Some(name) = &outgoing.name {
             extra.push((NAME.clone(), value(name)?));
         }

@@ -29,7 +29,7 @@ use crate::{
     protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel},
     providers::ProgressSink,
     router::{Directory, ToolRoute},
-    session::exchange::Exchange,
+    session::{Cancel, exchange::Exchange},
 };
 use ending::{Ending, ending};
 use hold::Waited;
@@ -51,7 +51,7 @@ pub async fn review(
     raw: &RawValue,
     call: &Call<'_>,
     decision: Decision,
-    cancel: &CancellationToken,
+    cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     // What a person approves must mean one thing only: no key may stand there twice.
     arguments::check(raw, exchange.gateway.config.limits.max_depth)?;
@@ -215,11 +215,11 @@ async fn propose(
     raw: &RawValue,
     call: &Call<'_>,
     decision: Decision,
-    cancel: &CancellationToken,
+    cancel: &Cancel,
     key: &lost::Key,
 ) -> Result<Arc<Change>, McpError> {
     let gateway = &exchange.gateway;
-    let context = exchange.call_context(cancel.clone(), None);
+    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
     let preview = gateway
         .in_time(previews::preview(
             &Directory(Arc::clone(&gateway.routes)),

@@ -23,7 +23,7 @@ use crate::{
         method::Method,
         outline::Outline,
     },
-    session::{Related, exchange::Exchange, inbound::OwnedRequest},
+    session::{Cancel, Related, exchange::Exchange, inbound::OwnedRequest},
 };
 
 /// Tasks of one principal that are remembered; of those that run, none is given up for another.
@@ -130,7 +130,8 @@ pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErr
     let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();
-        let work = Box::pin(tools::call_request(&exchange, &request, &cancel));
+        let handed_on = Cancel::from(cancel.clone());
+        let work = Box::pin(tools::call_request(&exchange, &request, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => Outcome::Done(reply.finish(exchange.revision(), &exchange.gateway).into_owned().into()),
