@@ -343,7 +343,7 @@ fn open_doors(
             .wrap(http::limit::RefuseExcess)
             .wrap(Guard::new(Arc::clone(&origins)))
     })
-    .workers(if http.workers == 0 { std::thread::available_parallelism().map_or(2, usize::from) } else { http.workers })
+    .workers(workers(http.workers))
     .on_connect(move |io, data| Connection::register(&connections, io, data))
     .max_connections(accepted)
     .client_request_timeout(http.header_timeout)
@@ -361,6 +361,14 @@ fn open_doors(
     let server = server.run();
     let handle = server.handle();
     Ok((handle, tokio::spawn(server), address))
+}
+
+/// As many as are configured. Else half the cores: the other half is for what it talks to on the same machine.
+fn workers(configured: usize) -> usize {
+    if configured > 0 {
+        return configured;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
 /// The attach socket: each connection is a stdio session, on a thread of its own.

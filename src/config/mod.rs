@@ -95,7 +95,7 @@ pub struct HttpConfig {
     /// How long a client may take to send its request's head, and an idle connection is kept.
     pub header_timeout: Duration,
     pub keep_alive: Duration,
-    /// Worker threads; 0 is one per core.
+    /// Worker threads; 0 is one for every two cores.
     pub workers: usize,
     /// SSE comment keep-alive.
     pub sse_keep_alive: Duration,

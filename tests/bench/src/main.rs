@@ -49,8 +49,8 @@ struct Args {
     /// The gateway's program.
     #[arg(long)]
     gateway: Option<PathBuf>,
-    /// Worker threads of both servers.
-    #[arg(long, default_value_t = 2)]
+    /// Worker threads of both servers; without it as many as the gateway has by itself.
+    #[arg(long, default_value_t = workers())]
     workers: usize,
     /// Be the bare server on this port (used by the program itself).
     #[arg(long, hide = true)]
@@ -62,6 +62,11 @@ struct Args {
     era: echo::Era,
     #[arg(long, hide = true, default_value_t = 10)]
     tools: usize,
+}
+
+/// One for every two cores.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
 fn main() -> Result<()> {

@@ -82,12 +82,12 @@ impl Server {
         Ok(server)
     }
 
-    /// The echo upstream.
-    pub async fn echo(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
+    /// The echo upstream, with two workers in any case: it is not what is measured.
+    pub async fn echo(era: Era, tools: usize) -> Result<Self> {
         let port = free_port()?;
         let era = if era == Era::Legacy { "legacy" } else { "modern" };
         let child = Command::new(std::env::current_exe()?)
-            .args(["--echo", &port.to_string(), "--workers", &setting.workers.to_string()])
+            .args(["--echo", &port.to_string(), "--workers", "2"])
             .args(["--era", era, "--tools", &tools.to_string()])
             .stdin(Stdio::null())
             .spawn()?;

@@ -37,7 +37,7 @@ struct Stand {
 
 impl Stand {
     async fn new(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
-        let echo = Server::echo(setting, era, tools).await?;
+        let echo = Server::echo(era, tools).await?;
         let nginx = Server::nginx(setting, echo.port).await?;
         let gateway = Server::gateway_before(setting, echo.port).await?;
         // A thousand tools and more are listed a moment after their server was reached.

@@ -6,9 +6,10 @@ use crate::process::{Setting, processor};
 
 pub fn head(setting: &Setting) {
     println!(
-        "Countersign benchmark, {}, {} workers each{}",
+        "Countersign benchmark, {}, {} worker{} each{}",
         processor(),
         setting.workers,
+        if setting.workers == 1 { "" } else { "s" },
         if setting.quick { ", quick" } else { "" }
     );
     println!(
