@@ -154,6 +154,8 @@ pub struct RouteTable {
     /// Of each list, to tell whether it has changed.
     prints: [u64; 3],
     varies: bool,
+    /// Some tool wants arguments mirrored into headers.
+    mirrors: bool,
     /// Headers of requests that some upstream gets, each once.
     forwarded: Vec<String>,
     detours: RwLock<HashMap<String, Arc<ToolRoute>>>,
@@ -189,6 +191,7 @@ impl RouteTable {
             briefings: Briefings::default(),
             prints: [0; 3],
             varies: false,
+            mirrors: false,
             forwarded: Vec::new(),
             detours: RwLock::default(),
         }
@@ -219,11 +222,13 @@ impl RouteTable {
         let rules = Rules { providers, aliases, strict };
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (Claims::new("a tool"), Claims::new("a prompt"));
+        let mut mirrors = false;
         for (index, provider) in providers.iter().enumerate() {
             let offered = provider.tools();
             ruling::observe(policy, provider, &offered);
             for def in offered {
                 let Some(route) = tool_route(provider, def, policy, pending, &mut warnings)? else { continue };
+                mirrors |= !route.param_headers.is_empty();
                 let name = route.name.clone();
                 if !tools.add(index, name.clone(), route) {
                     warnings.add(provider.name(), format!("the tool {name:?} is there twice: the first one counts"));
@@ -250,6 +255,7 @@ impl RouteTable {
             aliases: aliases.clone(),
             policy: Some(policy.clone()),
             warnings,
+            mirrors,
             ..Self::empty()
         };
         table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
@@ -445,6 +451,12 @@ impl RouteTable {
     #[must_use]
     pub fn has_upstreams(&self) -> bool {
         self.providers.iter().any(|provider| provider.upstream().is_some())
+    }
+
+    /// Whether there is a tool that wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
+    #[must_use]
+    pub fn mirrors_arguments(&self) -> bool {
+        self.mirrors
     }
 
     /// Headers of a client's request that the configuration of some upstream has passed on.

@@ -140,12 +140,13 @@ fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: R
 
 /// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
 fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> Result<(), McpError> {
-    if request.method != "tools/call" {
+    let table = post.gateway.routes.load();
+    if !table.mirrors_arguments() || request.method != "tools/call" {
         return Ok(());
     }
     let params = request.object().object;
     let Some(name) = params.member("name").and_then(string) else { return Ok(()) };
-    match post.gateway.routes.load().tool(&name) {
+    match table.tool(&name) {
         Some(route) if !route.param_headers.is_empty() => {
             let arguments =
                 params.member("arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());

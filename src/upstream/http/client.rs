@@ -25,6 +25,7 @@ use awc::{
 };
 use bytes::Bytes;
 use futures_util::Stream;
+use smallvec::SmallVec;
 
 use super::{
     head::Field,
@@ -187,7 +188,7 @@ impl Stream for Answer {
 }
 
 /// The headers that one request has alone; few.
-pub type Extra = Vec<(HeaderName, HeaderValue)>;
+pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
 /// Sends a POST with that head and the headers that it has alone.
 ///
