@@ -78,16 +78,11 @@ thread_local! {
     static LIST: Arc<Mutex<List>> = Arc::default();
 }
 
-/// Resolves at that time, or up to [`TICK`] later. Needs a runtime of tokio.
+/// Resolves at that time, or up to [`TICK`] later, also where it is over already: the clock is read by whoever looks
+/// through the list, not with each deadline. Needs a runtime of tokio.
 #[must_use]
 pub fn at(deadline: Instant) -> Deadline {
-    Deadline { deadline, ahead: false, slot: None }
-}
-
-/// As [`at`], of a time that is still to come: the clock is not read to see that.
-#[must_use]
-pub fn ahead(deadline: Instant) -> Deadline {
-    Deadline { deadline, ahead: true, slot: None }
+    Deadline { deadline, slot: None }
 }
 
 /// `work`, or `None` if it takes longer than `limit` (and up to [`TICK`] more).
@@ -98,7 +93,7 @@ pub async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {
             return Poll::Ready(Some(done));
         }
-        let deadline = deadline.get_or_insert_with(|| ahead(Instant::now() + limit));
+        let deadline = deadline.get_or_insert_with(|| at(Instant::now() + limit));
         Pin::new(deadline).poll(cx).map(|()| None)
     })
     .await
@@ -107,7 +102,6 @@ pub async fn within<F: Future>(limit: Duration, work: F) -> Option<F::Output> {
 /// See [`at`].
 pub struct Deadline {
     deadline: Instant,
-    ahead: bool,
     slot: Option<(Arc<Mutex<List>>, usize)>,
 }
 
@@ -123,9 +117,6 @@ impl Future for Deadline {
             }
             slot.waker.clone_from(cx.waker());
             return Poll::Pending;
-        }
-        if !self.ahead && self.deadline <= Instant::now() {
-            return Poll::Ready(());
         }
         let list = LIST.with(Arc::clone);
         let (at, watched) = {
@@ -184,7 +175,7 @@ mod tests {
             assert!(began.elapsed() >= b && began.elapsed() <= b + TICK * 2, "{:?}", began.elapsed());
         });
         assert!(began.elapsed() >= a && began.elapsed() <= a + TICK * 2, "{:?}", began.elapsed());
-        // What is over already needs nothing.
+        // What is over already.
         at(began).await;
         assert_eq!(within(a, async { 7 }).await, Some(7));
         assert_eq!(within(a, std::future::pending::<()>()).await, None);

@@ -76,21 +76,13 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     let number = id.to_compact_string();
     let meta = meta_for(&number, revision, draft);
     let own = match draft.subject {
-        Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Some(quoted(own)),
-        Subject::Reference(_) | Subject::Method(_) | Subject::None => None,
+        Subject::Name(own) => Some(("name", quoted(own))),
+        Subject::Uri(own) => Some(("uri", quoted(own))),
+        Subject::Task(own) => Some(("taskId", quoted(own))),
+        Subject::Reference(json) => Some(("ref", json.into())),
+        Subject::Method(_) | Subject::None => None,
     };
-    let own = match draft.subject {
-        Subject::Reference(json) => json,
-        _ => own.as_deref().unwrap_or_default(),
-    };
-    let mut edits: Edits<'_> = SmallVec::new();
-    match draft.subject {
-        Subject::Name(_) => edits.push(("name", Op::Set(own))),
-        Subject::Uri(_) => edits.push(("uri", Op::Set(own))),
-        Subject::Task(_) => edits.push(("taskId", Op::Set(own))),
-        Subject::Reference(_) => edits.push(("ref", Op::Set(own))),
-        Subject::Method(_) | Subject::None => {}
-    }
+    let mut edits: Edits<'_> = own.iter().map(|(key, own)| (*key, Op::Set(own))).collect();
     match &meta {
         Meta::Same => {}
         Meta::Gone => edits.push(("_meta", Op::Drop)),
@@ -106,7 +98,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
         }
     }
     let room = draft.params.object.text().len()
-        + own.len()
+        + own.as_ref().map_or(0, |(_, own)| own.len())
         + 96
         + draft.more.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
     let mut body = String::with_capacity(room + if let Meta::New(text) = &meta { text.len() } else { 0 });

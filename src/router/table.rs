@@ -256,13 +256,13 @@ impl RouteTable {
             policy: Some(policy.clone()),
             warnings,
             mirrors,
+            forwarded: forwarded(providers),
             ..Self::empty()
         };
         table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
         table.prints = table.fingerprints();
         table.briefings = Briefings::of(&table);
         table.varies = table.tools().iter().any(|route| route.ruling.fixed().is_none());
-        table.forwarded = forwarded(providers);
         let old = previous.map_or([0; 3], |table| table.prints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
         let version = |list: usize, before: u64| {

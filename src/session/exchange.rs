@@ -13,7 +13,6 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     cancel::Cancel,
@@ -45,14 +44,7 @@ impl Related {
     pub fn send(&self, message: Bytes) -> bool {
         match self {
             Self::Outbox(session) => match &session.channel {
-                Channel::Outbox(outbox) => {
-                    let sent = outbox.push(message).is_ok();
-                    if !sent && outbox.overflowed() {
-                        tracing::warn!(session = %session.short_id(), "client does not read, session ends");
-                        session.end();
-                    }
-                    sent
-                }
+                Channel::Outbox(outbox) => session.push(outbox, message),
                 _ => false,
             },
             Self::Stream(stream) => stream.push(message),
@@ -233,8 +225,20 @@ impl Exchange {
 
     /// The context that a provider is called with.
     #[must_use]
-    pub fn call_context(&self, cancel: CancellationToken, progress_token: Option<&str>) -> CallContext {
-        let progress: Arc<dyn ProgressSink> = match progress_token {
+    pub fn call_context(&self, cancel: &Cancel, progress_token: Option<&str>) -> CallContext {
+        CallContext {
+            principal: self.identity.principal.clone(),
+            cancel: cancel.token(&self.session.ended),
+            progress: self.progress(progress_token),
+            change_id: None,
+            inquirer: None,
+        }
+    }
+
+    /// Where a call tells of its progress.
+    #[must_use]
+    pub fn progress(&self, token: Option<&str>) -> Arc<dyn ProgressSink> {
+        match token {
             Some(token) => Arc::new(Progress {
                 related: self.related.clone(),
                 token: token.to_owned(),
@@ -242,8 +246,7 @@ impl Exchange {
                 last: Mutex::new(f64::NEG_INFINITY),
             }),
             None => Arc::new(NoProgress),
-        };
-        CallContext { principal: self.identity.principal.clone(), cancel, progress, change_id: None, inquirer: None }
+        }
     }
 
     /// Sends `notifications/message` with this request, if its client wants that level

@@ -309,9 +309,14 @@ pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
     let client = meta.client_info()?;
     // Its own words travel on in the request itself.
     let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
-    LATEST.set(Latest { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
+    if meta.client_info.map_or(0, str::len) + capabilities.len() <= REMEMBERED {
+        LATEST.set(Latest { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
+    }
     Ok(facts)
 }
+
+/// Bytes of what a client says of itself that are kept for its next request.
+const REMEMBERED: usize = 4096;
 
 thread_local!(static LATEST: RefCell<Latest> = RefCell::default());
 
@@ -387,6 +392,11 @@ mod tests {
         let other = modern_facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
         assert_eq!(other.client.as_ref().unwrap().name, "b");
         assert!(modern_facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
+        // Too long to be kept.
+        let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(REMEMBERED));
+        let once = modern_facts(&meta(Some(a), &long)).unwrap();
+        assert_eq!(*once.capabilities, *long);
+        assert!(!Arc::ptr_eq(&once, &modern_facts(&meta(Some(a), &long)).unwrap()));
         // What was wrong leaves nothing behind.
         assert_eq!(modern_facts(&meta(Some("{}"), "{}")).unwrap_err().kind, ErrorKind::InvalidParams);
         assert_eq!(modern_facts(&meta(Some(a), "{}")).unwrap().client.as_ref().unwrap().name, "a");

@@ -246,15 +246,20 @@ impl SessionShared {
         std::mem::take(&mut *self.subscriptions.lock()).into_iter().collect()
     }
 
+    /// Queues a message in its outbox; `false` if it could not be. A peer that does not read ends its session.
+    pub(super) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
+        let sent = outbox.push(message).is_ok();
+        if !sent && outbox.overflowed() {
+            tracing::warn!(session = %self.short_id(), "client does not read, session ends");
+            self.end();
+        }
+        sent
+    }
+
     /// Sends a message that belongs to no request. A peer that does not read ends its session.
     pub fn send_unsolicited(&self, message: Bytes) {
         match &self.channel {
-            Channel::Outbox(outbox) => {
-                if outbox.push(message).is_err() && outbox.overflowed() {
-                    tracing::warn!(session = %self.short_id(), "client does not read, session ends");
-                    self.end();
-                }
-            }
+            Channel::Outbox(outbox) => _ = self.push(outbox, message),
             Channel::Streams(streams) => streams.push(GET_STREAM, message),
             Channel::None => {}
         }

@@ -58,7 +58,7 @@ impl Clock {
                     hands.deadline
                 }
             };
-            deadline::ahead(next).await;
+            deadline::at(next).await;
             reached = Some(next);
         }
     }

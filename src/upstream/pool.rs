@@ -158,9 +158,7 @@ impl Pool {
                 entry.users += 1;
                 entry.claimed_until = None;
                 entry.alone = alone;
-                if entry.session != caller.session {
-                    entry.session.clone_from(&caller.session);
-                }
+                entry.session.clone_from(&caller.session);
                 if let Some(held) = entry.held.clone() {
                     return Take::Took(Lease { of: Some((self, key.clone(), entry.id)), alone, held });
                 }

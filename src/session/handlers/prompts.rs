@@ -64,7 +64,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) ->
             .with("argument", argument.name.clone()));
         }
     }
-    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
+    let context = exchange.call_context(cancel, None);
     let work = route.provider.get_prompt(&route.def.name, &params.arguments, &context);
     let result = exchange.gateway.in_time(work).await?;
     let messages: Vec<Value> = result
@@ -95,7 +95,7 @@ pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cance
     if let Some(upstream) = provider.upstream() {
         return complete_upstream(exchange, request, upstream).await;
     }
-    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
+    let context = exchange.call_context(cancel, None);
     let given: &Map<String, Value> = &params.context.arguments;
     let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
     let work = provider.complete(&reference, typed, given, &context);

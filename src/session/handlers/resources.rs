@@ -25,7 +25,7 @@ pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
     let table = exchange.gateway.routes.load_full();
     let revision = exchange.revision();
     table.refresh();
-    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
+    let context = exchange.call_context(cancel, None);
     let mut items: Vec<Item<'_>> = Vec::new();
     let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
@@ -94,7 +94,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
         };
         return bridge::call(call).await;
     }
-    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
+    let context = exchange.call_context(cancel, None);
     let contents = exchange.gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }

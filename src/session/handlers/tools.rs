@@ -316,7 +316,7 @@ async fn run(
     call: &Call<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let context = exchange.call_context(cancel.token(&exchange.session.ended), call.progress_token);
+    let context = exchange.call_context(cancel, call.progress_token);
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.

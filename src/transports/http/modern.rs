@@ -140,8 +140,11 @@ fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: R
 
 /// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
 fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> Result<(), McpError> {
+    if request.method != "tools/call" {
+        return Ok(());
+    }
     let table = post.gateway.routes.load();
-    if !table.mirrors_arguments() || request.method != "tools/call" {
+    if !table.mirrors_arguments() {
         return Ok(());
     }
     let params = request.object().object;

@@ -17,7 +17,6 @@ use std::{
 
 use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 use super::tools::{Call, ToolOutcome};
 use crate::{
@@ -113,7 +112,7 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
     if !asks && !holds {
         return Ok(told(change));
     }
-    let progress = exchange.call_context(CancellationToken::new(), call.progress_token).progress;
+    let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a place of their own they are not held at all: it is pending all the same.
     let Ok(_slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
@@ -219,7 +218,7 @@ async fn propose(
     key: &lost::Key,
 ) -> Result<Arc<Change>, McpError> {
     let gateway = &exchange.gateway;
-    let context = exchange.call_context(cancel.token(&exchange.session.ended), None);
+    let context = exchange.call_context(cancel, None);
     let preview = gateway
         .in_time(previews::preview(
             &Directory(Arc::clone(&gateway.routes)),
