@@ -19,8 +19,7 @@ use tokio::signal::unix::SignalKind;
 use crate::{
     attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach},
     auth::{
-        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, guard::Guard,
-        stored::Stored,
+        Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
     },
     config::{Config, Flags, Loaded},
     dashboard,
@@ -339,9 +338,7 @@ fn open_doors(
             .configure(rest::routes)
             .configure(dashboard::routes)
             .default_service(web::to(rest::not_found))
-            .wrap(http::compress::Compress)
-            .wrap(http::limit::RefuseExcess)
-            .wrap(Guard::new(Arc::clone(&origins)))
+            .wrap(http::front::Front::new(Arc::clone(&origins)))
     })
     .workers(workers(http.workers))
     .on_connect(move |io, data| Connection::register(&connections, io, data))

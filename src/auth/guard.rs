@@ -1,15 +1,10 @@
-//! The outermost middleware: refuses foreign `Host` and `Origin` headers on every door, and speaks CORS for the
-//! origins that the configuration names. Never lends a browser's cookies to another origin.
-
-use std::{
-    future::{Ready, ready},
-    sync::Arc,
-};
+//! The first thing that a request passes: refuses foreign `Host` and `Origin` headers on every door, and speaks CORS for
+//! the origins that the configuration names. Never lends a browser's cookies to another origin.
 
 use actix_web::{
-    Error, HttpResponse, ResponseError as _,
-    body::{BoxBody, EitherBody, MessageBody},
-    dev::{Service, ServiceRequest, ServiceResponse, Transform},
+    HttpResponse, ResponseError as _,
+    body::BoxBody,
+    dev::ServiceRequest,
     http::{
         Method, StatusCode,
         header::{
@@ -19,7 +14,6 @@ use actix_web::{
         },
     },
 };
-use futures_util::future::{Either, LocalBoxFuture, MapOk, TryFutureExt as _};
 use serde_json::json;
 
 use super::origin::{OriginRules, OriginVerdict};
@@ -48,88 +42,52 @@ const ALLOWED: [&str; 9] = [
 const PRIVATE_NETWORK_REQUEST: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const PRIVATE_NETWORK_ALLOW: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
-/// Wraps the whole application: `App::new().wrap(Guard::new(rules))`, as the last (outermost) `wrap`.
-#[derive(Clone)]
-pub struct Guard {
-    rules: Arc<OriginRules>,
+/// What an answer has to say to browsers of other origins.
+pub enum Cors {
+    /// Nothing: no other origin may call.
+    No,
+    /// Others may: a cache must not give one origin's answer to another.
+    Vary,
+    /// The origin that called, and may read the answer.
+    Origin(HeaderValue),
 }
 
-impl Guard {
-    #[must_use]
-    pub fn new(rules: Arc<OriginRules>) -> Self {
-        Self { rules }
-    }
-}
-
-impl<S, B> Transform<S, ServiceRequest> for Guard
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
-    S::Future: 'static,
-    B: MessageBody + 'static,
-{
-    type Response = ServiceResponse<EitherBody<B>>;
-    type Error = Error;
-    type Transform = GuardService<S>;
-    type InitError = ();
-    type Future = Ready<Result<Self::Transform, ()>>;
-
-    fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(GuardService { service, rules: Arc::clone(&self.rules) }))
-    }
-}
-
-/// See [`Guard`].
-pub struct GuardService<S> {
-    service: S,
-    rules: Arc<OriginRules>,
-}
-
-type Answer<B> = Result<ServiceResponse<EitherBody<B>>, Error>;
-type Plain<F, B> = MapOk<F, fn(ServiceResponse<B>) -> ServiceResponse<EitherBody<B>>>;
-
-impl<S, B> Service<ServiceRequest> for GuardService<S>
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
-    S::Future: 'static,
-    B: MessageBody + 'static,
-{
-    type Response = ServiceResponse<EitherBody<B>>;
-    type Error = Error;
-    type Future = Either<Ready<Answer<B>>, Either<Plain<S::Future, B>, LocalBoxFuture<'static, Answer<B>>>>;
-
-    actix_web::dev::forward_ready!(service);
-
-    fn call(&self, request: ServiceRequest) -> Self::Future {
-        let verdict = match judge(&self.rules, &request) {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                tracing::warn!(path = request.path(), peer = ?request.peer_addr(), "{}", error.message);
-                let response = refusal(request.path(), &error);
-                return Either::Left(ready(Ok(request.into_response(response).map_into_right_body())));
+impl Cors {
+    /// Puts it into the headers of an answer.
+    pub fn dress(&self, headers: &mut HeaderMap) {
+        match self {
+            Self::No => return,
+            Self::Vary => {}
+            Self::Origin(origin) => {
+                headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+                headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
             }
-        };
-        if verdict == OriginVerdict::CorsAllowed {
-            let Some(origin) = request.headers().get(ORIGIN).cloned() else {
-                // Cannot be: the verdict came from that header.
-                let error = McpError::new(ErrorKind::Forbidden, "no Origin");
-                let response = refusal(request.path(), &error);
-                return Either::Left(ready(Ok(request.into_response(response).map_into_right_body())));
-            };
-            if is_preflight(&request) {
-                let response = preflight(request.headers(), origin);
-                return Either::Left(ready(Ok(request.into_response(response).map_into_right_body())));
-            }
-            let inner = self.service.call(request);
-            return Either::Right(Either::Right(Box::pin(async move {
-                let mut response = inner.await?.map_into_left_body();
-                allow(response.headers_mut(), origin);
-                Ok(response)
-            })));
         }
-        let map: fn(ServiceResponse<B>) -> ServiceResponse<EitherBody<B>> =
-            if self.rules.has_cors() { with_vary } else { ServiceResponse::map_into_left_body };
-        Either::Right(Either::Left(self.service.call(request).map_ok(map)))
+        headers.append(VARY, HeaderValue::from_static("Origin"));
     }
+}
+
+/// Lets a request in.
+///
+/// # Errors
+/// The answer to one that goes no further: a refusal, or what a preflight asks for.
+pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<HttpResponse>> {
+    match judge(rules, request) {
+        Ok(OriginVerdict::CorsAllowed) => {}
+        Ok(_) => return Ok(if rules.has_cors() { Cors::Vary } else { Cors::No }),
+        Err(error) => {
+            tracing::warn!(path = request.path(), peer = ?request.peer_addr(), "{}", error.message);
+            return Err(Box::new(refusal(request.path(), &error)));
+        }
+    }
+    let Some(origin) = request.headers().get(ORIGIN).cloned() else {
+        // Cannot be: the verdict came from that header.
+        return Err(Box::new(refusal(request.path(), &McpError::new(ErrorKind::Forbidden, "no Origin"))));
+    };
+    if is_preflight(request) {
+        return Err(Box::new(preflight(request.headers(), origin)));
+    }
+    Ok(Cors::Origin(origin))
 }
 
 /// Whether the request is for this gateway and from somewhere that may ask.
@@ -214,29 +172,20 @@ fn allowed_headers(headers: &HeaderMap) -> String {
     allowed
 }
 
-fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-    headers.append(VARY, HeaderValue::from_static("Origin"));
-}
-
-/// Where other origins may call, a cache must not give one origin's answer to another.
-fn with_vary<B: MessageBody>(mut response: ServiceResponse<B>) -> ServiceResponse<EitherBody<B>> {
-    response.headers_mut().append(VARY, HeaderValue::from_static("Origin"));
-    response.map_into_left_body()
-}
-
 #[cfg(test)]
 mod tests {
-    use actix_web::{App, http::header::WWW_AUTHENTICATE, test, web};
+    use std::sync::Arc;
+
+    use actix_http::encoding::Encoder;
+    use actix_web::{App, dev::ServiceResponse, http::header::WWW_AUTHENTICATE, test, web};
     use serde_json::Value;
 
     use super::*;
-    use crate::config::Config;
+    use crate::{config::Config, transports::http::front::Front};
 
-    async fn ask(config: &Config, request: test::TestRequest) -> ServiceResponse<EitherBody<BoxBody>> {
-        let guard = Guard::new(Arc::new(OriginRules::new(config)));
-        let app = App::new().default_service(web::to(|| async { "in" })).wrap(guard);
+    async fn ask(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
+        let front = Front::new(Arc::new(OriginRules::new(config)));
+        let app = App::new().default_service(web::to(|| async { "in" })).wrap(front);
         test::call_service(&test::init_service(app).await, request.to_request()).await
     }
 

@@ -30,9 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    auth::{
-        Keyring, Role, attempts::Attempts, codes, guard::Guard as OriginGuard, keys, keys::KeyStore, stored::Stored,
-    },
+    auth::{Keyring, Role, attempts::Attempts, codes, keys, keys::KeyStore, stored::Stored},
     changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
     config::{Flags, PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, WebhookConfig, load},
     pending::{PendingConfig, Proposal},
@@ -43,6 +41,7 @@ use crate::{
     router::{Published, RouteTable, table::Aliases},
     standing_rules::{Board, Parts, StandingRules},
     store::{Pinboard, SqliteOptions, SqliteStore, Store},
+    transports::http::front::Front,
 };
 
 /// Pretends to write, and counts how often.
@@ -347,7 +346,7 @@ impl Doors {
                 .app_data(data.clone())
                 .configure(super::routes)
                 .default_service(web::to(not_found))
-                .wrap(OriginGuard::new(Arc::clone(&origins)))
+                .wrap(Front::new(Arc::clone(&origins)))
         })
         .workers(1)
         .disable_signals()

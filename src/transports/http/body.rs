@@ -1,10 +1,13 @@
 //! The body of a request, and what can be seen through it of the peer that sent it.
 
-use std::{task::Poll, time::Duration};
+use std::{
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
-use actix_web::{dev, web};
+use actix_web::{dev, error::PayloadError, web};
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, future, stream};
 
 use crate::{
     deadline,
@@ -28,10 +31,32 @@ impl Body {
     /// # Errors
     /// `TOO_LARGE`, `TIMEOUT`, or `INVALID_REQUEST` for one that broke off.
     pub async fn read(&mut self, max: usize, limit: Duration) -> Result<Bytes, McpError> {
-        match deadline::within(limit, read(&mut self.0, max)).await {
+        let work = async {
+            let first = self.first().await;
+            read(&mut stream::iter(first).chain(&mut self.0), max).await
+        };
+        match deadline::within(limit, work).await {
             Some(body) => body,
             None => Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")),
         }
+    }
+
+    /// What of the body can be had at once.
+    ///
+    /// On HTTP/1.1 the server asks a handler before it has looked at what follows the head, looks, and asks again, all
+    /// in one turn of the connection's task. A waker left behind the first time would only cost that task a second
+    /// turn with nothing to do.
+    async fn first(&mut self) -> Option<Result<Bytes, PayloadError>> {
+        if !matches!(self.0, dev::Payload::H1 { .. }) {
+            return None;
+        }
+        let mut asked = false;
+        future::poll_fn(|_| match self.0.poll_next_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(piece) => Poll::Ready(piece),
+            Poll::Pending if std::mem::replace(&mut asked, true) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
     }
 
     /// Resolves once the peer has taken its request back by resetting its HTTP/2 stream, or lost its connection. On

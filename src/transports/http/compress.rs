@@ -4,61 +4,17 @@
 
 use actix_http::encoding::Encoder;
 use actix_web::{
-    Error, HttpMessage,
-    body::{BodySize, MessageBody},
-    dev::{Service, ServiceRequest, ServiceResponse, Transform, forward_ready},
+    HttpMessage,
+    body::{BodySize, BoxBody, MessageBody as _},
+    dev::ServiceResponse,
     http::header::{AcceptEncoding, CONTENT_TYPE, ContentEncoding, Encoding, HeaderValue, VARY},
-};
-use futures_util::{
-    TryFutureExt,
-    future::{MapOk, Ready, ready},
 };
 
 /// Bytes below which an answer goes out as it is: it fits into one packet.
 const WORTH_IT: u64 = 1400;
 
-/// See the module's page.
-pub struct Compress;
-
-impl<S, B> Transform<S, ServiceRequest> for Compress
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
-    B: MessageBody,
-{
-    type Response = ServiceResponse<Encoder<B>>;
-    type Error = Error;
-    type Transform = CompressService<S>;
-    type InitError = ();
-    type Future = Ready<Result<Self::Transform, ()>>;
-
-    fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(CompressService { inner: service }))
-    }
-}
-
-/// See the module's page.
-pub struct CompressService<S> {
-    inner: S,
-}
-
-impl<S, B> Service<ServiceRequest> for CompressService<S>
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
-    B: MessageBody,
-{
-    type Response = ServiceResponse<Encoder<B>>;
-    type Error = Error;
-    type Future = MapOk<S::Future, fn(ServiceResponse<B>) -> Self::Response>;
-
-    forward_ready!(inner);
-
-    fn call(&self, request: ServiceRequest) -> Self::Future {
-        let map: fn(ServiceResponse<B>) -> Self::Response = compress;
-        self.inner.call(request).map_ok(map)
-    }
-}
-
-fn compress<B: MessageBody>(response: ServiceResponse<B>) -> ServiceResponse<Encoder<B>> {
+/// The answer as it goes out.
+pub fn compress(response: ServiceResponse) -> ServiceResponse<Encoder<BoxBody>> {
     let long = matches!(response.response().body().size(), BodySize::Sized(n) if n >= WORTH_IT);
     let events = response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"text/event-stream"));
     let worth_it = long && !events;
@@ -87,13 +43,26 @@ fn accepted(request: &impl HttpMessage) -> ContentEncoding {
 
 #[cfg(test)]
 mod tests {
-    use actix_web::{App, HttpResponse, http::header, test, web};
+    use actix_web::{
+        App, HttpResponse,
+        dev::ServiceRequest,
+        http::header,
+        middleware::{Next, from_fn},
+        test, web,
+    };
 
     use super::*;
 
+    async fn compressed(
+        request: ServiceRequest,
+        next: Next<BoxBody>,
+    ) -> Result<ServiceResponse<Encoder<BoxBody>>, actix_web::Error> {
+        next.call(request).await.map(compress)
+    }
+
     async fn encoding_of(accept: Option<&str>, len: usize) -> Option<String> {
         let handler = move || async move { HttpResponse::Ok().content_type("application/json").body("x".repeat(len)) };
-        let app = test::init_service(App::new().wrap(Compress).route("/", web::get().to(handler))).await;
+        let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
         let mut request = test::TestRequest::get().uri("/");
         if let Some(accept) = accept {
             request = request.insert_header((header::ACCEPT_ENCODING, accept));
@@ -118,7 +87,7 @@ mod tests {
             crate::transports::http::answer::sse_headers(&mut response);
             response.body("data: x\n\n".repeat(1000))
         };
-        let app = test::init_service(App::new().wrap(Compress).route("/", web::get().to(handler))).await;
+        let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
         let request = test::TestRequest::get().uri("/").insert_header((header::ACCEPT_ENCODING, "gzip")).to_request();
         let response = test::call_service(&app, request).await;
         assert_ne!(response.headers().get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes), Some(&b"gzip"[..]));

@@ -2,11 +2,9 @@
 
 use actix_web::{
     HttpResponse,
-    body::{EitherBody, MessageBody},
-    dev::{Service, ServiceRequest, ServiceResponse, Transform, forward_ready},
+    dev::ServiceRequest,
     http::header::{CONNECTION, HeaderValue, RETRY_AFTER},
 };
-use futures_util::future::{Either, Ready, ready};
 
 use crate::{
     protocol::{ErrorKind, McpError},
@@ -14,51 +12,10 @@ use crate::{
     transports::connections::Connection,
 };
 
-/// See the module's page.
-pub struct RefuseExcess;
-
-impl<S, B> Transform<S, ServiceRequest> for RefuseExcess
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error>,
-    B: MessageBody,
-{
-    type Response = ServiceResponse<EitherBody<B>>;
-    type Error = actix_web::Error;
-    type Transform = RefuseExcessService<S>;
-    type InitError = ();
-    type Future = Ready<Result<Self::Transform, ()>>;
-
-    fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(RefuseExcessService { inner: service }))
-    }
-}
-
-/// See the module's page.
-pub struct RefuseExcessService<S> {
-    inner: S,
-}
-
-impl<S, B> Service<ServiceRequest> for RefuseExcessService<S>
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error>,
-    B: MessageBody,
-{
-    type Response = ServiceResponse<EitherBody<B>>;
-    type Error = actix_web::Error;
-    type Future = Either<
-        Ready<Result<Self::Response, Self::Error>>,
-        futures_util::future::MapOk<S::Future, fn(ServiceResponse<B>) -> Self::Response>,
-    >;
-
-    forward_ready!(inner);
-
-    fn call(&self, request: ServiceRequest) -> Self::Future {
-        if request.conn_data::<Connection>().is_some_and(Connection::is_refused) {
-            return Either::Left(ready(Ok(request.into_response(refusal()).map_into_right_body())));
-        }
-        let map: fn(ServiceResponse<B>) -> Self::Response = ServiceResponse::map_into_left_body;
-        Either::Right(futures_util::TryFutureExt::map_ok(self.inner.call(request), map))
-    }
+/// The answer to a request on a connection that is one too many.
+#[must_use]
+pub fn refused(request: &ServiceRequest) -> Option<HttpResponse> {
+    request.conn_data::<Connection>().is_some_and(Connection::is_refused).then(refusal)
 }
 
 fn refusal() -> HttpResponse {

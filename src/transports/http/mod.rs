@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod body;
 pub mod compress;
+pub mod front;
 pub mod legacy_pair;
 pub mod limit;
 pub mod mcp;
