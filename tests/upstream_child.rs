@@ -131,7 +131,7 @@ async fn a_dropped_call_is_cancelled_and_its_late_answer_dropped() {
     let hung = child.outgoing("never", "{}");
     let id = hung.id;
     {
-        let mut call = child.link.request(hung, heard.clone());
+        let mut call = child.link.request(&hung, heard.clone());
         tokio::select! {
             answer = &mut call => panic!("{answer:?}"),
             () = until("progress", || !heard.methods().is_empty()) => {}
@@ -152,7 +152,8 @@ async fn a_dropped_call_is_cancelled_and_its_late_answer_dropped() {
 async fn garbage_wrong_ids_and_second_answers_harm_nobody() {
     let child = Child::start(&["up"]).await;
     until("what nobody asked for", || child.unsolicited.methods() == ["notifications/up"]).await;
-    let other = child.link.request(child.outgoing("never", "{}"), Arc::new(Heard::default()));
+    let outgoing = child.outgoing("never", "{}");
+    let other = child.link.request(&outgoing, Arc::new(Heard::default()));
     tokio::pin!(other);
     let lines = [
         "Server listening on stdio",
@@ -188,7 +189,7 @@ async fn progress_comes_first_and_questions_are_answered() {
     let lines = [progress, progress, r#"{"jsonrpc":"2.0","id":$ID,"result":{}}"#];
     let outgoing = child.outgoing("raw", &json!({ "lines": lines }).to_string());
     let id = outgoing.id;
-    soon("an answer", child.link.request(outgoing, heard.clone())).await.unwrap();
+    soon("an answer", child.link.request(&outgoing, heard.clone())).await.unwrap();
     let params = format!(r#"{{"progressToken":{id},"progress":1.50}}"#);
     let expected = ("notifications/progress".to_owned(), params);
     assert_eq!(*heard.notifications.lock(), [expected.clone(), expected]);
@@ -199,7 +200,7 @@ async fn progress_comes_first_and_questions_are_answered() {
     let listener = heard.clone();
     let call = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(link.request(outgoing, listener))
+        runtime.block_on(link.request(&outgoing, listener))
     });
     until("a question", || !heard.requests.lock().is_empty()).await;
     let question = heard.requests.lock().pop().unwrap();
@@ -218,13 +219,17 @@ async fn progress_comes_first_and_questions_are_answered() {
 async fn one_that_reads_nothing_stops_nobody_else() {
     let deaf = Child::start(&["ignore-term"]).await;
     let heard = Arc::new(Heard::default());
-    let mut calls = vec![deaf.link.request(deaf.outgoing("deaf", "{}"), heard.clone())];
+    let send = |method, params: &str| {
+        let (outgoing, link, heard) = (deaf.outgoing(method, params), Arc::clone(&deaf.link), heard.clone());
+        Box::pin(async move { link.request(&outgoing, heard).await })
+    };
+    let mut calls = vec![send("deaf", "{}")];
     assert!(futures_util::poll!(&mut calls[0]).is_pending());
     until("deaf", || !heard.methods().is_empty()).await;
     let large = json!({ "x": "x".repeat(5 << 20) }).to_string();
     let refused = loop {
         assert!(calls.len() < 100, "it takes everything");
-        let mut call = deaf.link.request(deaf.outgoing("echo", &large), heard.clone());
+        let mut call = send("echo", &large);
         match futures_util::poll!(&mut call) {
             std::task::Poll::Pending => calls.push(call),
             std::task::Poll::Ready(answer) => break answer,
@@ -273,7 +278,8 @@ async fn a_hundred_mebibytes_end_it() {
     let child = Child::start_with(&marker, |data| connector(config, data).max_message(1 << 20)).await;
     // Just below is fine.
     child.result("huge", &json!({ "bytes": 15 << 16 }).to_string()).await;
-    let other = child.link.request(child.outgoing("never", "{}"), Arc::new(Heard::default()));
+    let outgoing = child.outgoing("never", "{}");
+    let other = child.link.request(&outgoing, Arc::new(Heard::default()));
     tokio::pin!(other);
     assert!(futures_util::poll!(&mut other).is_pending());
     match child.call("huge", &json!({ "bytes": 100 << 20 }).to_string()).await {

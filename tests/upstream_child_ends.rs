@@ -36,7 +36,8 @@ async fn one_that_dies_in_mid_call_says_how() {
         ("exit", r#"{"status":0,"last":"{\"jsonrpc\":\"2.0\",\"id\":2,\"resu"}"#, "exited with status 0"),
     ] {
         let child = Child::start(&[]).await;
-        let other = child.link.request(child.outgoing("never", "{}"), Arc::new(Heard::default()));
+        let outgoing = child.outgoing("never", "{}");
+        let other = child.link.request(&outgoing, Arc::new(Heard::default()));
         tokio::pin!(other);
         assert!(futures_util::poll!(&mut other).is_pending());
         lost(child.call(method, params).await, why);
@@ -155,7 +156,8 @@ async fn a_guard_that_is_terminated_ends_its_server() {
 async fn a_guard_that_is_killed_takes_its_server_along() {
     let child = Child::start(&["stay", "ignore-term"]).await;
     child.result("echo", "{}").await;
-    let call = child.link.request(child.outgoing("never", "{}"), Arc::new(Heard::default()));
+    let outgoing = child.outgoing("never", "{}");
+    let call = child.link.request(&outgoing, Arc::new(Heard::default()));
     tokio::pin!(call);
     assert!(futures_util::poll!(&mut call).is_pending());
     kill(guard(&child.marker), Signal::KILL);
@@ -175,7 +177,8 @@ async fn flapping_leaves_nothing() {
         *args = vec!["-c".to_owned(), format!("import sys; sys.exit({status})"), marker.clone()];
         let connector = connector(config, data.path());
         let link: Arc<dyn Link> = soon("a start", connector.connect(Arc::new(Heard::default()))).await.unwrap();
-        let answer = link.request(countersign::upstream::Outgoing::new(1, "echo", None), Arc::new(Heard::default()));
+        let outgoing = countersign::upstream::Outgoing::new(1, "echo", None);
+        let answer = link.request(&outgoing, Arc::new(Heard::default()));
         match soon("an end", answer).await {
             Err(LinkError::Lost(why) | LinkError::Unreachable(why)) => {
                 assert!(why.contains(&format!("status {status}")) || why.contains("being ended"), "{why}");

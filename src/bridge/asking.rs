@@ -19,12 +19,12 @@ pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
     let outgoing = ready.outgoing(&[]);
     let upstream = ready.call.upstream;
     if ready.caller.capabilities.asks_nothing() {
-        return upstream.call(&ready.caller, outgoing, Relay::new(ready.hearer(), true)).await;
+        return upstream.call(&ready.caller, &outgoing, Relay::new(ready.hearer(), true)).await;
     }
     let (relay, requests) = Relay::asking(ready.hearer(), true);
     let asks = Asks { exchange: ready.call.exchange, capabilities: &ready.caller.capabilities, task: None };
     // Boxed: it would be there twice, as what is handed over and as what is pinned.
-    asks.run(Box::pin(upstream.call(&ready.caller, outgoing, relay)), requests).await
+    asks.run(Box::pin(upstream.call(&ready.caller, &outgoing, relay)), requests).await
 }
 
 /// Who is asked what an upstream wants to know.

@@ -163,7 +163,7 @@ pub async fn subscribe_own(exchange: &Exchange, upstream: &Arc<Upstream>, own_ur
     let params = serde_json::json!({ "uri": own_uri }).to_string();
     let outgoing = Outgoing::new(upstream.mint(), method, Some(&params));
     let relay = relay::Relay::new(Hearer::of(exchange, None, None), false);
-    if let Err(error) = upstream.call(&caller, outgoing, relay).await {
+    if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
         tracing::debug!(upstream = %upstream.config.name, %error, method, "not on the client's own connection");
     }
 }

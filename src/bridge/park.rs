@@ -62,12 +62,12 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let upstream = Arc::clone(ready.call.upstream);
     if ready.caller.capabilities.asks_nothing() {
         let relay = Relay::new(ready.hearer(), false);
-        return ready.reply(upstream.call(&ready.caller, outgoing, relay).await?);
+        return ready.reply(upstream.call(&ready.caller, &outgoing, relay).await?);
     }
     let (relay, requests) = Relay::asking(ready.hearer(), false);
     let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
     let mut course = Course {
-        work: Box::pin(async move { upstream.call(&caller, outgoing, listener).await }),
+        work: Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
         capabilities: ready.caller.capabilities.clone(),
         open: Vec::new(),

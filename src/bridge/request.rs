@@ -148,6 +148,9 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
             if crate::protocol::edit::members(&edited).next().is_none() { Meta::Gone } else { Meta::New(edited) }
         }
         Era::Modern => {
+            if speaker.modern && draft.params.meta.is_some_and(|meta| says_it_all(&meta, revision, speaker)) {
+                return Meta::Same;
+            }
             version = quoted(revision.as_str());
             edits.push((keys::PROTOCOL_VERSION, Op::Set(&version)));
             let info: &str = &speaker.info;
@@ -172,6 +175,27 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
             Meta::New(draft.params.meta.unwrap_or(Object::EMPTY).edit(&edits))
         }
     }
+}
+
+/// Whether a stateless client has said everything just as its upstream is to be told.
+fn says_it_all(meta: &Object<'_>, revision: Revision, speaker: &Speaker<'_>) -> bool {
+    let (mut version, mut info, mut capabilities) = (false, false, false);
+    for member in meta.members() {
+        match &*member.key {
+            keys::PROTOCOL_VERSION => {
+                let said = member.value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+                if said != Some(revision.as_str()) {
+                    return false;
+                }
+                version = true;
+            }
+            keys::CLIENT_INFO => info = true,
+            keys::CLIENT_CAPABILITIES => capabilities = true,
+            keys::PROGRESS_TOKEN => return false,
+            _ => {}
+        }
+    }
+    version && info && capabilities && speaker.capabilities.is_none()
 }
 
 /// As many as a call nearly always has.
@@ -244,9 +268,23 @@ mod tests {
     #[test]
     fn between_stateless_peers_nothing_but_the_token_changes() {
         let speaker = Speaker { modern: true, info: "{}".into(), ..Speaker::default() };
-        let got = body(Revision::V2026_07_28, &draft(MODERN, speaker));
+        let whole =
+            |params: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{params}}}");
+        let got = body(Revision::V2026_07_28, &draft(MODERN, speaker.clone()));
         let expected = MODERN.replace("\"progressToken\":\"t\"", "\"progressToken\":7").replace('\n', " ");
-        assert_eq!(got, format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{expected}}}"));
+        assert_eq!(got, whole(&expected));
+        let without = MODERN.replace("\"progressToken\":\"t\",", "").replace('\n', " ");
+        assert_eq!(body(Revision::V2026_07_28, &draft(&without, speaker.clone())), whole(&without));
+        // What is said otherwise than it is to be told is told as it is to be.
+        let version = "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\"";
+        let escaped = without.replace(version, "\"io.modelcontextprotocol/protocolVersion\":\"2026-07-2\\u0038\"");
+        assert_eq!(body(Revision::V2026_07_28, &draft(&escaped, speaker.clone())), whole(&without));
+        let less = Speaker { capabilities: Some("{}".into()), ..speaker.clone() };
+        let got = body(Revision::V2026_07_28, &draft(&without, less));
+        assert_eq!(got, whole(&without.replace("{\"sampling\":{}}", "{}")));
+        let unnamed = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+        let got = body(Revision::V2026_07_28, &draft(unnamed, speaker));
+        assert!(got.contains(keys::CLIENT_INFO) && got.contains(keys::CLIENT_CAPABILITIES), "{got}");
     }
 
     #[test]

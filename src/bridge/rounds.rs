@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A stateless client before a stateless upstream: each speaks for itself.
 pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let relay = Relay::new(ready.hearer(), true);
-    let response = ready.call.upstream.call(&ready.caller, ready.outgoing(&[]), relay).await?;
+    let response = ready.call.upstream.call(&ready.caller, &ready.outgoing(&[]), relay).await?;
     let Response::Result(result) = &response else { return ready.reply(response) };
     let glance = Glance::at(result.get());
     match glance.kind() {
@@ -82,7 +82,7 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
             more.push(("requestState", state));
         }
         let asked_nothing = more.is_empty();
-        let response = ready.call.upstream.call(&ready.caller, ready.outgoing(&more), relay.clone()).await?;
+        let response = ready.call.upstream.call(&ready.caller, &ready.outgoing(&more), relay.clone()).await?;
         let Response::Result(result) = &response else { return ready.reply(response) };
         match Glance::at(result.get()).kind() {
             Kind::Complete => {

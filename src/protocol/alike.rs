@@ -38,7 +38,10 @@ fn among(object: Object<'_>, place: &str, known: &[&str]) -> Result<(), McpError
         if known.contains(&&*member.key) {
             continue;
         }
-        if let Some(meant) = known.iter().find(|known| is_alike(&member.key, known)) {
+        // In ASCII, what is of another length differs by more than case.
+        let ascii = member.key.is_ascii();
+        let alike = |known: &&&str| (!ascii || known.len() == member.key.len()) && is_alike(&member.key, known);
+        if let Some(meant) = known.iter().find(alike) {
             let message = format!("`{place}` have a member that differs from `{meant}` in case only");
             return Err(McpError::new(ErrorKind::InvalidParams, message).with("member", *meant));
         }

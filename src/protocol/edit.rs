@@ -70,44 +70,45 @@ pub(super) fn edit_members_into<'a>(
     members: impl Iterator<Item = Member<'a>>,
     edits: &[(&str, Op<'_>)],
 ) {
-    let (mut seen, mut kept, mut before) = (0_u64, false, None);
+    // What lies before `copied` is written, as far as it stays; the last member that was seen ends at `before`.
+    let (mut seen, mut kept, mut before, mut copied) = (0_u64, false, None, 0);
     for member in members {
-        let gap = &object[before.unwrap_or(0)..member.start];
-        if before.is_none() {
-            // The brace, and what stands after it.
-            out.push_str(gap);
+        if !kept {
+            // The brace, and what stands after it; or what separated this member from those that are dropped.
+            let opening = if before.is_none() { member.start } else { 0 };
+            out.push_str(&object[..opening]);
+            copied = member.start;
         }
-        before = Some(member.end);
+        let end = before.replace(member.end);
         let edit = edits.iter().position(|(key, _)| *key == member.key);
-        let op = edit.and_then(|at| edits.get(at)).map(|(_, op)| *op);
         seen |= edit.map_or(0, |at| 1 << at.min(63));
-        if op == Some(Op::Drop) {
-            continue;
-        }
-        if kept {
-            out.push_str(gap);
+        match edit.and_then(|at| edits.get(at)).map(|(_, op)| *op) {
+            Some(Op::Drop) => {
+                if kept {
+                    out.push_str(&object[copied..end.unwrap_or(copied)]);
+                }
+                copied = member.end;
+                continue;
+            }
+            Some(Op::Set(value) | Op::Replace(value)) if value != member.value => {
+                out.push_str(&object[copied..member.end - member.value.len()]);
+                out.push_str(value);
+                copied = member.end;
+            }
+            _ => {}
         }
         kept = true;
-        match op {
-            Some(Op::Set(value) | Op::Replace(value)) => {
-                out.push_str(&object[member.start..member.end - member.value.len()]);
-                out.push_str(value);
-            }
-            _ => out.push_str(&object[member.start..member.end]),
-        }
     }
-    let Some(end) = before.or_else(|| object.trim_start().starts_with('{').then(|| object.find('{')).flatten()) else {
-        out.push_str(object);
-        return;
-    };
     let end = match before {
-        Some(_) => end,
-        // An empty object.
+        Some(end) => end,
+        // An empty object, or none.
+        None if object.trim_start().starts_with('{') => object.find('{').map_or(0, |brace| brace + 1),
         None => {
-            out.push_str(&object[..=end]);
-            end + 1
+            out.push_str(object);
+            return;
         }
     };
+    out.push_str(&object[copied..end]);
     for (at, (key, op)) in edits.iter().enumerate() {
         let (Op::Set(value) | Op::Default(value)) = op else { continue };
         if seen & (1 << at.min(63)) != 0 {

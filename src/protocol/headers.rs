@@ -237,6 +237,10 @@ fn one<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<&'h [u8],
 }
 
 fn equal(name: &str, header: &[u8], body: &str) -> Result<(), McpError> {
+    // As it nearly always is; without a space at its edges, which a header could not have.
+    if header == body.as_bytes() && header.iter().all(u8::is_ascii_graphic) {
+        return Ok(());
+    }
     if text(name, header)? == body { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
 }
 

@@ -109,7 +109,7 @@ impl Attribution {
     ///
     /// # Errors
     /// [`LinkError::Unreachable`] if the link had ended before, else what [`Attribution::broken`] says.
-    pub async fn request(&self, outgoing: Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
+    pub async fn request(&self, outgoing: &Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
         let gone = || LinkError::Unreachable("the connection has ended".to_owned());
         // The place in the outbox comes first: what waits for it was not sent.
         let place = tokio::select! {
@@ -128,7 +128,7 @@ impl Attribution {
             pending.insert(outgoing.id, Pending { listener, done, listens });
         }
         let mut guard = Guard { of: self, id: outgoing.id, cancels: &*outgoing.method != "initialize", armed: true };
-        place.send(Message { request: Some(outgoing.id), text: outgoing.body });
+        place.send(Message { request: Some(outgoing.id), text: outgoing.body.clone() });
         let answer = answer.await;
         guard.armed = false;
         answer.unwrap_or_else(|_| Err(LinkError::Lost("the connection has ended".to_owned())))
@@ -262,7 +262,7 @@ impl Link for SharedLink {
 
     fn request<'a>(
         &'a self,
-        outgoing: Outgoing,
+        outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         Box::pin(self.0.request(outgoing, listener))

@@ -43,20 +43,20 @@ impl Upstream {
     /// # Errors
     /// `UPSTREAM_UNAVAILABLE`, `CIRCUIT_OPEN`, `OVERLOADED`, `TIMEOUT`; `data.outcome` is `not_applied` where nothing
     /// was sent, `unknown` where it may have been. An error that the upstream answers is a [`Response`].
-    pub async fn call(
-        &self,
-        caller: &Caller,
-        outgoing: Outgoing,
+    pub fn call<'a>(
+        &'a self,
+        caller: &'a Caller,
+        outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
-    ) -> Result<Response, McpError> {
-        self.send(caller, outgoing, listener, Resend::Safe).await
+    ) -> impl Future<Output = Result<Response, McpError>> + use<'a> {
+        self.send(caller, outgoing, listener, Resend::Safe)
     }
 
     /// As [`Upstream::call`]; `resend` bounds what may be sent again.
     pub(super) async fn send(
         &self,
         caller: &Caller,
-        outgoing: Outgoing,
+        outgoing: &Outgoing,
         listener: Arc<dyn Listener>,
         resend: Resend,
     ) -> Result<Response, McpError> {
@@ -74,7 +74,7 @@ impl Upstream {
     async fn tries(
         &self,
         caller: &Caller,
-        outgoing: Outgoing,
+        outgoing: &Outgoing,
         listener: Arc<dyn Listener>,
         resend: Resend,
     ) -> Result<Response, (Ended, McpError)> {
@@ -93,12 +93,12 @@ impl Upstream {
             let (at, endpoint, pass) = match self.admit(caller, tried) {
                 Ok(admitted) => admitted,
                 // What was approved is done or not done, and no text stands for it.
-                Err(error) => match self.fallback(&outgoing).filter(|_| resend == Resend::Safe) {
+                Err(error) => match self.fallback(outgoing).filter(|_| resend == Resend::Safe) {
                     Some(text) => return Ok(text),
                     None => return Err((Ended::Refused, error)),
                 },
             };
-            let failed = match self.once(at, endpoint, caller, &outgoing, &clock).await {
+            let failed = match self.once(at, endpoint, caller, outgoing, &clock).await {
                 Ok(response) => {
                     self.answered(pass, &response);
                     return Ok(response);
@@ -212,7 +212,7 @@ impl Upstream {
         let result = if held.era == Era::Modern {
             tokio::select! {
                 biased;
-                result = held.link.request(outgoing.clone(), Arc::clone(clock) as _) => result.map_err(Failed::Link),
+                result = held.link.request(outgoing, Arc::clone(clock) as _) => result.map_err(Failed::Link),
                 () = clock.run_out() => Err(Failed::TimedOut),
             }
         } else {
@@ -224,7 +224,7 @@ impl Upstream {
                     if let Some(level) = level {
                         self.tell_level(&held, level).await;
                     }
-                    held.link.request(outgoing.clone(), Arc::clone(clock) as _).await
+                    held.link.request(outgoing, Arc::clone(clock) as _).await
                 } => result.map_err(Failed::Link),
                 () = clock.run_out() => Err(Failed::TimedOut),
             }

@@ -23,7 +23,9 @@ pub struct Clock {
     upstream: Weak<Upstream>,
     inner: Arc<dyn Listener>,
     timeout: Duration,
-    hands: Arc<Mutex<Hands>>,
+    hands: Mutex<Hands>,
+    /// Itself, for the answers to questions.
+    me: Weak<Self>,
 }
 
 struct Hands {
@@ -41,7 +43,7 @@ impl Clock {
         let now = Instant::now();
         let hands =
             Hands { deadline: now + timeout, last: now + timeout.saturating_mul(STRETCH), asked: 0, stands_since: now };
-        Arc::new(Self { upstream, inner, timeout, hands: Arc::new(Mutex::new(hands)) })
+        Arc::new_cyclic(|me| Self { upstream, inner, timeout, hands: Mutex::new(hands), me: me.clone() })
     }
 
     /// Resolves when the time is over.
@@ -94,12 +96,12 @@ impl Listener for Clock {
             }
             hands.asked += 1;
         }
-        let hands = Arc::clone(&self.hands);
+        let clock = self.me.clone();
         let reply = request.reply;
         // Dropping the new one answers too, so the clock goes on in any case.
         request.reply = Replier::new(move |answer| {
-            {
-                let mut hands = hands.lock();
+            if let Some(clock) = clock.upgrade() {
+                let mut hands = clock.hands.lock();
                 hands.asked = hands.asked.saturating_sub(1);
                 if hands.asked == 0 {
                     let stood = hands.stands_since.elapsed();

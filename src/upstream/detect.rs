@@ -101,10 +101,11 @@ async fn probe(link: &dyn Link, apart: bool, limit: Duration) -> Result<Verdict,
             // It may not know the question, or still be on its way: many install themselves at their first start, and
             // to end them meanwhile would leave half an installation behind. What it answers first tells.
             tracing::debug!("no answer to server/discover within {} s, asking for a handshake too", limit.as_secs());
+            let second = handshake::second_question();
             tokio::select! {
                 biased;
                 outcome = &mut asked => outcome,
-                _ = link.request(handshake::second_question(), Arc::new(Deaf)) => return Ok(Verdict::Legacy),
+                _ = link.request(&second, Arc::new(Deaf)) => return Ok(Verdict::Legacy),
             }
         }
         Err(_) => {
@@ -167,7 +168,7 @@ async fn ask(link: &dyn Link) -> Result<Asked, LinkError> {
     for _ in 0..2 {
         let outgoing =
             Outgoing { repeatable: true, ..Outgoing::new(FIRST_ID, "server/discover", Some(&envelope(capabilities))) };
-        let refusal = match link.request(outgoing, Arc::new(Deaf)).await? {
+        let refusal = match link.request(&outgoing, Arc::new(Deaf)).await? {
             Response::Result(result) => {
                 return Ok(match (discovered(&result), error) {
                     (Some(negotiated), _) => Asked::Modern(negotiated),

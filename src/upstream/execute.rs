@@ -94,7 +94,7 @@ async fn call(
             headers: headers.clone(),
             ..Outgoing::new(id, "tools/call", Some(&params))
         };
-        let response = upstream.send(&caller, outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
+        let response = upstream.send(&caller, &outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
         if era == Era::Modern
             && let Some(inquirer) = &context.inquirer
             && let Response::Result(result) = &response

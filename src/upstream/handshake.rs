@@ -106,7 +106,7 @@ fn params(revision: Revision, capabilities: &ClientCapabilities) -> String {
 async fn shake(link: &dyn Link, revision: Revision, capabilities: &ClientCapabilities) -> Result<Shaken, LinkError> {
     let params = params(revision, capabilities);
     let outgoing = Outgoing::new(FIRST_ID, "initialize", Some(&params));
-    let answer = tokio::time::timeout(OPENING, link.request(outgoing, Arc::new(Deaf))).await;
+    let answer = tokio::time::timeout(OPENING, link.request(&outgoing, Arc::new(Deaf))).await;
     let error = match answer.map_err(|_| late("initialize"))?? {
         Response::Result(result) => {
             let negotiated = initialized(&result)?;

@@ -186,7 +186,7 @@ pub trait Link: Send + Sync + 'static {
     /// `listener`. Called from any actix thread; the future stays on it.
     fn request<'a>(
         &'a self,
-        outgoing: Outgoing,
+        outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>>;
 

@@ -294,7 +294,7 @@ impl Upstream {
         };
         let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.mint(), method, Some(&params)) };
         let listener: Arc<dyn Listener> = Arc::clone(&held.traffic) as _;
-        match tokio::time::timeout(limit, held.link.request(outgoing, listener)).await {
+        match tokio::time::timeout(limit, held.link.request(&outgoing, listener)).await {
             Err(_) => Err(AskError::Timeout),
             Ok(Err(error)) => Err(error.into()),
             Ok(Ok(Response::Error(error))) => Err(AskError::Rpc(error)),

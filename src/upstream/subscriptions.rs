@@ -185,7 +185,7 @@ async fn one(upstream: Arc<Upstream>, held: Arc<Held>, filter: Value, acknowledg
     let params = stamped(&json!({ "notifications": filter }).to_string());
     let outgoing = Outgoing::new(upstream.mint(), "subscriptions/listen", Some(&params));
     let listener = Arc::new(Stream { upstream: Arc::downgrade(&upstream), acknowledged });
-    match held.link.request(outgoing, listener).await {
+    match held.link.request(&outgoing, listener).await {
         Ok(Response::Result(_)) | Err(LinkError::Lost(_) | LinkError::Unreachable(_) | LinkError::SessionGone) => {
             Ended::Over
         }

@@ -126,11 +126,11 @@ impl Link for ScriptedLink {
 
     fn request<'a>(
         &'a self,
-        outgoing: Outgoing,
+        outgoing: &'a Outgoing,
         _: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         self.sent.lock().push(outgoing.method.to_string());
-        Box::pin(async move { (self.script)(&outgoing.method, &outgoing) })
+        Box::pin(async move { (self.script)(&outgoing.method, outgoing) })
     }
 
     fn notify<'a>(&'a self, method: &'a str, _: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {

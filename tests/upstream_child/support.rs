@@ -152,7 +152,8 @@ impl Child {
     }
 
     pub async fn call(&self, method: &str, params: &str) -> Result<Response, LinkError> {
-        let request = self.link.request(self.outgoing(method, params), Arc::new(Heard::default()));
+        let outgoing = self.outgoing(method, params);
+        let request = self.link.request(&outgoing, Arc::new(Heard::default()));
         soon(method, request).await
     }
 

@@ -84,7 +84,7 @@ async fn a_stream_hands_on_what_comes_before_the_answer_in_order() {
     let link = server.modern().await;
     for id in 1..=3 {
         let heard = Heard::new();
-        let answer = soon(link.request(call(id), heard.clone())).await;
+        let answer = soon(link.request(&call(id), heard.clone())).await;
         assert_eq!(heard.methods(), ["notifications/progress"; 3]);
         assert_eq!(text(answer), r#"{"ok":true}"#);
         // The end of the stream may come a moment after the answer.
@@ -165,7 +165,8 @@ async fn dropping_a_stateless_request_closes_its_stream() {
     let link = server.modern().await;
     for id in [1, 2] {
         let heard = Heard::new();
-        let mut request = link.request(call(id), heard.clone());
+        let outgoing = call(id);
+        let mut request = link.request(&outgoing, heard.clone());
         if id == 2 {
             tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = heard.next() => {} }
         } else {
@@ -220,7 +221,8 @@ async fn a_subscription_lasts_and_its_messages_are_its_own() {
     .await;
     let link = server.modern().await;
     let heard = Heard::new();
-    let mut listen = link.request(Outgoing::new(1, "subscriptions/listen", Some("{}")), heard.clone());
+    let outgoing = Outgoing::new(1, "subscriptions/listen", Some("{}"));
+    let mut listen = link.request(&outgoing, heard.clone());
     let others = async {
         assert_eq!(heard.next().await.method, "notifications/subscriptions/acknowledged");
         assert_eq!(heard.next().await.method, "notifications/tools/list_changed");
@@ -266,7 +268,7 @@ async fn links_are_shared_by_threads_each_with_connections_of_its_own() {
             let id = round * 10 + n as u64;
             arbiter.spawn_fn(move || {
                 actix_web::rt::spawn(async move {
-                    let _ = done.send(text(link.request(call(id), Heard::new()).await));
+                    let _ = done.send(text(link.request(&call(id), Heard::new()).await));
                 });
             });
             let text = soon(answer).await.unwrap();

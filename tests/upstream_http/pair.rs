@@ -87,7 +87,8 @@ async fn requests_go_by_post_and_answers_come_on_the_stream() {
     rest.asked().await.reply.answer(Ok(serde_json::from_str("{}").unwrap()));
     assert_eq!(server.log.find(|r| r.id() == "q").await.json()["result"], json!({}));
     {
-        let mut request = link.request(Outgoing::new(2, "silent", None), Heard::new());
+        let outgoing = Outgoing::new(2, "silent", None);
+        let mut request = link.request(&outgoing, Heard::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 2) => {} }
     }
     assert_eq!(server.log.find(|r| r.rpc() == "notifications/cancelled").await.json()["params"]["requestId"], 2);
@@ -109,7 +110,8 @@ async fn a_post_that_is_refused_fails_that_request_alone() {
 async fn the_end_of_the_stream_is_the_end_of_the_link() {
     let (server, feed) = server("405 No", "/messages").await;
     let link = open(&server, Heard::new()).await.unwrap();
-    let mut request = link.request(Outgoing::new(1, "silent", None), Heard::new());
+    let outgoing = Outgoing::new(1, "silent", None);
+    let mut request = link.request(&outgoing, Heard::new());
     tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
     feed.borrow().as_ref().unwrap().send(None).unwrap();
     assert!(matches!(soon(request).await, Err(LinkError::Lost(_))));

@@ -323,7 +323,7 @@ pub fn call(id: u64) -> Outgoing {
 }
 
 pub async fn ask(link: &Arc<dyn Link>, outgoing: Outgoing) -> Result<Response, LinkError> {
-    soon(link.request(outgoing, Heard::new())).await
+    soon(link.request(&outgoing, Heard::new())).await
 }
 
 /// The text of a result, or what came instead.

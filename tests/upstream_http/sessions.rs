@@ -123,7 +123,8 @@ async fn a_dropped_request_is_cancelled_by_a_notification() {
     .await;
     let link = server.legacy(Heard::new()).await;
     {
-        let mut request = link.request(call(9), Heard::new());
+        let outgoing = call(9);
+        let mut request = link.request(&outgoing, Heard::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 9) => {} }
     }
     let cancelled = server.log.find(|r| r.rpc() == "notifications/cancelled").await;
@@ -166,7 +167,8 @@ async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
     .await;
     let (rest, heard) = (Heard::new(), Heard::new());
     let link = server.legacy(rest.clone()).await;
-    let call = link.request(call(3), heard.clone());
+    let outgoing = call(3);
+    let call = link.request(&outgoing, heard.clone());
     let client = async {
         let asked = heard.asked().await;
         assert_eq!(
@@ -278,7 +280,7 @@ async fn an_interrupted_answer_is_taken_up_again() {
         .await;
         let link = server.legacy(Heard::new()).await;
         let heard = Heard::new();
-        let answer = soon(link.request(call(4), heard.clone())).await;
+        let answer = soon(link.request(&call(4), heard.clone())).await;
         assert_eq!(text(answer), r#"{"resumed":true}"#);
         assert_eq!(heard.methods(), ["notifications/message"; 2]);
         assert_eq!(gets.get(), 3);

@@ -102,7 +102,7 @@ async fn messages_are_text_frames_and_pings_are_answered() {
     let link = open(&server, Heard::new()).await.unwrap();
     assert_eq!(server.log.all()[0].header("authorization"), Some("Bearer x"));
     let heard = Heard::new();
-    let answer = soon(link.request(call(1), heard.clone())).await;
+    let answer = soon(link.request(&call(1), heard.clone())).await;
     assert_eq!(text(answer), r#"{"ponged":true}"#);
     assert_eq!(heard.methods(), ["notifications/progress"]);
 }
@@ -166,7 +166,8 @@ async fn closing_says_goodbye_and_dropping_a_request_cancels_it() {
     .await;
     let link = open(&server, Heard::new()).await.unwrap();
     {
-        let mut request = link.request(Outgoing::new(5, "slow", None), Heard::new());
+        let outgoing = Outgoing::new(5, "slow", None);
+        let mut request = link.request(&outgoing, Heard::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), text = saw.recv() => assert!(text.unwrap().contains("slow")) }
     }
     assert!(soon(saw.recv()).await.unwrap().contains(r#""requestId":5"#));

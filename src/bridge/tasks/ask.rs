@@ -55,7 +55,7 @@ impl<'a> About<'a> {
     /// Those of [`Upstream::call`].
     pub async fn ask(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
         let relay: Arc<dyn Listener> = Relay::new(self.hearer(None), false);
-        match self.upstream.call(&self.task.caller, self.outgoing(method, params), relay).await? {
+        match self.upstream.call(&self.task.caller, &self.outgoing(method, params), relay).await? {
             Response::Result(result) if result.get().starts_with('{') => Ok(Ok(result)),
             Response::Result(_) => {
                 Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"))

@@ -71,7 +71,7 @@ impl Augmented {
             let outgoing = ask::outgoing(&upstream, &task, "tasks/result", "{}", true);
             let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
-                response = upstream.call(&task.caller, outgoing, listener) => match response {
+                response = upstream.call(&task.caller, &outgoing, listener) => match response {
                     Ok(Response::Result(result)) => Outcome::Result(result),
                     Ok(Response::Error(error)) => Outcome::Error(error),
                     Err(error) => Outcome::Error(RpcError::new(-32603, error.message.to_string())),

@@ -84,7 +84,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
         Mode::Same | Mode::Augmented(_) => {
             let outgoing = about.outgoing("tasks/result", params);
             let (relay, requests) = Relay::asking(about.hearer(about.task.caller.log_level), true);
-            let work = about.upstream.call(&about.task.caller, outgoing, relay);
+            let work = about.upstream.call(&about.task.caller, &outgoing, relay);
             let asks = asking::Asks { exchange, capabilities: &about.task.caller.capabilities, task: Some(alias) };
             match asks.run(work, requests).await? {
                 Response::Result(result) => about.dressed(result.get())?,
@@ -150,7 +150,7 @@ impl Drop for Abandon<'_> {
         let outgoing = about.outgoing("tasks/cancel", "{}");
         let relay: Arc<dyn crate::upstream::Listener> = Relay::new(about.hearer(None), false);
         actix::spawn(async move {
-            if let Err(error) = upstream.call(&task.caller, outgoing, relay).await {
+            if let Err(error) = upstream.call(&task.caller, &outgoing, relay).await {
                 tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
             }
         });

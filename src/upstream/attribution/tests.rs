@@ -28,8 +28,10 @@ fn tell(link: &Attribution, text: &str) {
 async fn answers_go_by_id_and_progress_by_token() {
     let (link, mut out, rest) = link();
     let (one, two) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
-    let mut first = Box::pin(link.request(call(1), one.clone()));
-    let mut second = Box::pin(link.request(call(2), two.clone()));
+    let outgoing = call(1);
+    let mut first = Box::pin(link.request(&outgoing, one.clone()));
+    let outgoing = call(2);
+    let mut second = Box::pin(link.request(&outgoing, two.clone()));
     assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
     assert!(next(&mut out).contains(r#""id":1"#) && next(&mut out).contains(r#""id":2"#));
 
@@ -58,13 +60,15 @@ async fn answers_go_by_id_and_progress_by_token() {
 #[tokio::test]
 async fn a_dropped_request_is_cancelled_unless_it_is_initialize() {
     let (link, mut out, _) = link();
-    let mut request = Box::pin(link.request(call(4), Arc::new(Heard::default())));
+    let outgoing = call(4);
+    let mut request = Box::pin(link.request(&outgoing, Arc::new(Heard::default())));
     assert!(request.as_mut().now_or_never().is_none());
     next(&mut out);
     drop(request);
     assert!(next(&mut out).contains(r#""method":"notifications/cancelled","params":{"requestId":4"#));
 
-    let mut request = Box::pin(link.request(Outgoing::new(0, "initialize", Some("{}")), Arc::new(Heard::default())));
+    let outgoing = Outgoing::new(0, "initialize", Some("{}"));
+    let mut request = Box::pin(link.request(&outgoing, Arc::new(Heard::default())));
     assert!(request.as_mut().now_or_never().is_none());
     next(&mut out);
     drop(request);
@@ -79,7 +83,8 @@ async fn questions_go_to_the_only_call_and_their_answers_to_the_server() {
     rest.take_request().reply.answer(Ok(serde_json::from_str(r#"{"roots":[]}"#).unwrap()));
     assert_eq!(next(&mut out), r#"{"jsonrpc":"2.0","id":"a","result":{"roots":[]}}"#);
 
-    let mut first = Box::pin(link.request(call(1), one.clone()));
+    let outgoing = call(1);
+    let mut first = Box::pin(link.request(&outgoing, one.clone()));
     assert!(first.as_mut().now_or_never().is_none());
     next(&mut out);
     tell(&link, r#"{"jsonrpc":"2.0","id":8,"method":"ping"}"#);
@@ -97,8 +102,10 @@ async fn a_subscription_is_told_by_its_id_and_ended_by_the_server() {
     let (link, mut out, rest) = link();
     link.opened(&crate::upstream::testing::negotiated(Revision::MODERN));
     let (feed, one) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
-    let mut listen = Box::pin(link.request(Outgoing::new(1, "subscriptions/listen", Some("{}")), feed.clone()));
-    let mut first = Box::pin(link.request(call(2), one.clone()));
+    let outgoing = Outgoing::new(1, "subscriptions/listen", Some("{}"));
+    let mut listen = Box::pin(link.request(&outgoing, feed.clone()));
+    let outgoing = call(2);
+    let mut first = Box::pin(link.request(&outgoing, one.clone()));
     assert!(listen.as_mut().now_or_never().is_none() && first.as_mut().now_or_never().is_none());
     next(&mut out);
     next(&mut out);
@@ -120,8 +127,10 @@ async fn a_subscription_is_told_by_its_id_and_ended_by_the_server() {
 #[tokio::test]
 async fn what_cannot_be_sent_fails_alone() {
     let (link, mut out, _) = link();
-    let mut first = Box::pin(link.request(call(1), Arc::new(Heard::default())));
-    let mut second = Box::pin(link.request(call(2), Arc::new(Heard::default())));
+    let outgoing = call(1);
+    let mut first = Box::pin(link.request(&outgoing, Arc::new(Heard::default())));
+    let outgoing = call(2);
+    let mut second = Box::pin(link.request(&outgoing, Arc::new(Heard::default())));
     assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
     assert_eq!(out.try_recv().unwrap().request, Some(1));
     link.failed(1, LinkError::Unreachable("no".into()));
@@ -133,14 +142,15 @@ async fn what_cannot_be_sent_fails_alone() {
 #[tokio::test]
 async fn when_the_link_breaks_everything_fails_at_once() {
     let (link, mut out, _) = link();
-    let mut first = Box::pin(link.request(call(1), Arc::new(Heard::default())));
+    let outgoing = call(1);
+    let mut first = Box::pin(link.request(&outgoing, Arc::new(Heard::default())));
     assert!(first.as_mut().now_or_never().is_none());
     next(&mut out);
     link.broken(&LinkError::Lost("it died".into()));
     link.broken(&LinkError::Lost("again".into()));
     assert!(matches!(first.await, Err(LinkError::Lost(why)) if why == "it died"));
     assert!(link.closed().is_cancelled());
-    let late = link.request(call(2), Arc::new(Heard::default())).await;
+    let late = link.request(&call(2), Arc::new(Heard::default())).await;
     assert!(matches!(late, Err(LinkError::Unreachable(_))));
     assert!(link.notify("notifications/initialized", None).await.is_err());
 }

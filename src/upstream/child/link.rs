@@ -60,7 +60,7 @@ impl Link for ChildLink {
 
     fn request<'a>(
         &'a self,
-        outgoing: Outgoing,
+        outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         Box::pin(self.mux.request(outgoing, listener))

@@ -111,7 +111,7 @@ impl Mux {
     /// Sends a request and waits for its answer. Dropped, it is cancelled at the server, or never sent.
     pub(super) async fn request(
         self: &Arc<Self>,
-        outgoing: Outgoing,
+        outgoing: &Outgoing,
         listener: Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
         let (answer, answered) = oneshot::channel();
@@ -120,7 +120,7 @@ impl Mux {
             if let Some(end) = &state.end {
                 return Err(unsent(end));
             }
-            self.queue.push(Some(outgoing.id), outgoing.body).map_err(refused)?;
+            self.queue.push(Some(outgoing.id), outgoing.body.clone()).map_err(refused)?;
             let listen = &*outgoing.method == LISTEN;
             state.flights.insert(outgoing.id, Flight { listener, answer, listen });
         }

@@ -136,7 +136,7 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
         }
         fn request<'a>(
             &'a self,
-            outgoing: Outgoing,
+            outgoing: &'a Outgoing,
             listener: Arc<dyn Listener>,
         ) -> futures_util::future::LocalBoxFuture<'a, Result<Response, LinkError>> {
             self.1.lock().unwrap().push(outgoing.id);
@@ -203,7 +203,7 @@ async fn silence_is_a_legacy_server_too() {
         }
         fn request<'a>(
             &'a self,
-            outgoing: Outgoing,
+            outgoing: &'a Outgoing,
             listener: Arc<dyn Listener>,
         ) -> futures_util::future::LocalBoxFuture<'a, Result<Response, LinkError>> {
             if &*outgoing.method == "server/discover" {

@@ -194,15 +194,15 @@ pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
 ///
 /// # Errors
 /// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP.
-pub async fn post(head: &Head, extra: Extra, body: Bytes) -> Result<Answer, LinkError> {
+pub async fn post(head: &Head, extra: Extra, body: &Bytes) -> Result<Answer, LinkError> {
     if let Some(place) = &head.plain {
-        return plain::post(place, (&head.uri, &head.headers), &extra, &body).await.map(Answer::Plain);
+        return plain::post(place, (&head.uri, &head.headers), &extra, body).await.map(Answer::Plain);
     }
     let request = frozen(head)?;
     let sent = if extra.is_empty() {
-        request.send_body(body).await
+        request.send_body(body.clone()).await
     } else {
-        request.extra_headers(extra.into_iter().collect::<HeaderMap>()).send_body(body).await
+        request.extra_headers(extra.into_iter().collect::<HeaderMap>()).send_body(body.clone()).await
     };
     sent.map(Answer::General).map_err(|error| failed(&error))
 }

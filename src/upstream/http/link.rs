@@ -151,7 +151,7 @@ impl HttpLink {
         })
     }
 
-    async fn call(&self, outgoing: Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
+    async fn call(&self, outgoing: &Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
         if self.shared.closed.is_cancelled() {
             return Err(LinkError::Unreachable("the session has ended".to_owned()));
         }
@@ -163,7 +163,7 @@ impl HttpLink {
         }
         let mode = self.shared.mode.load_full();
         let mut guard = (!mode.modern && !initialize).then(|| Guard { link: self, id: outgoing.id, armed: true });
-        let answer = self.exchange(&mode, &outgoing, &listener, initialize).await;
+        let answer = self.exchange(&mode, outgoing, &listener, initialize).await;
         if let Some(guard) = &mut guard {
             guard.armed = false;
         }
@@ -199,7 +199,7 @@ impl HttpLink {
     async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<Answer, LinkError> {
         let extra =
             if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { Extra::new() };
-        client::post(&mode.post, extra, outgoing.body.clone()).await
+        client::post(&mode.post, extra, &outgoing.body).await
     }
 
     async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
@@ -268,7 +268,7 @@ impl Link for HttpLink {
 
     fn request<'a>(
         &'a self,
-        outgoing: Outgoing,
+        outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         Box::pin(self.call(outgoing, listener))

@@ -50,6 +50,8 @@ pub(super) struct Place {
     literal: Option<SocketAddr>,
     /// The request line and the headers that no request changes; without the empty line at their end.
     begin: Bytes,
+    /// Which those headers are.
+    names: Box<[HeaderName]>,
 }
 
 impl Place {
@@ -66,6 +68,7 @@ impl Place {
             port,
             literal: client::literal(uri),
             begin: begin(uri, headers, &[]).freeze(),
+            names: headers.keys().cloned().collect(),
         })
     }
 
@@ -294,7 +297,7 @@ pub(super) async fn post(
         Some(connection) => connection,
         None => Connection::new(place.connect().await?),
     };
-    let mut out = if extra.iter().any(|(name, _)| headers.contains_key(name)) {
+    let mut out = if extra.iter().any(|(name, _)| place.names.contains(name)) {
         begin(uri, headers, extra)
     } else {
         let mut out =

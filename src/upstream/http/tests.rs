@@ -109,13 +109,13 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
             link
         };
         client::trust(rustls::RootCertStore::empty(), true);
-        let refused = open().await.request(Outgoing::new(1, "json", None), Arc::new(Heard::default())).await;
+        let refused = open().await.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await;
         assert!(matches!(&refused, Err(LinkError::Unreachable(_))), "{refused:?}");
 
         client::trust(roots.clone(), http2);
         let link = open().await;
         for (id, method) in [(2, "json"), (3, "stream"), (4, "json")] {
-            let answer = link.request(Outgoing::new(id, method, None), Arc::new(Heard::default())).await;
+            let answer = link.request(&Outgoing::new(id, method, None), Arc::new(Heard::default())).await;
             let Ok(Response::Result(result)) = answer else { panic!("{answer:?}") };
             let result: Value = serde_json::from_str(result.get()).unwrap();
             assert_eq!(
@@ -126,14 +126,15 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
         // Dropping a request closes its stream, and only that.
         let heard = Arc::new(Heard::default());
         {
-            let mut endless = link.request(Outgoing::new(5, "endless", None), heard.clone());
+            let outgoing = Outgoing::new(5, "endless", None);
+            let mut endless = link.request(&outgoing, heard.clone());
             while heard.methods().is_empty() {
                 assert!(tokio::time::timeout(Duration::from_millis(5), &mut endless).await.is_err());
             }
             assert!(has_ended.try_recv().is_err());
         }
         tokio::time::timeout(Duration::from_secs(20), has_ended.recv()).await.unwrap();
-        assert!(link.request(Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
+        assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
         handle.stop(false).await;
     }
 }
@@ -169,7 +170,7 @@ async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transp
         async move {
             let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
             link.opened(&negotiated(Revision::MODERN));
-            link.request(Outgoing::new(1, "json", None), Arc::new(Heard::default())).await
+            link.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await
         }
     };
     assert!(matches!(post(true).await, Ok(Response::Result(_))));

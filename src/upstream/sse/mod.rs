@@ -201,7 +201,7 @@ async fn send(attribution: &Attribution, head: &Head, message: Message) {
 }
 
 async fn post(head: &Head, text: bytes::Bytes) -> Result<(), LinkError> {
-    let mut response = client::post(head, Extra::new(), text).await?;
+    let mut response = client::post(head, Extra::new(), &text).await?;
     let status = response.status();
     if is_stream(&response) {
         return Ok(());

@@ -43,12 +43,12 @@ async fn changes_that_a_server_tells_of_and_those_it_is_told_to_make() {
     keep(&upstream);
     let read = Outgoing { repeatable: true, ..request(&upstream, "tools/call") };
     for harmless in [read, request(&upstream, "prompts/get"), request(&upstream, "completion/complete")] {
-        upstream.call(&agent("a"), harmless, Arc::new(Heard::default())).await.unwrap();
+        upstream.call(&agent("a"), &harmless, Arc::new(Heard::default())).await.unwrap();
     }
     assert_eq!(kept(&upstream), 2);
     for method in ["tools/call", "vendor/do", "tasks/update"] {
         keep(&upstream);
-        upstream.call(&agent("a"), request(&upstream, method), Arc::new(Heard::default())).await.unwrap();
+        upstream.call(&agent("a"), &request(&upstream, method), Arc::new(Heard::default())).await.unwrap();
         assert_eq!(kept(&upstream), 0, "{method}");
     }
     keep(&upstream);

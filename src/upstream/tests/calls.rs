@@ -49,7 +49,7 @@ async fn what_was_not_sent_is_sent_again_and_what_may_have_been_is_not() {
         let upstream = start(&fake).await;
         failing(&fake, times, error.clone());
         let outgoing = Outgoing { repeatable: reads, ..request(&upstream, "tools/call") };
-        let result = upstream.call(&agent("a"), outgoing, Arc::new(Heard::default())).await;
+        let result = upstream.call(&agent("a"), &outgoing, Arc::new(Heard::default())).await;
         let calls = fake.asked("tools/call");
         match sends {
             Ok(sends) => assert_eq!((result.is_ok(), calls), (true, sends), "{error}"),
@@ -162,7 +162,7 @@ async fn a_configured_text_answers_while_the_circuit_is_open_but_no_approved_cha
         let _ = call(&upstream, &agent("a")).await;
     }
     assert_eq!(call(&upstream, &agent("a")).await.unwrap()["content"][0]["text"], "try \"later\"");
-    let prompt = upstream.call(&agent("a"), request(&upstream, "prompts/get"), Arc::new(Heard::default())).await;
+    let prompt = upstream.call(&agent("a"), &request(&upstream, "prompts/get"), Arc::new(Heard::default())).await;
     assert_eq!(prompt.unwrap_err().kind, ErrorKind::CircuitOpen);
     assert_eq!(approved(&upstream).await.unwrap_err().kind, ErrorKind::CircuitOpen);
 }
@@ -355,7 +355,7 @@ async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
     hanging(&fake, false);
     let long = Outgoing { name: Some("long".into()), ..request(&upstream, "tools/call") };
     let patient = agent("b");
-    let waits = upstream.call(&patient, long, Arc::new(Heard::default()));
+    let waits = upstream.call(&patient, &long, Arc::new(Heard::default()));
     let (error, ()) = tokio::join!(waits, timed_out(3));
     let error = error.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));

@@ -181,7 +181,7 @@ impl Link for Held {
 
     fn request<'a>(
         &'a self,
-        outgoing: Outgoing,
+        outgoing: &'a Outgoing,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         let link = Arc::clone(&self.0);

@@ -85,7 +85,7 @@ async fn call(upstream: &Upstream, caller: &Caller) -> Result<Value, McpError> {
 }
 
 async fn heard_call(upstream: &Upstream, caller: &Caller, listener: Arc<dyn Listener>) -> Result<Value, McpError> {
-    match upstream.call(caller, request(upstream, "tools/call"), listener).await? {
+    match upstream.call(caller, &request(upstream, "tools/call"), listener).await? {
         Response::Result(result) => Ok(serde_json::from_str(result.get()).unwrap()),
         Response::Error(error) => Ok(json!({ "error": error.code })),
     }

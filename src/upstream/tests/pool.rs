@@ -235,7 +235,7 @@ async fn what_follows_a_request_reaches_the_child_that_had_it_or_none() {
     });
     let send = |caller: Caller, method: &'static str| {
         let upstream = Arc::clone(&upstream);
-        async move { upstream.call(&caller, request(&upstream, method), Arc::new(Heard::default())).await }
+        async move { upstream.call(&caller, &request(&upstream, method), Arc::new(Heard::default())).await }
     };
     // Three children of one principal, and the call is made on some one of them.
     together(&upstream, &vec![asked("a"); 3]).await;

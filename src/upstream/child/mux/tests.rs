@@ -47,7 +47,7 @@ impl Case {
         let heard = Arc::new(Heard::default());
         let (mux, listener) = (self.mux.clone(), heard.clone());
         let outgoing = Outgoing::new(id, method, None);
-        let mut answer: Answer = Box::pin(async move { mux.request(outgoing, listener).await });
+        let mut answer: Answer = Box::pin(async move { mux.request(&outgoing, listener).await });
         assert!(poll!(&mut answer).is_pending());
         (answer, heard)
     }
@@ -328,7 +328,7 @@ async fn the_end_tells_what_was_sent_from_what_was_not() {
     assert!(matches!(waiting.await, Err(LinkError::Unreachable(why)) if why == "it died"));
     drop(question);
     assert!(case.written().await.is_empty());
-    let later = case.mux.request(Outgoing::new(3, "x", None), heard.clone()).await;
+    let later = case.mux.request(&Outgoing::new(3, "x", None), heard.clone()).await;
     assert!(matches!(later, Err(LinkError::Unreachable(why)) if why == "it died"));
     assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
 }
@@ -339,13 +339,14 @@ async fn one_that_reads_nothing_refuses_more() {
     let mut large = Outgoing::new(1, "tools/call", None);
     large.body = Bytes::from(vec![b' '; 12 << 20]);
     let listener = Arc::new(Heard::default());
-    let mut first = Box::pin(case.mux.request(large.clone(), listener.clone()));
+    let outgoing = large.clone();
+    let mut first = Box::pin(case.mux.request(&outgoing, listener.clone()));
     assert!(poll!(&mut first).is_pending());
     large.id = 2;
-    let refused = case.mux.request(large.clone(), listener.clone()).await;
+    let refused = case.mux.request(&large.clone(), listener.clone()).await;
     assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{refused:?}");
     // The first was never sent, so giving it up makes room.
     drop(first);
     large.id = 3;
-    assert!(poll!(Box::pin(case.mux.request(large, listener))).is_pending());
+    assert!(poll!(Box::pin(case.mux.request(&large, listener))).is_pending());
 }
