@@ -109,6 +109,8 @@ pub fn serve(port: u16, workers: usize, era: Era, count: usize) -> Result<()> {
                 .default_service(web::to(|| async { HttpResponse::Ok().finish() }))
         })
         .workers(workers)
+        // Longer than a connection rests while others are measured.
+        .keep_alive(std::time::Duration::from_secs(75))
         .bind(("127.0.0.1", port))?
         .run()
         .await

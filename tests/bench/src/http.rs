@@ -64,7 +64,7 @@ impl Http {
             }
             self.filled += read;
             if head == 0
-                && let Some(end) = self.buffer[..self.filled].windows(4).position(|four| four == b"\r\n\r\n")
+                && let Some(end) = memchr::memmem::find(&self.buffer[..self.filled], b"\r\n\r\n")
             {
                 head = end + 4;
                 length = content_length(&self.buffer[..head])?;
@@ -127,7 +127,7 @@ fn content_length(head: &[u8]) -> Result<usize> {
         if line.len() > 15 && line[..15].eq_ignore_ascii_case(b"content-length:") {
             return Ok(std::str::from_utf8(&line[15..])?.trim().parse()?);
         }
-        if line.to_ascii_lowercase().starts_with(b"transfer-encoding:") {
+        if line.len() > 18 && line[..18].eq_ignore_ascii_case(b"transfer-encoding:") {
             bail!("an answer of unknown length");
         }
     }

@@ -27,6 +27,9 @@ enum Way {
     GatewayWs,
 }
 
+/// Connections that all call in the same way.
+struct Callers(Way, Vec<Box<dyn Caller>>);
+
 /// One era: an upstream, and everything in front of it.
 struct Stand {
     era: Era,
@@ -53,7 +56,7 @@ impl Stand {
         }
     }
 
-    async fn callers(&self, way: Way, tool: &str) -> Result<Vec<Box<dyn Caller>>> {
+    async fn callers(&self, way: Way, tool: &str) -> Result<Callers> {
         let port = self.server(way).port;
         let params =
             json!({"name": tool, "arguments": {"text": "All work and no play makes Jack a dull boy. ".repeat(5)}});
@@ -74,7 +77,7 @@ impl Stand {
                 }
             });
         }
-        Ok(callers)
+        Ok(Callers(way, callers))
     }
 
     async fn request(&self, http: &mut Http, port: u16, params: &Value) -> Result<Vec<u8>> {
@@ -89,12 +92,12 @@ impl Stand {
 
     /// Microseconds of CPU of what stands in front of the upstream (of the upstream itself, if nothing does), and of
     /// the wall clock from a request to its answer.
-    async fn measure(&self, way: Way, tool: &str, time: Duration) -> Result<(f64, f64)> {
-        let mut callers = self.callers(way, tool).await?;
-        load(&mut callers, time / 4).await?;
-        let server = self.server(way);
+    async fn measure(&self, callers: &mut Callers, time: Duration) -> Result<(f64, f64)> {
+        let Callers(way, callers) = callers;
+        load(callers, time / 4).await?;
+        let server = self.server(*way);
         let (before, since) = (server.cpu()?, Instant::now());
-        let calls = load(&mut callers, time).await? as f64;
+        let calls = load(callers, time).await? as f64;
         let cpu = micros(server.cpu()? - before) / calls;
         Ok((cpu, micros(since.elapsed()) * CONNECTIONS as f64 / calls))
     }
@@ -105,18 +108,23 @@ pub async fn run(setting: &Setting) -> Result<()> {
         "Proxied calls of an echo tool, beside nginx in front of the same upstream",
         "scripts/bench proxied (nginx comes with Debian's nginx-light)",
     );
-    let (time, rounds) = if setting.quick { (Duration::from_millis(800), 1) } else { (Duration::from_secs(3), 5) };
+    // Many short rounds: where the machine is shared, its moods last for seconds, and a ratio is that of one moment.
+    let (time, rounds) = if setting.quick { (Duration::from_millis(800), 1) } else { (Duration::from_secs(1), 21) };
     for (name, era) in [("2025-11-25", Era::Legacy), ("2026-07-28", Era::Modern)] {
         let stand = Stand::new(setting, era, 10).await?;
+        let mut direct = stand.callers(Way::Direct, "echo").await?;
+        let mut nginx = stand.callers(Way::Nginx, "echo").await?;
+        let mut http = stand.callers(Way::Gateway, "echo").await?;
+        let mut web_socket = stand.callers(Way::GatewayWs, "echo").await?;
         let mut ratios = [vec![], vec![], vec![]];
         let mut cpu = [vec![], vec![], vec![]];
         let mut took = [vec![], vec![], vec![], vec![]];
         for _ in 0..rounds {
             // In turn, so that a busy moment of the machine hits all.
-            let (_, direct) = stand.measure(Way::Direct, "echo", time).await?;
-            let (nginx, by_nginx) = stand.measure(Way::Nginx, "echo", time).await?;
-            let (http, by_http) = stand.measure(Way::Gateway, "echo", time).await?;
-            let (web_socket, by_ws) = stand.measure(Way::GatewayWs, "echo", time).await?;
+            let (_, direct) = stand.measure(&mut direct, time).await?;
+            let (nginx, by_nginx) = stand.measure(&mut nginx, time).await?;
+            let (http, by_http) = stand.measure(&mut http, time).await?;
+            let (web_socket, by_ws) = stand.measure(&mut web_socket, time).await?;
             for (all, one) in cpu.iter_mut().zip([nginx, http, web_socket]) {
                 all.push(one);
             }
@@ -154,10 +162,12 @@ pub async fn run(setting: &Setting) -> Result<()> {
 async fn tools(setting: &Setting, time: Duration, rounds: usize) -> Result<()> {
     let few = Stand::new(setting, Era::Modern, 10).await?;
     let many = Stand::new(setting, Era::Modern, 10_000).await?;
+    let (mut by_few, mut by_many) =
+        (few.callers(Way::Gateway, "echo_9").await?, many.callers(Way::Gateway, "echo_9999").await?);
     let (mut of_few, mut of_many) = (vec![], vec![]);
     for _ in 0..rounds {
-        of_few.push(few.measure(Way::Gateway, "echo_9", time).await?.0);
-        of_many.push(many.measure(Way::Gateway, "echo_9999", time).await?.0);
+        of_few.push(few.measure(&mut by_few, time).await?.0);
+        of_many.push(many.measure(&mut by_many, time).await?.0);
     }
     let (few, many) = (median(of_few), median(of_many));
     line("CPU a call with 10 and 10,000 tools", &format!("{few:5.1} µs, {many:5.1} µs"));
@@ -169,7 +179,7 @@ async fn tools(setting: &Setting, time: Duration, rounds: usize) -> Result<()> {
 async fn memory(setting: &Setting) -> Result<()> {
     let (warm, calls) = if setting.quick { (20_000, 50_000) } else { (100_000, 1_000_000) };
     let stand = Stand::new(setting, Era::Modern, 10).await?;
-    let mut callers = stand.callers(Way::Gateway, "echo").await?;
+    let Callers(_, mut callers) = stand.callers(Way::Gateway, "echo").await?;
     let mut made = 0;
     while made < warm {
         made += load(&mut callers, Duration::from_millis(500)).await?;
