@@ -198,6 +198,28 @@ fn bodies_are_compressed_where_the_client_wants_it() {
     assert_eq!(gateway.post(&[], &body).header("content-encoding"), None);
 }
 
+/// The second is taken up once the first is answered, before anything of its body is there.
+#[test]
+fn the_body_of_a_request_behind_another_may_come_late_and_must_come() {
+    let gateway = Gateway::with(&small_limits());
+    let body = mcp::request(1, "ping", json!({})).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\nAccept: */*\r\nContent-Length: {}\r\n\r\n",
+        gateway.port,
+        body.len()
+    );
+    let both = format!("{head}{body}{head}");
+    let mut late = gateway.connect();
+    late.send(both.as_bytes());
+    assert_eq!(late.response().status, 200);
+    late.send(body.as_bytes());
+    assert_eq!(late.response().status, 200);
+    let mut never = gateway.connect();
+    never.send(both.as_bytes());
+    assert_eq!(never.response().status, 200);
+    assert_eq!(never.response().status, 408);
+}
+
 #[test]
 fn slow_and_giant_requests_are_cut_off() {
     let gateway = Gateway::with(&small_limits());
