@@ -59,6 +59,7 @@ impl Server {
             .env("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", &workers)
             .env("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "10000000")
             .env("COUNTERSIGN_LIMITS__RATE_BURST", "10000000")
+            .env("COUNTERSIGN_CHANGES__MAX_PROPOSALS_PER_MINUTE", "0")
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
