@@ -148,9 +148,6 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
             if crate::protocol::edit::members(&edited).next().is_none() { Meta::Gone } else { Meta::New(edited) }
         }
         Era::Modern => {
-            if speaker.modern && draft.params.meta.is_some_and(|meta| says_it_all(&meta, revision, speaker)) {
-                return Meta::Same;
-            }
             version = quoted(revision.as_str());
             edits.push((keys::PROTOCOL_VERSION, Op::Set(&version)));
             let info: &str = &speaker.info;
@@ -172,30 +169,12 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
                     },
                 ));
             }
-            Meta::New(draft.params.meta.unwrap_or(Object::EMPTY).edit(&edits))
+            let meta = draft.params.meta.unwrap_or(Object::EMPTY);
+            let edited = meta.edit(&edits);
+            // So it is where a stateless client says everything just as its upstream is to be told.
+            if edited == meta.text() { Meta::Same } else { Meta::New(edited) }
         }
     }
-}
-
-/// Whether a stateless client has said everything just as its upstream is to be told.
-fn says_it_all(meta: &Object<'_>, revision: Revision, speaker: &Speaker<'_>) -> bool {
-    let (mut version, mut info, mut capabilities) = (false, false, false);
-    for member in meta.members() {
-        match &*member.key {
-            keys::PROTOCOL_VERSION => {
-                let said = member.value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-                if said != Some(revision.as_str()) {
-                    return false;
-                }
-                version = true;
-            }
-            keys::CLIENT_INFO => info = true,
-            keys::CLIENT_CAPABILITIES => capabilities = true,
-            keys::PROGRESS_TOKEN => return false,
-            _ => {}
-        }
-    }
-    version && info && capabilities && speaker.capabilities.is_none()
 }
 
 /// As many as a call nearly always has.

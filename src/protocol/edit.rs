@@ -70,44 +70,40 @@ pub(super) fn edit_members_into<'a>(
     members: impl Iterator<Item = Member<'a>>,
     edits: &[(&str, Op<'_>)],
 ) {
-    // What lies before `copied` is written, as far as it stays; the last member that was seen ends at `before`.
-    let (mut seen, mut kept, mut before, mut copied) = (0_u64, false, None, 0);
+    // What lies before `copied` is written, as far as it stays; the last member that was seen ends at `end`.
+    let (mut seen, mut kept, mut end, mut copied) = (0_u64, false, 0, 0);
     for member in members {
-        if !kept {
-            // The brace, and what stands after it; or what separated this member from those that are dropped.
-            let opening = if before.is_none() { member.start } else { 0 };
-            out.push_str(&object[..opening]);
+        if !kept && end > 0 {
+            // What separates it from those that are dropped goes with them.
             copied = member.start;
         }
-        let end = before.replace(member.end);
+        let goes_from = if kept { end } else { member.start };
+        end = member.end;
         let edit = edits.iter().position(|(key, _)| *key == member.key);
         seen |= edit.map_or(0, |at| 1 << at.min(63));
         match edit.and_then(|at| edits.get(at)).map(|(_, op)| *op) {
             Some(Op::Drop) => {
-                if kept {
-                    out.push_str(&object[copied..end.unwrap_or(copied)]);
-                }
-                copied = member.end;
+                out.push_str(&object[copied..goes_from]);
+                copied = end;
                 continue;
             }
             Some(Op::Set(value) | Op::Replace(value)) if value != member.value => {
-                out.push_str(&object[copied..member.end - member.value.len()]);
+                out.push_str(&object[copied..end - member.value.len()]);
                 out.push_str(value);
-                copied = member.end;
+                copied = end;
             }
             _ => {}
         }
         kept = true;
     }
-    let end = match before {
-        Some(end) => end,
-        // An empty object, or none.
-        None if object.trim_start().starts_with('{') => object.find('{').map_or(0, |brace| brace + 1),
-        None => {
+    if end == 0 {
+        if !object.trim_start().starts_with('{') {
             out.push_str(object);
             return;
         }
-    };
+        // Behind the brace of an empty object.
+        end = object.find('{').map_or(0, |brace| brace + 1);
+    }
     out.push_str(&object[copied..end]);
     for (at, (key, op)) in edits.iter().enumerate() {
         let (Op::Set(value) | Op::Default(value)) = op else { continue };

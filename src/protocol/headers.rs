@@ -237,15 +237,16 @@ fn one<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<&'h [u8],
 }
 
 fn equal(name: &str, header: &[u8], body: &str) -> Result<(), McpError> {
-    // As it nearly always is; without a space at its edges, which a header could not have.
-    if header == body.as_bytes() && header.iter().all(u8::is_ascii_graphic) {
-        return Ok(());
-    }
-    if text(name, header)? == body { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
+    let header = value::visible(header).ok_or_else(|| unfit(name))?;
+    if header == body.as_bytes() { Ok(()) } else { Err(mismatch(name, "differs from the body")) }
 }
 
 fn text<'h>(name: &str, header: &'h [u8]) -> Result<&'h str, McpError> {
-    plain(header).ok_or_else(|| mismatch(name, "has characters that a header must not have"))
+    plain(header).ok_or_else(|| unfit(name))
+}
+
+pub(super) fn unfit(name: &str) -> McpError {
+    mismatch(name, "has characters that a header must not have")
 }
 
 /// `-32020`. The values are not echoed: either side may be hostile, and each client knows its own.

@@ -5,16 +5,18 @@ use std::borrow::Cow;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use super::mismatch;
+use super::{mismatch, unfit};
 use crate::protocol::McpError;
 
 /// The value without surrounding whitespace, if it has only visible ASCII, spaces and tabs.
 pub(in crate::protocol) fn plain(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(visible(value)?).ok()
+}
+
+/// As [`plain`], for whoever only compares it.
+pub(super) fn visible(value: &[u8]) -> Option<&[u8]> {
     let value = value.trim_ascii();
-    if !value.iter().all(|b| matches!(b, b'\t' | b' '..=b'~')) {
-        return None;
-    }
-    std::str::from_utf8(value).ok()
+    value.iter().all(|b| matches!(b, b'\t' | b' '..=b'~')).then_some(value)
 }
 
 /// The value as a header can hold it: as it is, or in the Base64 form.
@@ -34,7 +36,7 @@ pub fn encoded(value: &str) -> Cow<'_, str> {
 /// `-32020` for characters that a header must not have, and for what is marked as Base64 and is not, or is
 /// not UTF-8.
 pub(in crate::protocol) fn decoded<'a>(name: &str, value: &'a [u8]) -> Result<Cow<'a, str>, McpError> {
-    let text = plain(value).ok_or_else(|| mismatch(name, "has characters that a header must not have"))?;
+    let text = plain(value).ok_or_else(|| unfit(name))?;
     let Some(inner) = text.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
         return Ok(Cow::Borrowed(text));
     };
