@@ -33,10 +33,11 @@ use self::http::{Conn, Response};
 /// How long a test waits for something that must happen before it calls it a failure.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program under test.
+/// The program under test: the one that was built, or what `COUNTERSIGN_TEST_BIN` names, such as an older one that a new
+/// test must fail with.
 #[must_use]
 pub fn binary() -> PathBuf {
-    env!("CARGO_BIN_EXE_countersign").into()
+    std::env::var_os("COUNTERSIGN_TEST_BIN").map_or_else(|| env!("CARGO_BIN_EXE_countersign").into(), PathBuf::from)
 }
 
 /// A command that runs the program with nothing of the developer's own environment but what it needs.
