@@ -54,6 +54,22 @@ pub struct ToolInfo {
     pub previous: Option<Arc<str>>,
     pub accepted_by: Option<String>,
     pub accepted_at: Option<Timestamp>,
+    /// A reviewer lets it run without review.
+    pub let_run: Option<LetRun>,
+    /// A reviewer may let it run without review: `policy.default` decides on its calls, and a review of them asks for one
+    /// approval.
+    pub may_let_run: bool,
+}
+
+/// By whom a tool was let run without review, and why.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LetRun {
+    /// The standing rule, which can be revoked.
+    pub rule: String,
+    pub by: String,
+    pub at: Timestamp,
+    pub reason: Option<String>,
 }
 
 /// How many tools of a provider wait for somebody.
@@ -154,7 +170,7 @@ impl Definitions {
     fn current(&self, provider: &str, shown: &[Shown]) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
         let Some(behind) = table.providers().iter().find(|known| known.name() == provider) else {
-            return Err(McpError::new(ErrorKind::NotFound, "there is no provider of this name"));
+            return Err(McpError::new(ErrorKind::NotFound, "there is no server of this name"));
         };
         let routes: HashMap<&str, &Arc<ToolRoute>> = of(&table, provider)
             .filter(|r| !r.provider.is_module())
@@ -181,6 +197,24 @@ impl Definitions {
         let pin = pins.pin(route.provider.name(), &route.name);
         let accepted = pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.standing == Standing::Accepted);
         let fixed = route.ruling.fixed();
+        let let_run = route.ruling.let_run().map(|rule| LetRun {
+            rule: rule.id.clone(),
+            by: rule.created_by.clone(),
+            at: rule.created_at,
+            reason: rule.comment.clone(),
+        });
+        let may_let_run = route.standing.mark().is_none()
+            && route.ruling.by_default().is_some_and(|decision| {
+                decision.verdict == Verdict::Review && decision.terms.quorum <= 1 && !decision.terms.preview_required
+            });
+        let (verdict, reason) = match (fixed, &let_run) {
+            (Some(decision), _) => (decision.verdict.as_str(), Some(decision.reason.to_string())),
+            (None, Some(let_run)) => {
+                let why = let_run.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+                (Verdict::Allow.as_str(), Some(format!("{} lets it run without review{why}", let_run.by)))
+            }
+            (None, None) => ("depends", None),
+        };
         let rules = match fixed {
             Some(decision) => decision.rule.iter().map(|rule| rule.to_string()).collect(),
             None => route.ruling.rules().map(str::to_owned).collect(),
@@ -193,8 +227,8 @@ impl Definitions {
             name: route.name.clone(),
             title: route.def.title.clone(),
             description: route.def.description.clone(),
-            verdict: fixed.map_or("depends", |decision| decision.verdict.as_str()),
-            reason: fixed.map(|decision| decision.reason.to_string()),
+            verdict,
+            reason,
             rules,
             annotations: route.def.annotations,
             standing: route.standing,
@@ -205,6 +239,8 @@ impl Definitions {
             previous,
             accepted_by: accepted.map(|accepted| accepted.by.clone()),
             accepted_at: accepted.map(|accepted| accepted.at),
+            may_let_run: may_let_run && let_run.is_none(),
+            let_run,
         }
     }
 }

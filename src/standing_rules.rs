@@ -1,9 +1,11 @@
-//! Standing rules of a running gateway: given on a change, listed, taken back, ended. Each of these is on record before
-//! it is in force, and told on the feed.
+//! Standing rules of a running gateway: given on a change or on a tool ([`allow`]), listed, taken back, ended. Each of these
+//! is on record before it is in force, and told on the feed.
 //!
 //! What a rule decides is counted: in the rule, in the log line of each call, and, so that neither a flood of calls nor a
 //! quiet week fills or leaves out the audit trail, as one entry a minute for each rule that was used. All entries of a
-//! rule stand in the timeline of the change that it was given on.
+//! rule stand in the timeline of the change that it was given on, if it was given on one.
+
+mod allow;
 
 use std::{
     collections::HashMap,
@@ -171,34 +173,20 @@ impl StandingRules {
     pub async fn create(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
         let _one_at_a_time = self.changing.lock().await;
         self.may_create(change, by, &new)?;
-        self.is_room(by)?;
+        self.is_room(by, 1)?;
         let now = now();
         let lasts = new.lasts.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
         let exact = new.arguments == Arguments::Exact;
         let text = change.arguments.get();
         let rule = StandingRule {
-            id: format!("srl_{}", nanoid::nanoid!(24)),
-            verdict: new.says,
-            provider: change.provider.clone(),
-            tool: change.tool.clone(),
-            tool_hash: change.tool_hash.clone(),
+            target: self.target(&change.provider),
             principal: (new.principal == Whose::Same).then(|| change.proposer.principal.clone()),
             arguments_hash: exact.then(|| canonical_text_hash(text)),
             arguments: (exact && text.len() <= MAX_ARGUMENTS).then(|| Arc::clone(&change.arguments)),
-            from_change: change.id.clone(),
-            created_by: by.name.clone(),
-            created_by_role: by.role,
-            created_by_owner: by.owner.clone(),
-            created_by_key: by.key_id.clone(),
+            from_change: Some(change.id.clone()),
             comment: new.comment,
-            created_at: now,
             expires_at: lasts.and_then(|lasts| now.checked_add(lasts).ok()),
-            revoked_at: None,
-            revoked_by: None,
-            expired_at: None,
-            orphaned_at: None,
-            uses: Default::default(),
-            deadline: None,
+            ..blank(new.says, (&change.provider, &change.tool, &change.tool_hash), by, now)
         }
         .timed(now);
         crash_point("before_rule_created");
@@ -206,6 +194,12 @@ impl StandingRules {
         crash_point("after_rule_created");
         tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was given");
         Ok(Arc::new(rule))
+    }
+
+    /// What is behind a provider's name now; `None` where it is not there.
+    fn target(&self, provider: &str) -> Option<String> {
+        let table = self.parts.routes.load();
+        table.providers().iter().find(|known| known.name() == provider).map(|known| known.target().to_owned())
     }
 
     fn may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
@@ -274,12 +268,12 @@ impl StandingRules {
         Ok(())
     }
 
-    fn is_room(&self, by: &Principal) -> Result<(), McpError> {
+    fn is_room(&self, by: &Principal, more: usize) -> Result<(), McpError> {
         let rules = self.parts.board.rules();
         let live = rules.iter().filter(|rule| !rule.is_over());
         let (all, own) =
             live.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(rule.creator().owner() == by.owner())));
-        if all < MAX && own < MAX_OF_ONE {
+        if all + more <= MAX && own + more <= MAX_OF_ONE {
             return Ok(());
         }
         let message = "too many standing rules; revoke some (countersign rules list)";
@@ -292,7 +286,8 @@ impl StandingRules {
         if rule.principal.as_deref() == Some(by.name.as_str()) {
             return Ok(true);
         }
-        let given_on = self.parts.store.get(&rule.from_change).await.map_err(|error| {
+        let Some(change) = &rule.from_change else { return Ok(false) };
+        let given_on = self.parts.store.get(change).await.map_err(|error| {
             tracing::error!(%error, rule = %rule.id, "the change of a standing rule could not be read");
             McpError::new(ErrorKind::StoreUnavailable, "it could not be read whose calls the rule denies")
         })?;
@@ -443,13 +438,17 @@ impl StandingRules {
         crash_point("between_rule_and_routes");
         self.parts.board.put(rule);
         (self.parts.rebuild)().await;
-        let at = now().to_string();
-        let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
-        self.parts.feed.publish_session(&event);
+        self.tell(rule, feed, by, comment);
         Ok(())
     }
 
-    /// With an entry in the timeline of the change that the rule was given on.
+    fn tell(&self, rule: &StandingRule, feed: &'static str, by: &str, comment: Option<&str>) {
+        let at = now().to_string();
+        let event = json!({ "type": feed, "at": at, "actor": by, "comment": comment, "rule": rule });
+        self.parts.feed.publish_session(&event);
+    }
+
+    /// With an entry in the timeline of the change that the rule was given on, or else of the rule's server.
     async fn submit(
         &self,
         rule: &StandingRule,
@@ -463,8 +462,8 @@ impl StandingRules {
             details["comment"] = comment.into();
         }
         let record = Record {
-            change: rule.from_change.clone(),
-            server: String::new(),
+            change: rule.from_change.clone().unwrap_or_default(),
+            server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
             pins: Vec::new(),
             rules: vec![rule.clone()],
             event,
@@ -482,6 +481,35 @@ impl StandingRules {
         })?;
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())
+    }
+}
+
+/// A rule that nobody has narrowed yet: any arguments, whoever calls, without an end.
+fn blank(verdict: Says, (provider, tool, hash): (&str, &str, &str), by: &Principal, now: Timestamp) -> StandingRule {
+    StandingRule {
+        id: format!("srl_{}", nanoid::nanoid!(24)),
+        verdict,
+        provider: provider.to_owned(),
+        tool: tool.to_owned(),
+        tool_hash: hash.to_owned(),
+        target: None,
+        principal: None,
+        arguments_hash: None,
+        arguments: None,
+        from_change: None,
+        created_by: by.name.clone(),
+        created_by_role: by.role,
+        created_by_owner: by.owner.clone(),
+        created_by_key: by.key_id.clone(),
+        comment: None,
+        created_at: now,
+        expires_at: None,
+        revoked_at: None,
+        revoked_by: None,
+        expired_at: None,
+        orphaned_at: None,
+        uses: Default::default(),
+        deadline: None,
     }
 }
 

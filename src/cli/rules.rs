@@ -73,7 +73,8 @@ fn one(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
         (None, None) => "until it is revoked".to_owned(),
     };
     let times = if rule.uses.get() == 1 { "once".to_owned() } else { format!("{} times", rule.uses.get()) };
-    let by = format!("    {end}; given by {} on {}", one_line(&rule.created_by), one_line(&rule.from_change));
+    let on = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
+    let by = format!("    {end}; given by {} on {on}", one_line(&rule.created_by));
     out.styled(Style::Dim, &format!("{by}; used {times}"))?;
     out.line("")?;
     if rule.orphaned_at.is_some() {

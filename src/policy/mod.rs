@@ -157,6 +157,8 @@ pub struct ToolFacts {
     pub annotations: ToolAnnotations,
     /// Of the definition.
     pub hash: String,
+    /// The fingerprint of what is behind the provider's name; empty for a module.
+    pub target: String,
     pub standing: Standing,
     /// The operator vouches for what the server says (`trust_annotations`).
     pub trusted: bool,
@@ -250,7 +252,7 @@ impl Policy {
             let reason = "everybody may manage their own changes";
             return Ruling::always(Decision::new(Verdict::Allow, reason, Arc::default()));
         }
-        let standing = OfTool::new(self.standing.of_tool(&tool.server, &tool.name), &tool.hash, &self.people);
+        let standing = OfTool::new(self.standing.of_tool(&tool.server, &tool.name), tool, &self.people);
         Ruling::new(&self.rules, tool, self.otherwise(tool), standing, self.mode == PolicyMode::Simulate)
     }
 

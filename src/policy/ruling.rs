@@ -5,7 +5,7 @@ use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    ConditionFault, Decision, Mark, Rule, ToolFacts, UNKNOWN, Verdict,
+    ConditionFault, Decision, Mark, Rule, StandingRule, ToolFacts, UNKNOWN, Verdict,
     condition::{self, Known},
     standing_rules::OfTool,
     values,
@@ -164,6 +164,32 @@ impl Ruling {
     #[must_use]
     pub fn fixed(&self) -> Option<&Decision> {
         self.fixed.as_ref()
+    }
+
+    /// What becomes of the calls that no rule of the configuration decides on; `None` where a rule decides on all.
+    #[must_use]
+    pub fn by_default(&self) -> Option<&Decision> {
+        match &self.core {
+            Core::Fixed(decision) => Some(decision).filter(|decision| decision.rule.is_none()),
+            Core::Depends(depends) => {
+                let ends = |candidate: &Candidate| {
+                    !candidate.rule.asks_who()
+                        && !asks_of_the_call(&candidate.rule)
+                        && matches!(candidate.given, Given::Fits)
+                };
+                (!depends.candidates.last().is_some_and(ends)).then_some(&depends.otherwise)
+            }
+        }
+    }
+
+    /// The standing rule by which a reviewer lets the tool run, where that counts for all calls but its creator's own.
+    #[must_use]
+    pub fn let_run(&self) -> Option<&Arc<StandingRule>> {
+        let decision = match &self.core {
+            Core::Fixed(decision) if decision.rule.is_none() && decision.mark.is_none() => decision,
+            _ => return None,
+        };
+        self.standing.as_ref()?.lets_run(&decision.terms)
     }
 
     /// The labels of the rules that the verdict depends on: standing ones, then those of the configuration, in order.

@@ -1,8 +1,11 @@
-//! Standing rules: a reviewer's word on calls to come, given on a change that they saw.
+//! Standing rules: a reviewer's word on calls to come, given on a change that they saw, or on a tool.
 //!
 //! One that allows stands in for the approval that its creator alone could have given: it never counts where more
 //! people, somebody else, a comment or a live preview are asked for, where the definition is another than the one that
 //! was seen, or for what its creator calls. One that denies counts always.
+//!
+//! One that was given on a tool ('let this tool run without review') has no end, and so stands behind the configuration's
+//! own rules: it counts only for calls on which none of them decides.
 
 use std::{
     fmt,
@@ -17,7 +20,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::{CallFacts, Decision, Reviewers, Verdict};
+use super::{CallFacts, Decision, Reviewers, ToolFacts, Verdict};
 use crate::{
     auth::{Principal, Role},
     changes::Terms,
@@ -75,15 +78,20 @@ pub struct StandingRule {
     pub provider: String,
     /// As clients see it.
     pub tool: String,
-    /// Of the definition that the change was proposed to.
+    /// Of the definition that the change was proposed to, or that was shown of the tool.
     pub tool_hash: String,
+    /// The fingerprint of what was behind the server's name then ([`crate::config::UpstreamTarget::fingerprint`]); `None`
+    /// where that was not noted yet, which stands for whatever is behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Whose calls; `None` is everybody's.
     pub principal: Option<String>,
     /// Canonical, so that the order of members does not matter; `None` is any arguments.
     pub arguments_hash: Option<String>,
     /// What that hash is of, where it is not too large to be kept.
     pub arguments: Option<Arc<RawValue>>,
-    pub from_change: String,
+    /// The change that it was given on; `None` for one that was given on the tool itself.
+    pub from_change: Option<String>,
     pub created_by: String,
     pub created_by_role: Role,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,6 +134,15 @@ impl StandingRule {
             key_id: self.created_by_key.clone(),
             owner: self.created_by_owner.clone(),
         }
+    }
+
+    /// Whether it lets a whole tool run without review.
+    #[must_use]
+    pub fn is_of_tool(&self) -> bool {
+        self.from_change.is_none()
+            && self.verdict == Says::Allow
+            && self.principal.is_none()
+            && self.arguments_hash.is_none()
     }
 
     /// Whether it has neither ended nor been taken back.
@@ -195,10 +212,18 @@ const MAX_DEPTH: usize = 128;
 const SHORT: usize = 16 << 10;
 
 impl OfTool {
-    /// `None` where nothing is said of the tool. A rule that allows counts for the definition it was given on; one that
-    /// denies for every other too, or a server could shake it off by another description.
-    pub(super) fn new(rules: Vec<Arc<StandingRule>>, hash: &str, people: &Arc<dyn Reviewers>) -> Option<Arc<Self>> {
-        let counts = |rule: &Arc<StandingRule>| rule.verdict == Says::Deny || rule.tool_hash == hash;
+    /// `None` where nothing is said of the tool. A rule that allows counts for the definition it was given on, coming from
+    /// the command or address that it came from then; one that denies for every other too, or a server could shake it off
+    /// by another description.
+    pub(super) fn new(
+        rules: Vec<Arc<StandingRule>>,
+        tool: &ToolFacts,
+        people: &Arc<dyn Reviewers>,
+    ) -> Option<Arc<Self>> {
+        let counts = |rule: &Arc<StandingRule>| {
+            rule.verdict == Says::Deny
+                || rule.tool_hash == tool.hash && rule.target.as_ref().is_none_or(|target| *target == tool.target)
+        };
         let rules: Vec<_> = rules.into_iter().filter(counts).collect();
         (!rules.is_empty()).then(|| Arc::new(Self { rules, people: Arc::clone(people) }))
     }
@@ -210,6 +235,17 @@ impl OfTool {
     /// Whether comparing these arguments may take long.
     pub(super) fn may_take_long(&self, arguments: &RawValue) -> bool {
         arguments.get().len() > SHORT && self.rules.iter().any(|rule| rule.arguments_hash.is_some())
+    }
+
+    /// The rule by which a reviewer lets the whole tool run, whoever calls it with whatever arguments, where a review would
+    /// ask for no more than `terms`.
+    pub(super) fn lets_run(&self, terms: &Terms) -> Option<&Arc<StandingRule>> {
+        let now = Timestamp::now();
+        self.rules.iter().find(|rule| {
+            rule.is_of_tool()
+                && rule.is_live(now)
+                && self.people.now(&rule.creator()).ok().flatten().is_some_and(|c| suffices(&*self.people, terms, &c))
+        })
     }
 
     /// Whether every call of the principal is denied.
@@ -246,6 +282,9 @@ impl OfTool {
             return decision;
         }
         let mut allows = of(Says::Allow).filter(|rule| {
+            if rule.from_change.is_none() && decision.rule.is_some() {
+                return false;
+            }
             // What cannot be known now is no yes.
             let Ok(Some(creator)) = self.people.now(&rule.creator()) else { return false };
             let own = call.principal.name == creator.name

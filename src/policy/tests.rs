@@ -41,6 +41,7 @@ fn tool(read_only: bool) -> ToolFacts {
         server: "fs".into(),
         annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
         hash: "sha256:t".into(),
+        target: String::new(),
         standing: Standing::Module,
         trusted: false,
         self_service: false,

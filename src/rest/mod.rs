@@ -126,6 +126,16 @@ pub const ROUTES: &[Route] = &[
     Route { path: "/api/webhooks/{name}/retry", allow: POST, build: |r| r.route(web::post().to(webhooks::retry)) },
     Route { path: "/api/webhooks/{name}/test", allow: POST, build: |r| r.route(web::post().to(webhooks::test)) },
     Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
+    Route { path: "/api/servers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::servers)) },
+    Route {
+        path: "/api/servers/{name}",
+        allow: READ,
+        build: |r| r.route(web::route().guard(read()).to(providers::one)),
+    },
+    Route { path: "/api/servers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
+    Route { path: "/api/servers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
+    Route { path: "/api/servers/{name}/allow", allow: POST, build: |r| r.route(web::post().to(providers::allow)) },
+    // By their old names.
     Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
     Route {
         path: "/api/providers/{name}",

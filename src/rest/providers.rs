@@ -1,4 +1,5 @@
-//! Providers, their tools, and the acceptance of definitions.
+//! Servers (of old also called providers), their tools, the acceptance of definitions, and tools that are let run without
+//! review.
 
 use std::sync::Arc;
 
@@ -6,13 +7,14 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, ProviderInfo, RestState, json_ok,
+    Caller, Problem, ProviderInfo, RestState, body, json_ok,
     posted::{Body, Posted},
 };
 use crate::{
     config::HttpConfig,
     definitions::{MAX_TOOLS, Shown, ToolInfo, Waiting},
     protocol::ErrorKind,
+    standing_rules::MAX_OF_ONE,
 };
 
 /// Bytes of a body that names many definitions.
@@ -26,21 +28,32 @@ struct Listed {
     review: Waiting,
 }
 
-/// `GET /api/providers`
+/// `GET /api/servers`
+pub async fn servers(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+    #[derive(Serialize)]
+    struct Answer {
+        servers: Vec<Listed>,
+    }
+    json_ok(&Answer { servers: all(&state).await })
+}
+
+/// `GET /api/providers`: the same by its old name.
 pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     #[derive(Serialize)]
     struct Answer {
         providers: Vec<Listed>,
     }
+    json_ok(&Answer { providers: all(&state).await })
+}
+
+async fn all(state: &RestState) -> Vec<Listed> {
     let view = Arc::clone(&state.providers);
     let infos = view.providers().await;
     let mut waiting = state.definitions.waiting();
-    let providers =
-        infos.into_iter().map(|info| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info }).collect();
-    json_ok(&Answer { providers })
+    infos.into_iter().map(|info| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info }).collect()
 }
 
-/// `GET /api/providers/{name}`: its tools.
+/// `GET /api/servers/{name}`: its tools.
 pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     tools_of(name(&request), &state)
 }
@@ -54,7 +67,7 @@ fn tools_of(name: &str, state: &RestState) -> Result<HttpResponse, Problem> {
     let tools = state
         .definitions
         .tools(name)
-        .ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no provider of this name"))?;
+        .ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     Ok(json_ok(&Answer { name, tools }))
 }
 
@@ -79,15 +92,46 @@ impl Body for DefinitionsBody {
 
 impl DefinitionsBody {
     fn shown(self) -> Result<Vec<Shown>, Problem> {
-        if self.tools.is_empty() || self.tools.len() > MAX_TOOLS {
-            let message = format!("`tools` names 1 to {MAX_TOOLS} definitions");
-            return Err(Problem::new(ErrorKind::ValidationFailed, message));
-        }
-        Ok(self.tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
+        shown(self.tools, MAX_TOOLS)
     }
 }
 
-/// `POST /api/providers/{name}/accept`
+fn shown(tools: Vec<Named>, most: usize) -> Result<Vec<Shown>, Problem> {
+    if tools.is_empty() || tools.len() > most {
+        let message = format!("`tools` names 1 to {most} definitions");
+        return Err(Problem::new(ErrorKind::ValidationFailed, message));
+    }
+    Ok(tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllowBody {
+    tools: Vec<Named>,
+    reason: String,
+}
+
+impl Body for AllowBody {}
+
+/// `POST /api/servers/{name}/allow`: lets tools run without review.
+pub async fn allow(
+    asked: Posted<AllowBody>,
+    request: HttpRequest,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let AllowBody { tools, reason } = asked.body;
+    let reason = body::comment(Some(reason))?.ok_or_else(|| {
+        Problem::new(
+            ErrorKind::ValidationFailed,
+            "`reason` says why the tools need no review; the audit trail keeps it",
+        )
+    })?;
+    let shown = shown(tools, MAX_OF_ONE)?;
+    state.standing.let_run(name(&request), &shown, &asked.reviewer, &reason).await?;
+    tools_of(name(&request), &state)
+}
+
+/// `POST /api/servers/{name}/accept`
 pub async fn accept(
     asked: Posted<DefinitionsBody>,
     request: HttpRequest,
@@ -97,7 +141,7 @@ pub async fn accept(
     tools_of(name(&request), &state)
 }
 
-/// `POST /api/providers/{name}/revoke`
+/// `POST /api/servers/{name}/revoke`
 pub async fn revoke(
     asked: Posted<DefinitionsBody>,
     request: HttpRequest,

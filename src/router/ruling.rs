@@ -65,6 +65,7 @@ pub(super) fn ruling(policy: &Policy, provider: &Arc<dyn Provider>, def: &ToolDe
         server: provider.name().to_owned(),
         annotations: def.annotations,
         hash: hash.to_owned(),
+        target: provider.target().to_owned(),
         standing,
         trusted: provider.trust_annotations(),
         // An upstream has no say in what the gateway's own tools are.

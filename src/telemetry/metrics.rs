@@ -78,7 +78,12 @@ const TABLE: [(&str, Kind, Unit, &str); 29] = [
     (UPSTREAM_IN_FLIGHT, Kind::Gauge, Unit::Count, "Calls under way at an upstream."),
     (UPSTREAM_CALLS, Kind::Counter, Unit::Count, "Calls to an upstream, by outcome."),
     (UPSTREAM_LINKS, Kind::Gauge, Unit::Count, "Connections of an upstream beside the one that all share."),
-    (UPSTREAM_RESTARTS, Kind::Counter, Unit::Count, "Times that an upstream's connection was lost after it was up."),
+    (
+        UPSTREAM_RESTARTS,
+        Kind::Counter,
+        Unit::Count,
+        "Times that an upstream was connected to again, or its program started again after it had failed.",
+    ),
     (UPSTREAM_UNATTRIBUTED, Kind::Counter, Unit::Count, "Messages of an upstream that belong to no one call."),
     (POLICY_SIMULATED, Kind::Counter, Unit::Count, "Calls that policy.mode: simulate let through, by what was meant."),
     (WEBHOOK_ATTEMPTS, Kind::Counter, Unit::Count, "Attempts to deliver to a webhook, by outcome."),

@@ -18,7 +18,7 @@ use super::{
     subscriptions,
     survey::{self, Survey},
 };
-use crate::{protocol::Era, providers::ProviderEvent};
+use crate::{config::UpstreamTarget, protocol::Era, providers::ProviderEvent};
 
 /// A connection that lived so long was a good one: the next try comes at once.
 const GOOD: Duration = Duration::from_secs(10);
@@ -75,6 +75,9 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
                 error
             }
             Err(error) => {
+                if matches!(upstream.config.target, UpstreamTarget::Command { .. }) {
+                    upstream.meters.restarted();
+                }
                 // Once is told loudly, the rest is repetition.
                 if failures == 0 {
                     tracing::warn!(upstream = %upstream.config.name, %error, "it cannot be reached; trying again");

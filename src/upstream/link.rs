@@ -235,6 +235,11 @@ pub trait Connector: Send + Sync + 'static {
 
     /// What stands in logs and on the dashboard: the program's name, or the URL without user, password and query.
     fn describe(&self) -> String;
+
+    /// The last line that the server wrote beside the protocol (to stderr), as it may be shown.
+    fn last_line(&self) -> Option<String> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -141,12 +141,15 @@ pub struct UpstreamStatus {
     #[serde(skip)]
     pub resources: usize,
     pub last_error: Option<String>,
+    /// The last line that it wrote beside the protocol, whenever that was.
+    pub last_stderr: Option<String>,
     /// What it offers and the gateway leaves out, and lists that it did not answer.
     pub left_out: Vec<String>,
     /// How calls of its tools are previewed.
     pub previews: PreviewsStatus,
     /// Since when it stands so.
     pub since: Timestamp,
+    /// How often it was lost and connected to again, and how often its program was started again after it had failed.
     pub restarts: u64,
 }
 
@@ -206,6 +209,7 @@ impl Upstream {
             prompts: offered.prompts.len(),
             resources: offered.resources.len(),
             last_error: story.error.clone(),
+            last_stderr: self.endpoints.first().and_then(|endpoint| endpoint.connector().last_line()),
             left_out: story.faults.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),

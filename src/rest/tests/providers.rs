@@ -133,3 +133,120 @@ async fn who_may_accept_and_what_is_refused() {
     assert_eq!(state(&doors.tools(&viewer).await[0]), ("review", "seen", None));
     doors.close().await;
 }
+
+impl Doors {
+    async fn let_run(&self, key: &str, tools: &[&Value], reason: &str) -> Reply {
+        let tools: Vec<Value> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
+        self.post("/api/servers/pretend/allow", key, &json!({ "tools": tools, "reason": reason })).await
+    }
+
+    /// What becomes of a call by somebody's agent.
+    async fn verdict(&self, key: &str, tool: &str, agent: &str) -> String {
+        let body = json!({ "tool": tool, "principal": { "name": agent, "role": "agent" } });
+        let answer = self.post("/api/policy/test", key, &body).await.json();
+        answer["verdict"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    fn ruled(&self, config: PolicyConfig) {
+        *self.provider.policy.lock().unwrap() = config;
+        (self.anew)();
+    }
+}
+
+#[actix_web::test]
+async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() {
+    let doors = Doors::open().await;
+    let (alice, vic) = (doors.key("alice", Role::Reviewer), doors.key("vic", Role::Viewer));
+    doors.offer(vec![tool("query", false, "Reads, and does not say so"), tool("write", false, "Writes")]);
+    let tools = doors.tools(&alice).await;
+    assert_eq!((tools[0]["mayLetRun"].as_bool(), &tools[0]["letRun"]), (Some(true), &Value::Null));
+    // An acceptance does not make it run, since it does not say that it reads.
+    let accepted = doors.say("accept", &alice, &[&tools[0]]).await.json();
+    assert_eq!(state(&accepted["tools"][0]), ("review", "accepted", None));
+
+    assert_eq!(doors.let_run(&vic, &[&tools[0]], "only reads").await.problem(403), "FORBIDDEN");
+    assert_eq!(doors.let_run(&alice, &[&tools[0]], " \n").await.problem(422), "VALIDATION_FAILED");
+    assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
+    let answer = doors.let_run(&alice, &[&tools[0]], "it only reads").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let query = &answer.json()["tools"][0];
+    assert_eq!((query["verdict"].as_str(), query["mayLetRun"].as_bool()), (Some("allow"), Some(false)));
+    assert_eq!((&query["letRun"]["by"], &query["letRun"]["reason"]), (&json!("alice"), &json!("it only reads")));
+    assert_eq!(doors.verdict(&alice, "query", "bot").await, "allow");
+    assert_eq!(doors.verdict(&alice, "query", "alice").await, "review", "nobody lets their own calls through");
+    assert_eq!(doors.verdict(&alice, "write", "bot").await, "review");
+
+    // Once more is no second rule.
+    doors.let_run(&alice, &[&tools[0]], "again").await;
+    let rules = doors.get("/api/rules", &alice).await.json()["rules"].as_array().unwrap().clone();
+    assert_eq!((rules.len(), &rules[0]["fromChange"], &rules[0]["expiresAt"]), (1, &Value::Null, &Value::Null));
+    let trail = doors.get("/api/audit", &alice).await.json();
+    assert_eq!(trail["entries"][0]["event"], "standing_rule_created");
+    assert_eq!(trail["entries"][0]["details"]["comment"], "it only reads");
+    assert_eq!(trail["entries"][0]["actor"], "alice");
+
+    // Another definition is reviewed, the first one runs again when it is back.
+    doors.offer(vec![tool("query", false, "Sends it away")]);
+    assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
+    doors.offer(vec![tool("query", false, "Reads, and does not say so")]);
+    assert_eq!(doors.verdict(&alice, "query", "bot").await, "allow");
+    let revoke = format!("/api/rules/{}/revoke", rules[0]["id"].as_str().unwrap());
+    assert_eq!(doors.post(&revoke, &alice, &json!({})).await.status, 200);
+    assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
+    doors.close().await;
+}
+
+#[actix_web::test]
+async fn no_tool_is_let_run_over_the_configuration() {
+    use crate::policy::{Globs, Rule, Verdict};
+    let doors = Doors::open().await;
+    let alice = doors.key("alice", Role::Reviewer);
+    doors.offer(vec![tool("query", false, "Reads")]);
+    let shown = doors.tools(&alice).await;
+    let query = &shown[0];
+    assert_eq!(doors.let_run(&alice, &[query], "fine").await.status, 200);
+    let rule = |then: Verdict, principals: &[&str]| {
+        Arc::new(Rule {
+            label: "files".into(),
+            tools: Globs::default(),
+            servers: Globs::default(),
+            roles: Vec::new(),
+            principals: Globs::new(principals.iter().map(|p| (*p).to_owned()).collect()).unwrap(),
+            annotations: Default::default(),
+            when: None,
+            then,
+            reason: None,
+            terms: Arc::default(),
+        })
+    };
+    let with = |rules: Vec<Arc<Rule>>| PolicyConfig {
+        rules: rules.iter().map(|rule| Rule::clone(rule)).collect(),
+        ..PolicyConfig::from(PolicyDefault::ReviewWrites)
+    };
+    for then in [Verdict::Review, Verdict::Deny] {
+        doors.ruled(with(vec![rule(then, &[])]));
+        assert_eq!(doors.verdict(&alice, "query", "bot").await, then.as_str(), "a rule of the file decides");
+        assert_eq!(doors.let_run(&doors.key("bob", Role::Reviewer), &[query], "fine").await.problem(403), "FORBIDDEN");
+        assert_eq!(doors.tools(&alice).await[0]["mayLetRun"], false);
+        // One that speaks of some callers decides on their calls only.
+        doors.ruled(with(vec![rule(then, &["ci"])]));
+        assert_eq!(doors.verdict(&alice, "query", "ci").await, then.as_str());
+        assert_eq!(doors.verdict(&alice, "query", "bot").await, "allow");
+    }
+    let asks = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..with(Vec::new()) };
+    for terms in [Terms { quorum: 2, ..Terms::default() }, Terms { preview_required: true, ..Terms::default() }] {
+        doors.ruled(asks(terms));
+        assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
+        assert_eq!(doors.let_run(&doors.key("carol", Role::Reviewer), &[query], "x").await.problem(403), "FORBIDDEN");
+    }
+    doors.ruled(PolicyConfig::from(PolicyDefault::Deny));
+    assert_eq!(doors.verdict(&alice, "query", "bot").await, "deny");
+    doors.ruled(PolicyConfig::from(PolicyDefault::ReviewWrites));
+    doors.offer(vec![tool("query", false, "Reads"), tool("later", false, "Reads")]);
+    let tools = doors.tools(&alice).await;
+    let later = tools.iter().find(|tool| tool["name"] == "later").unwrap();
+    let refused = doors.let_run(&alice, &[later], "fine").await;
+    assert_eq!(refused.problem(403), "FORBIDDEN");
+    assert!(refused.text.contains("accept the definition first"), "{refused:?}");
+    doors.close().await;
+}

@@ -2,10 +2,13 @@
 
 use std::{
     borrow::Cow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use tokio::{io::AsyncReadExt, net::unix::pipe};
+
+use parking_lot::Mutex;
 
 use super::frames::{Frames, Line};
 use crate::changes::visible::visible;
@@ -21,21 +24,28 @@ const WINDOW: Duration = Duration::from_secs(10);
 const SECRET: usize = 4;
 const MASK: &str = "[secret]";
 
+/// Characters of the last line that are kept for whoever asks why a server is down.
+const LAST: usize = 500;
+
+/// The last line that a server wrote to its stderr, whichever of its processes did; legible.
+pub(super) type LastLine = Arc<Mutex<Option<String>>>;
+
 /// Where a server's lines go.
 pub(super) struct ServerLog {
     server: String,
     /// Longest first, so that none shows because a part of it was hidden before.
     secrets: Vec<String>,
+    last: LastLine,
 }
 
 impl ServerLog {
-    pub(super) fn new<'a>(server: &str, secrets: impl Iterator<Item = &'a str>) -> Self {
+    pub(super) fn new<'a>(server: &str, secrets: impl Iterator<Item = &'a str>, last: LastLine) -> Self {
         // A secret of several lines (a private key) is seen one line at a time.
         let mut secrets: Vec<String> =
             secrets.flat_map(str::lines).map(str::trim).filter(|s| s.len() >= SECRET).map(str::to_owned).collect();
         secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         secrets.dedup();
-        Self { server: server.to_owned(), secrets }
+        Self { server: server.to_owned(), secrets, last }
     }
 
     pub(super) fn server(&self) -> &str {
@@ -62,13 +72,20 @@ impl ServerLog {
     pub(super) async fn follow(&self, mut stderr: pipe::Receiver) {
         let mut frames = Frames::new(READ);
         let mut throttle = Throttle::default();
+        // What a server says as it ends is told also where so much came before that it is not logged.
+        let mut last = None;
         while matches!(stderr.read_buf(frames.room()).await, Ok(1..)) {
             while let Some(Line::Whole(line) | Line::Cut(line)) = frames.next() {
                 self.said(&line, &mut throttle);
+                last = Some(line).filter(|line| !line.trim_ascii().is_empty()).or(last);
             }
         }
         if let Some(rest) = frames.rest() {
             self.said(&rest, &mut throttle);
+            last = Some(rest).filter(|line| !line.trim_ascii().is_empty()).or(last);
+        }
+        if let Some(last) = last {
+            self.keep(&self.legible(&last));
         }
         self.silenced(throttle.finish());
     }
@@ -80,8 +97,14 @@ impl ServerLog {
         let (pass, silenced) = throttle.pass(Instant::now());
         self.silenced(silenced);
         if pass {
-            tracing::info!(target: "countersign::upstream", upstream = %self.server, "{}", self.legible(line));
+            let line = self.legible(line);
+            self.keep(&line);
+            tracing::info!(target: "countersign::upstream", upstream = %self.server, "{line}");
         }
+    }
+
+    fn keep(&self, line: &str) {
+        *self.last.lock() = Some(line.chars().take(LAST).collect());
     }
 
     /// A line on stdout that is no message.
@@ -139,7 +162,7 @@ mod tests {
     #[test]
     fn secrets_and_control_characters_do_not_show() {
         let key = "-----BEGIN KEY-----\nMIIabc\nxyz\n";
-        let log = ServerLog::new("s", ["hunter2", "hunter2-and-more", "no", key].into_iter());
+        let log = ServerLog::new("s", ["hunter2", "hunter2-and-more", "no", key].into_iter(), LastLine::default());
         assert_eq!(log.legible(b"hunter2-and-more hunter2 no"), "[secret] [secret] no");
         assert_eq!(log.legible(b"key: MIIabc"), "key: [secret]");
         assert_eq!(log.legible(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");

@@ -20,7 +20,11 @@ use std::{
 
 use futures_util::future::LocalBoxFuture;
 
-use self::{link::ChildLink, log::ServerLog, start::Spec};
+use self::{
+    link::ChildLink,
+    log::{LastLine, ServerLog},
+    start::Spec,
+};
 use super::{Connector, Link, LinkError, LinkKind, Listener};
 use crate::config::{UpstreamConfig, UpstreamTarget};
 
@@ -35,6 +39,7 @@ pub struct ChildConnector {
     data: PathBuf,
     guard: PathBuf,
     max_message: usize,
+    last_line: LastLine,
 }
 
 impl ChildConnector {
@@ -48,6 +53,7 @@ impl ChildConnector {
             data: data.to_owned(),
             guard: guard.unwrap_or_else(|_| this.to_owned()),
             max_message: MAX_MESSAGE,
+            last_line: LastLine::default(),
         }
     }
 
@@ -75,7 +81,7 @@ impl ChildConnector {
             None => start::own_folder(&self.data, &self.config.name)?,
         };
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.0.as_str())).collect();
-        let log = ServerLog::new(&self.config.name, env.iter().map(|(_, value)| *value));
+        let log = ServerLog::new(&self.config.name, env.iter().map(|(_, value)| *value), Arc::clone(&self.last_line));
         let started = start::start(Spec { guard: &self.guard, command, args, env: &env, cwd: &cwd }).await?;
         Ok(Arc::new(ChildLink::new(started, log, self.max_message, unsolicited)))
     }
@@ -93,6 +99,10 @@ impl Connector for ChildConnector {
 
     fn probe_apart(&self) -> bool {
         true
+    }
+
+    fn last_line(&self) -> Option<String> {
+        self.last_line.lock().clone()
     }
 
     fn describe(&self) -> String {
