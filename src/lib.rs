@@ -34,7 +34,7 @@
 //! [`webhooks`] takes the feed to other machines; [`provider_news`] adds what happens to servers.
 //!
 //! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
-//! (stderr) and metrics. [`deadline`] has time-outs that hardly ever come, [`fast_map`] maps that every request looks into.
+//! (stderr) and metrics. [`suggest`] finds what a misspelt name was meant to be. [`deadline`] has time-outs that hardly ever come, [`fast_map`] maps that every request looks into.
 //!
 //! # Invariants
 //!
@@ -88,6 +88,7 @@ pub mod serve;
 pub mod session;
 pub mod standing_rules;
 pub mod store;
+pub mod suggest;
 pub mod telemetry;
 pub mod transports;
 pub mod upstream;

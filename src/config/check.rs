@@ -233,5 +233,15 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
         let told = if origin == Origin::Default { String::new() } else { format!(" ({origin})") };
         warnings.push(format!("policy.default is allow{told}: agents write without anybody's approval"));
     }
+    for rule in &config.policy.rules {
+        for path in rule.when.iter().flat_map(|when| when.compares_paths_as_text()) {
+            warnings.push(format!(
+                "policy.rules ({}): `{}` applies startsWith to {path}, which lets /notes/../etc pass for /notes/; write \
+                 path_within({path}, \"/notes\"), which has no answer for a path with `..`, and so is stricter",
+                r.origin("policy.rules"),
+                rule.label
+            ));
+        }
+    }
     warnings
 }

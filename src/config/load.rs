@@ -14,6 +14,7 @@ use super::{
     reader::{Placed, Reader, Setting},
     tree::{self, Node, Spot},
 };
+use crate::suggest;
 
 /// The commented default file, which is also the source of the defaults.
 pub const DEFAULTS: &str = include_str!("../../config/countersign.yaml");
@@ -41,6 +42,8 @@ pub struct Loaded {
     pub config: Config,
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
+    /// Where a file is looked for: that one, or the default place where there is none yet.
+    pub place: Option<PathBuf>,
     /// Every key in the order of the default file, for `config show`.
     pub settings: Vec<Setting>,
     /// What is allowed and probably not meant.
@@ -74,6 +77,7 @@ pub(super) fn defaults(env: &Environment) -> Config {
 /// Everything that is wrong, each with its place, key and remedy.
 pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
     let file = find_file(flags, env)?;
+    let place = file.as_ref().map(|(path, _)| path.clone()).or_else(|| default_place(env));
     let text = file.as_ref().map(|(path, origin)| read_file(path, origin)).transpose()?;
     let mut layers = Layers::new();
     layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
@@ -102,14 +106,14 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
     problems.append(&mut reader.problems);
     if problems.is_empty() {
         problems = check::cross(&config, &reader);
-        problems.extend(own_files::problems(&config, file.as_ref().map(|(path, _)| path.as_path()), &reader));
+        problems.extend(own_files::problems(&config, place.as_deref(), &reader));
     }
     if !problems.is_empty() {
         return Err(ConfigError { problems });
     }
     let mut warnings = check::warnings(&config, &reader);
     warnings.append(&mut reader.warnings);
-    Ok(Loaded { config, file: file.map(|(path, _)| path), settings: reader.settings, warnings })
+    Ok(Loaded { config, file: file.map(|(path, _)| path), place, settings: reader.settings, warnings })
 }
 
 fn literal(path: &str) -> String {
@@ -132,8 +136,12 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
         Ok(None) => {}
         Err(_) => return Err(not_unicode("COUNTERSIGN_CONFIG", None).into()),
     }
-    let path = env.config_home().map(|home| home.join("countersign/countersign.yaml"));
-    Ok(path.filter(|path| path.exists()).map(|path| (path, Origin::Default)))
+    Ok(default_place(env).filter(|path| path.exists()).map(|path| (path, Origin::Default)))
+}
+
+/// Where a file is looked for that nobody named.
+fn default_place(env: &Environment) -> Option<PathBuf> {
+    env.config_home().map(|home| home.join("countersign/countersign.yaml"))
 }
 
 fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
@@ -242,7 +250,7 @@ impl Layers {
     }
 
     fn suggest(&self, section: &str, name: &str) -> String {
-        if let Some(near) = nearest(name, self.children(section)) {
+        if let Some(near) = suggest::nearest(name, self.children(section)) {
             return format!("Did you mean `{near}`?");
         }
         // The right name in the wrong place.
@@ -273,7 +281,7 @@ impl Layers {
             let section = variables.keys().find(|known| known.starts_with(&format!("{name}__")));
             // Without the prefix that they all share, which would make everything look alike.
             let own = name.get(PREFIX.len()..).unwrap_or_default();
-            let near = nearest(own, variables.keys().filter_map(|known| known.get(PREFIX.len()..)));
+            let near = suggest::nearest(own, variables.keys().filter_map(|known| known.get(PREFIX.len()..)));
             let meant = section.cloned().or_else(|| near.map(|near| format!("{PREFIX}{near}")));
             // Others are let be: container platforms set such names on their own (COUNTERSIGN_PORT=tcp://…).
             if let Some(meant) = meant {
@@ -300,16 +308,4 @@ impl Layers {
 pub(super) fn quoted_key(key: &str) -> String {
     let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && key.len() <= 80;
     if plain { key.to_owned() } else { quoted(key) }
-}
-
-/// The candidate that a typing mistake would explain.
-pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let name: String = name.chars().take(100).map(|c| if c == '-' { '_' } else { c }).collect();
-    let allowed = (name.chars().count() / 4).clamp(1, 3);
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&name.to_lowercase(), &candidate.to_lowercase()), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
 }

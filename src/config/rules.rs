@@ -260,12 +260,7 @@ impl One<'_> {
         match Condition::compile(source) {
             Ok(condition) => Some(condition),
             Err(error) => {
-                let place = match (error.line, error.column) {
-                    (0, _) => String::new(),
-                    (1, column) => format!(" (at character {column})"),
-                    (line, column) => format!(" (at line {line}, character {column} of it)"),
-                };
-                let message = format!("the condition cannot be used: {}{place}", error.message);
+                let message = format!("the condition cannot be used: {}{}", error.message, error.place());
                 self.wrong(spot, message, "Mend it; it is written in CEL (https://cel.dev).");
                 None
             }
@@ -291,6 +286,11 @@ impl One<'_> {
 
 /// As it would be written, for `config show`.
 pub(super) fn show(rules: &[Rule], review: &Terms) -> String {
+    format!("[{}]", show_each(rules, review).join(", "))
+}
+
+/// Each rule as it would be written.
+pub(super) fn show_each(rules: &[Rule], review: &Terms) -> Vec<String> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let list = |globs: &Globs| serde_json::Value::from(globs.patterns()).to_string();
     let each = rules.iter().enumerate().map(|(index, rule)| {
@@ -330,5 +330,5 @@ pub(super) fn show(rules: &[Rule], review: &Terms) -> String {
         }
         format!("{{ {} }}", parts.join(", "))
     });
-    format!("[{}]", each.collect::<Vec<_>>().join(", "))
+    each.collect()
 }

@@ -4,6 +4,12 @@
 //! nest, and `==`, `in` and `matches` cost what their operands are long. So every loop and every such operand is
 //! wrapped, when it is compiled, in a call that pays for it from a budget ([`MAX_STEPS`], and time).
 
+mod compare;
+mod errors;
+mod paths;
+#[cfg(test)]
+mod tests;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -22,6 +28,8 @@ use cel::{
     },
     parser::Parser,
 };
+
+use crate::suggest;
 
 /// Bytes of an expression.
 pub const MAX_SOURCE: usize = 4096;
@@ -44,7 +52,7 @@ const VARIABLES: &Variables = &[
     ("tool", &["name", "server", "annotations"]),
 ];
 
-const FUNCTIONS: [&str; 13] = [
+const FUNCTIONS: [&str; 14] = [
     "size",
     "contains",
     "startsWith",
@@ -58,6 +66,7 @@ const FUNCTIONS: [&str; 13] = [
     "bool",
     "dyn",
     "type",
+    paths::WITHIN,
 ];
 
 const TYPES: [&str; 11] =
@@ -78,6 +87,18 @@ pub struct ConditionError {
     pub column: u64,
 }
 
+impl ConditionError {
+    /// For the end of a sentence: ` (at character 7)`, or nothing.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (self.line, self.column) {
+            (0, _) => String::new(),
+            (1, column) => format!(" (at character {column})"),
+            (line, column) => format!(" (at line {line}, character {column} of it)"),
+        }
+    }
+}
+
 /// Why an evaluation has no answer. Names keys, never values: those are an agent's, and may be secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionFault {
@@ -87,6 +108,8 @@ pub enum ConditionFault {
     Missing(String),
     #[error("its condition compares or combines values whose types do not fit")]
     Types,
+    #[error("its condition is given a path that is not absolute, or has `..`, a NUL or a backslash in it")]
+    Path,
     #[error("its condition would take too long")]
     Budget,
     #[error("{0}")]
@@ -122,6 +145,10 @@ pub struct Condition {
     /// The variables that it looks at.
     named: Arc<[&'static str]>,
     loops: bool,
+    /// See [`Condition::compares_paths_as_text`].
+    paths_as_text: Arc<[String]>,
+    /// See [`Condition::arguments`].
+    arguments: Arc<[String]>,
 }
 
 impl fmt::Debug for Condition {
@@ -150,27 +177,51 @@ impl Condition {
     /// # Errors
     /// As [`Condition::compile`].
     pub fn compile_for(source: &str, variables: &'static Variables) -> Result<Self, ConditionError> {
-        let whole = |message: String| ConditionError { message, line: 0, column: 0 };
         if source.trim().is_empty() {
-            return Err(whole("an empty condition".to_owned()));
+            return Err(errors::whole("an empty condition"));
         }
         if source.len() > MAX_SOURCE {
-            return Err(whole(format!("a condition of more than {MAX_SOURCE} bytes")));
+            return Err(errors::whole(format!("a condition of more than {MAX_SOURCE} bytes")));
         }
         // The parser is another's: what it cannot take must not end the process.
         let parsed = catch_unwind(AssertUnwindSafe(|| {
-            Parser::default().enable_optional_syntax(false).max_recursion_depth(MAX_DEPTH).parse(source)
+            Parser::default()
+                .enable_optional_syntax(false)
+                .max_recursion_depth(MAX_DEPTH)
+                .parse_with_source_info(source)
         }));
-        let mut expression = match parsed {
-            Ok(Ok(expression)) => expression,
-            Ok(Err(errors)) => return Err(first_error(&errors)),
-            Err(_) => return Err(whole("not an expression".to_owned())),
+        let (mut expression, info) = match parsed {
+            Ok(Ok(parsed)) => parsed,
+            Ok(Err(errors)) => return Err(errors::of_parser(source, &errors.errors)),
+            Err(_) => return Err(errors::whole("it is not an expression")),
         };
-        let mut compiler =
-            Compiler { variables, uses: Uses::default(), named: Vec::new(), loops: false, bound: Vec::new() };
-        compiler.visit(&mut expression).map_err(whole)?;
-        let Compiler { uses, named, loops, .. } = compiler;
-        Ok(Self { source: source.into(), expression: Arc::new(expression), uses, named: named.into(), loops })
+        let mut compiler = Compiler { variables, ..Compiler::default() };
+        if let Err(message) = compiler.visit(&mut expression) {
+            return Err(errors::at_node(message, compiler.failed, &info));
+        }
+        let Compiler { uses, named, loops, paths_as_text, arguments, .. } = compiler;
+        Ok(Self {
+            source: source.into(),
+            expression: Arc::new(expression),
+            uses,
+            named: named.into(),
+            loops,
+            paths_as_text: paths_as_text.into(),
+            arguments: arguments.into(),
+        })
+    }
+
+    /// The arguments that it looks at, by name.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
+    /// Arguments that are paths by their names, and whose beginnings it compares as if they were any text: `..` in them
+    /// leads out of where they seem to be.
+    #[must_use]
+    pub fn compares_paths_as_text(&self) -> &[String] {
+        &self.paths_as_text
     }
 
     #[must_use]
@@ -243,15 +294,6 @@ impl Condition {
     }
 }
 
-fn first_error(errors: &cel::ParseErrors) -> ConditionError {
-    let Some(error) = errors.errors.first() else {
-        return ConditionError { message: "not an expression".to_owned(), line: 0, column: 0 };
-    };
-    let place = |n: isize| u64::try_from(n).unwrap_or(0);
-    let message: String = error.msg.chars().take(200).flat_map(char::escape_debug).collect();
-    ConditionError { message, line: place(error.pos.0), column: place(error.pos.1) }
-}
-
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Int(_) | Value::UInt(_) | Value::Float(_) => "a number",
@@ -266,6 +308,7 @@ fn kind(value: &Value) -> &'static str {
 fn fault(error: &ExecutionError) -> ConditionFault {
     use ExecutionError as E;
     match error {
+        E::FunctionError { function, .. } if function == paths::WITHIN => ConditionFault::Path,
         E::NoSuchKey(key) => ConditionFault::Missing(key.chars().take(64).flat_map(char::escape_debug).collect()),
         E::IndexOutOfBounds(_) => ConditionFault::Missing("an element of a list".to_owned()),
         E::NoSuchOverload(_)
@@ -280,7 +323,8 @@ fn fault(error: &ExecutionError) -> ConditionFault {
     }
 }
 
-/// Checks names and puts the paying calls in.
+/// Checks names, puts the paying calls in, and gives comparisons the meaning of [`compare`].
+#[derive(Default)]
 struct Compiler {
     variables: &'static Variables,
     uses: Uses,
@@ -288,10 +332,23 @@ struct Compiler {
     loops: bool,
     /// Variables of the loops around.
     bound: Vec<String>,
+    /// Those of them that are paths.
+    paths: Vec<String>,
+    paths_as_text: Vec<String>,
+    arguments: Vec<String>,
+    /// The innermost node with an error.
+    failed: Option<u64>,
 }
 
 impl Compiler {
     fn visit(&mut self, node: &mut IdedExpr) -> Result<(), String> {
+        let id = node.id;
+        self.look_at(node).inspect_err(|_| {
+            self.failed.get_or_insert(id);
+        })
+    }
+
+    fn look_at(&mut self, node: &mut IdedExpr) -> Result<(), String> {
         match &mut node.expr {
             Expr::Unspecified | Expr::Literal(_) => Ok(()),
             Expr::Ident(name) => self.name(name),
@@ -302,8 +359,10 @@ impl Compiler {
                     && !members.is_empty()
                     && !members.contains(&select.field.as_str())
                 {
-                    return Err(format!("`{name}` has no `{}`; it has {}", select.field, members.join(", ")));
+                    let meant = meant(&select.field, members);
+                    return Err(format!("`{name}` has no `{}`{meant}; it has {}", select.field, members.join(", ")));
                 }
+                self.argument(&select.operand, &select.field);
                 self.visit(&mut select.operand)
             }
             Expr::Call(call) => self.call(call),
@@ -321,7 +380,10 @@ impl Compiler {
                 self.visit(&mut comprehension.iter_range)?;
                 pay(&mut comprehension.iter_range, PAY_ELEMENTS);
                 self.visit(&mut comprehension.accu_init)?;
-                let before = self.bound.len();
+                let (before, paths_before) = (self.bound.len(), self.paths.len());
+                if paths::path_like(&comprehension.iter_range, &self.paths).is_some() {
+                    self.paths.push(comprehension.iter_var.clone());
+                }
                 self.bound.push(comprehension.iter_var.clone());
                 self.bound.extend(comprehension.iter_var2.clone());
                 self.bound.push(comprehension.accu_var.clone());
@@ -329,6 +391,7 @@ impl Compiler {
                 self.visit(&mut comprehension.loop_step)?;
                 self.visit(&mut comprehension.result)?;
                 self.bound.truncate(before);
+                self.paths.truncate(paths_before);
                 Ok(())
             }
         }
@@ -340,7 +403,8 @@ impl Compiler {
         }
         let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
             let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
-            return Err(format!("there is no `{name}`; a condition may look at {}", known.join(", ")));
+            let meant = meant(name, &known);
+            return Err(format!("there is no `{name}`{meant}; a condition may look at {}", known.join(", ")));
         };
         if !self.named.contains(known) {
             self.named.push(known);
@@ -355,13 +419,41 @@ impl Compiler {
         Ok(())
     }
 
+    /// Notes a member of `arguments`.
+    fn argument(&mut self, holder: &IdedExpr, name: &str) {
+        if matches!(&holder.expr, Expr::Ident(holder) if holder == "arguments")
+            && !self.bound.iter().any(|bound| bound == "arguments")
+            && !self.arguments.iter().any(|known| known == name)
+        {
+            self.arguments.push(name.to_owned());
+        }
+    }
+
     fn call(&mut self, call: &mut CallExpr) -> Result<(), String> {
         let operator = call.func_name.starts_with(['_', '@', '!', '-']);
         if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-            return Err(format!("there is no function `{}`; there are {}", call.func_name, FUNCTIONS.join(", ")));
+            let meant = meant(&call.func_name, &FUNCTIONS);
+            return Err(format!(
+                "there is no function `{}`{meant}; there are {}",
+                call.func_name,
+                FUNCTIONS.join(", ")
+            ));
         }
         if call.func_name == "matches" {
             regex_literal(call)?;
+        }
+        if call.func_name == paths::WITHIN {
+            paths::check(call)?;
+        }
+        if let (operators::INDEX, [holder, key]) = (call.func_name.as_str(), call.args.as_slice())
+            && let Expr::Literal(LiteralValue::String(key)) = &key.expr
+        {
+            self.argument(holder, key.inner());
+        }
+        if let Some(path) = paths::compared_as_text(call, &self.paths)
+            && !self.paths_as_text.contains(&path)
+        {
+            self.paths_as_text.push(path);
         }
         for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
             self.visit(operand)?;
@@ -382,8 +474,16 @@ impl Compiler {
                 }
             }
         }
+        if let Some(stand_in) = compare::stand_in(&call.func_name) {
+            stand_in.clone_into(&mut call.func_name);
+        }
         Ok(())
     }
+}
+
+fn meant(name: &str, known: &[&str]) -> String {
+    let near = suggest::nearest(name, known.iter().copied());
+    near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
 }
 
 /// An agent's text as a regular expression could be made to cost much; the operator's is proved here.
@@ -416,9 +516,18 @@ thread_local! {
 
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
+    // Refused only where one of that name exists, and none does: `@` begins no name.
     for (name, function) in [(PAY, pay_whole as _), (PAY_ELEMENTS, pay_elements as _), (PAY_REGEX, pay_regex as _)] {
-        // Refused only where one of that name exists, and none can: `@` begins no name.
         let declared = env.add_overload(name, name, vec![DYN_TYPE], function);
+        debug_assert!(declared.is_ok());
+    }
+    for (name, function) in [
+        (compare::EQUALS, compare::equals as _),
+        (compare::DIFFERS, compare::differs as _),
+        (compare::IN, compare::is_in as _),
+        (paths::WITHIN, paths::within as _),
+    ] {
+        let declared = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
         debug_assert!(declared.is_ok());
     }
     Arc::new(env)
@@ -434,6 +543,11 @@ fn spend(steps: u64) -> Result<(), ExecutionError> {
 
 fn first<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
+}
+
+fn two<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
+    let mut args = args.into_iter();
+    args.next().zip(args.next()).ok_or(ExecutionError::MissingArgumentOrTarget)
 }
 
 fn pay_whole<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {

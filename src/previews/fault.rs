@@ -53,6 +53,7 @@ impl Fault {
             ConditionFault::Arguments(_) => {
                 format!("`{what}` cannot look at this: too large, or with numbers or keys that are not exact")
             }
+            ConditionFault::Path => format!("`{what}` is given a path that is not absolute, or has `..` in it"),
             ConditionFault::NotBoolean(_) | ConditionFault::Other => format!("`{what}` cannot be evaluated"),
         };
         Self::new("expression", reason)

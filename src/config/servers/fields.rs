@@ -2,12 +2,15 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::config::{
-    error::{Origin, Problem, quoted},
-    load::{nearest, quoted_key},
-    reader::{Placed, Reader, Wrong, between, found, text_of, within},
-    tree::{Entry, Node, Spot},
-    units, variables,
+use crate::{
+    config::{
+        error::{Origin, Problem, quoted},
+        load::quoted_key,
+        reader::{Placed, Reader, Wrong, between, found, text_of, within},
+        tree::{Entry, Node, Spot},
+        units, variables,
+    },
+    suggest,
 };
 
 /// A text of the file, and what came out of it.
@@ -103,7 +106,7 @@ impl<'a> Fields<'a> {
             if keys.contains(&entry.key.as_str()) {
                 continue;
             }
-            let remedy = match (entry.key.as_str(), nearest(&entry.key, keys.iter().copied())) {
+            let remedy = match (entry.key.as_str(), suggest::nearest(&entry.key, keys.iter().copied())) {
                 ("disabledTools" | "excludeTools", _) => "Write tools: { deny: [name, …] }.".to_owned(),
                 ("includeTools" | "enabledTools", _) => "Write tools: { allow: [name, …] }.".to_owned(),
                 ("envFile", _) => "Name each variable in env.".to_owned(),

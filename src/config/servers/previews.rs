@@ -11,7 +11,7 @@ use crate::{
     config::{
         UpstreamTarget,
         error::quoted,
-        load::{nearest, quoted_key},
+        load::quoted_key,
         reader::{Wrong, found},
         tree::{self, Entry, Node, Spot},
     },
@@ -20,6 +20,7 @@ use crate::{
         recipe::{DryRun, OF_ARGUMENTS, OF_BEFORE, OF_FOUND, Pattern, Pick, Read, Recipe, Recipes, Shown},
         shipped::{self, Shipped},
     },
+    suggest,
 };
 
 pub(super) const KEY: &str = "previews";
@@ -150,7 +151,7 @@ impl Parser {
         for entry in entries {
             if !keys.contains(&entry.key.as_str()) {
                 let at = Spot { node: Node::Null, line: entry.line, column: entry.column };
-                let remedy = match nearest(&entry.key, keys.iter().copied()) {
+                let remedy = match suggest::nearest(&entry.key, keys.iter().copied()) {
                     Some(near) => format!("Did you mean `{near}`?"),
                     None => format!("Keys here: {}.", keys.join(", ")),
                 };
@@ -358,8 +359,7 @@ impl Parser {
         match Condition::compile_for(&source, variables) {
             Ok(condition) => Some(condition),
             Err(error) => {
-                let place = if error.line == 0 { String::new() } else { format!(" (at character {})", error.column) };
-                let message = format!("the expression cannot be used: {}{place}", error.message);
+                let message = format!("the expression cannot be used: {}{}", error.message, error.place());
                 self.wrong(spot, path, message, "Mend it; it is written in CEL (https://cel.dev).");
                 None
             }

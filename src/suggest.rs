@@ -1,0 +1,63 @@
+//! The name that a typing mistake would explain, for errors that say what was probably meant.
+//!
+//! A suggestion tells of a name: whoever asks for one passes only names that the reader may see.
+
+/// Characters of a name that are looked at.
+const MAX_NAME: usize = 100;
+/// Names that are compared: a hostile peer asks for unknown ones as often as it likes.
+const MAX_CANDIDATES: usize = 2000;
+
+/// The candidate that is nearest, where one is near enough: of three letters one may be wrong, of twelve three.
+#[must_use]
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name = plain(name);
+    let length = name.chars().count();
+    let allowed = (length / 4).clamp(usize::from(length > 2), 3);
+    candidates
+        .into_iter()
+        .take(MAX_CANDIDATES)
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed)
+        .map(|candidate| (strsim::damerau_levenshtein(&name, &plain(candidate)), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// As [`nearest`], for tools: also one whose name has a prefix that was left out (`read_file` for `fs__read_file`).
+#[must_use]
+pub fn nearest_tool<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    let own = |candidate: &&&'a str| {
+        let prefix = candidate.strip_suffix(name);
+        !name.is_empty() && prefix.is_some_and(|prefix| prefix.ends_with(|c: char| !c.is_alphanumeric()))
+    };
+    nearest(name, candidates.iter().copied()).or_else(|| candidates.iter().find(own).copied())
+}
+
+fn plain(name: &str) -> String {
+    name.chars().take(MAX_NAME).map(|c| if c == '-' { '_' } else { c }).collect::<String>().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_mistake_is_explained_and_nothing_else() {
+        let names = ["create_issue", "delete_issue", "get", "fs__read_file"];
+        for (name, expected) in [
+            ("create_isue", Some("create_issue")),
+            ("Create-Issue", Some("create_issue")),
+            ("craete_issue", Some("create_issue")),
+            ("gte", Some("get")),
+            ("put_issue", None),
+            ("gt", None),
+            ("", None),
+            ("read_file", None),
+        ] {
+            assert_eq!(nearest(name, names), expected, "{name}");
+        }
+        assert_eq!(nearest_tool("read_file", &names), Some("fs__read_file"));
+        assert_eq!(nearest_tool("file", &names), Some("fs__read_file"));
+        assert_eq!(nearest_tool("ile", &names), None);
+    }
+}
