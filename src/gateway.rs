@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach::Users,
+    attach::{Users, proof::Secret},
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
     bridge::park::Lot,
     config::Config,
@@ -78,6 +78,8 @@ pub struct Gateway {
     pub local_tasks: Locals,
     /// The address that is really bound, once it is.
     pub listening: OnceLock<SocketAddr>,
+    /// What the terminal knows this gateway by.
+    pub proof: Option<Secret>,
 }
 
 /// What [`Gateway::new`] is made of.
@@ -126,6 +128,7 @@ impl Gateway {
             reviewed: Reviewed::default(),
             local_tasks: Locals::default(),
             listening: OnceLock::new(),
+            proof: Secret::new(),
             config,
             routes,
             router,

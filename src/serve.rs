@@ -210,7 +210,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     serve_socket(&lines_thread, Arc::clone(&gateway), listener, users.clone());
-    let said = GatewayFile::of_process(&config, address, options.detached);
+    let said = GatewayFile::of_process(&config, address, options.detached, gateway.proof.clone());
     if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
         tracing::debug!(%error, "the lock's note was not written");
     }

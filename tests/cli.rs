@@ -94,7 +94,8 @@ fn open_needs_a_gateway() {
     home.run(&["open"]).ends(69).complains(&["countersign serve"]);
     std::fs::create_dir_all(home.data()).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let stale = value!({"pid": 999_999_999, "version": "0", "url": format!("http://127.0.0.1:{port}")});
+    let url = format!("http://127.0.0.1:{port}");
+    let stale = value!({"pid": 999_999_999, "version": "0", "url": url, "proof": format!("csp_{}", "0".repeat(43))});
     std::fs::write(home.data().join("gateway.json"), stale.to_string()).unwrap();
     home.run(&["open"]).ends(69).complains(&["does not answer"]);
     std::fs::remove_file(home.data().join("gateway.json")).unwrap();
@@ -102,21 +103,28 @@ fn open_needs_a_gateway() {
 
 #[test]
 fn open_prints_a_link_with_a_code() {
-    let home = Home::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    std::fs::create_dir_all(home.data()).unwrap();
-    let file = home.data().join("gateway.json");
-    std::fs::write(&file, value!({"pid": 1, "version": "0", "url": url}).to_string()).unwrap();
+    let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+    let start = |home: &Home| {
+        let gateway = home.command(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pid = i32::try_from(gateway.id()).unwrap();
+        cli_support::wait_until("the gateway listens", || home.gateway_pid() == Some(pid));
+        gateway
+    };
+    let end = |mut gateway: std::process::Child| {
+        cli_support::signal(i32::try_from(gateway.id()).unwrap(), Signal::TERM);
+        gateway.wait().unwrap();
+    };
+    let gateway = start(&home);
+    let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
     let first = home.run(&["open"]).ends(0).complains(&["works once"]).stdout();
     let second = home.run(&["open", "--print"]).ends(0).stdout();
     assert!(first.starts_with(&format!("{url}/#code=csc_")) && first.lines().count() == 1, "{first}");
     assert_ne!(first, second);
-    let public = value!({"pid": 1, "version": "0", "url": url, "publicUrl": "https://g.example"});
-    std::fs::write(&file, public.to_string()).unwrap();
+    end(gateway);
+    let home = home.var("COUNTERSIGN_PUBLIC_URL", "https://g.example");
+    let gateway = start(&home);
     home.run(&["open"]).ends(0).says(&["https://g.example/#code=csc_"]);
-    // Its pid is not ours to end.
-    std::fs::remove_file(&file).unwrap();
+    end(gateway);
 }
 
 const KEY: (&str, &str) = ("COUNTERSIGN_KEY", "csk_test");

@@ -11,6 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::proof::Secret;
 use crate::{config::Config, store::lock::DataLock};
 
 /// The file in the data directory.
@@ -30,18 +31,22 @@ pub struct GatewayFile {
     /// Started by `countersign stdio`.
     #[serde(default)]
     pub detached: bool,
+    /// What it proves by that it is this gateway. Older versions had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Secret>,
 }
 
 impl GatewayFile {
     /// What this process, listening on `address`, says of itself.
     #[must_use]
-    pub fn of_process(config: &Config, address: SocketAddr, detached: bool) -> Self {
+    pub fn of_process(config: &Config, address: SocketAddr, detached: bool, proof: Option<Secret>) -> Self {
         Self {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             url: local_url(config, address),
             public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             detached,
+            proof,
         }
     }
 
@@ -107,7 +112,7 @@ mod tests {
         assert_eq!(GatewayFile::read(dir.path()), None);
         let lock = lock_data_dir(dir.path()).unwrap();
         let config = Config { public_url: Some("https://g.example/".into()), ..Config::default() };
-        let file = GatewayFile::of_process(&config, "0.0.0.0:81".parse().unwrap(), true);
+        let file = GatewayFile::of_process(&config, "0.0.0.0:81".parse().unwrap(), true, Secret::new());
         assert_eq!(file.url, "http://127.0.0.1:81");
         assert_eq!(file.link_base(), "https://g.example");
         let published = file.publish(dir.path(), &lock).unwrap();

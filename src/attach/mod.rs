@@ -3,12 +3,13 @@
 //! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way
 //! ([`hello`]) and then carries MCP messages, one per line, untouched ([`proxy`]). Where no gateway runs, [`start`]
 //! starts a detached one under a lock; it ends by itself some time after its last user ([`users`]) and says where
-//! it listens in [`gateway_file`].
+//! it listens in [`gateway_file`], with what it proves itself by ([`proof`]).
 //!
 //! Nothing here reads or writes MCP: what a line says is the gateway's business. stdout carries its lines only.
 
 pub mod gateway_file;
 pub mod hello;
+pub mod proof;
 pub mod proxy;
 pub mod socket;
 pub mod start;

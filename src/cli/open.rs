@@ -1,30 +1,23 @@
 //! `open`: a one-time sign-in code in the store, and the link that carries it in its fragment.
 
-use std::{
-    net::{TcpStream, ToSocketAddrs},
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::process::{Command, Stdio};
 
 use jiff::Timestamp;
-use url::Url;
 
 use super::{
     args::OpenArgs,
     configuration,
     exit::{Exit, Failure},
     output::{Output, remark},
+    own_gateway::{self, Named},
 };
-use crate::{attach::GatewayFile, auth::codes, config::Config, store::keys::Keys};
-
-/// How long to look whether the gateway is there.
-const LOOK: Duration = Duration::from_secs(2);
+use crate::{attach::socket, auth::codes, config::Config, store::keys::Keys};
 
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let config = configuration(&args.data.flags())?.config;
     let gateway = running(&config)?;
     let code = codes::create(&Keys::open(&config.data)?, Timestamp::now())?;
-    let link = format!("{}/#code={code}", gateway.link_base().trim_end_matches('/'));
+    let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.line(&link)?;
     out.finish()?;
     let minutes = codes::LIFE.as_mins();
@@ -36,32 +29,25 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The gateway that serves the data directory, if it answers.
-fn running(config: &Config) -> Result<GatewayFile, Failure> {
-    let none = |why: String| {
-        let message = format!("{why}. Start one with `countersign serve`, then try again");
-        Failure::new(Exit::Unavailable, message)
-    };
-    let Some(gateway) = GatewayFile::read(&config.data) else {
-        return Err(none(format!("no gateway serves {}", config.data.display())));
-    };
-    let url = Url::parse(&gateway.url).ok();
-    let addresses = url.as_ref().and_then(|url| {
-        let (host, port) = (url.host_str()?, url.port_or_known_default()?);
-        (host.trim_matches(['[', ']']), port).to_socket_addrs().ok()
-    });
-    let answers = addresses.into_iter().flatten().any(|address| TcpStream::connect_timeout(&address, LOOK).is_ok());
-    if answers {
-        Ok(gateway)
-    } else {
-        let told = format!(
-            "the gateway of {} (pid {}) does not answer at {}",
-            config.data.display(),
-            gateway.pid,
-            gateway.url
-        );
-        Err(none(told))
-    }
+/// The gateway that serves the data directory, once it has proved that it is that one: whoever listened in its place would
+/// get the code from the link.
+fn running(config: &Config) -> Result<Named, Failure> {
+    let gateway = own_gateway::named(config)?;
+    actix_web::rt::System::new()
+        .block_on(async {
+            if gateway.url.scheme() == "https" {
+                // Its certificate need not be for the address that this machine reaches it by; the browser looks at the one
+                // of the link. Here it counts that it lives: nobody else then has its port.
+                return match socket::connect(&config.data).await {
+                    Ok(Some(_)) => Ok(()),
+                    Ok(None) => Err(format!("the gateway of {} has ended", config.data.display())),
+                    Err(error) => Err(error.to_string()),
+                };
+            }
+            gateway.prove(&awc::Client::builder().disable_redirects().finish()).await
+        })
+        .map_err(|why| Failure::new(Exit::Unavailable, why))?;
+    Ok(gateway)
 }
 
 /// Hands the link to the desktop, if there is one. The code in it stands in the arguments of `xdg-open` for a moment,

@@ -10,14 +10,14 @@ use serde::{Deserialize, de::DeserializeOwned};
 use url::Url;
 
 use crate::{
-    attach::{GatewayFile, gateway_file::local_url},
     cli::{
         args::ConnectArgs,
         configuration,
         exit::{Exit, Failure},
         output::{one_line, remark},
+        own_gateway,
     },
-    config::Environment,
+    config::{Config, Environment},
 };
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -27,12 +27,21 @@ const MAX_ANSWER: usize = 256 << 20;
 
 /// Which gateway, and as whom.
 pub struct Target {
-    url: Url,
+    place: Place,
     key: String,
     ca: Option<std::path::PathBuf>,
 }
 
-/// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory, the configured address.
+/// How the gateway is known.
+enum Place {
+    /// By an address that a person wrote.
+    Written(Url),
+    /// As the one that serves the data directory: looked up and proved anew for each request, since it may have ended
+    /// meanwhile, and another program may have its port.
+    Serves(Box<Config>),
+}
+
+/// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
 pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     let env = Environment::of_process();
     let variable = |name: &str| {
@@ -42,19 +51,6 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
         Some(url) => Some(url.clone()),
         None => variable("COUNTERSIGN_URL")?.map(str::to_owned),
     };
-    let text = match named {
-        Some(url) => url,
-        None => {
-            let config = configuration(&args.data.flags())?.config;
-            match GatewayFile::read(&config.data) {
-                // A certificate is for the public name, if there is one.
-                Some(GatewayFile { public_url: Some(url), .. }) if config.tls.is_some() => url,
-                Some(gateway) => gateway.url,
-                None => local_url(&config, config.listen),
-            }
-        }
-    };
-    let url = parse_url(&text)?;
     let Some(key) = variable("COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty()) else {
         return Err(Failure::new(
             Exit::NotAuthorized,
@@ -65,6 +61,17 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     if key.bytes().any(|b| !b.is_ascii_graphic()) {
         return Err(Failure::new(Exit::NotAuthorized, "COUNTERSIGN_KEY has characters that no key has"));
     }
+    let (place, url) = match named {
+        Some(url) => {
+            let url = parse_url(&url)?;
+            (Place::Written(url.clone()), url)
+        }
+        None => {
+            let config = configuration(&args.data.flags())?.config;
+            let url = own_gateway::named(&config)?.url;
+            (Place::Serves(Box::new(config)), url)
+        }
+    };
     let local = url.host_str().is_some_and(|host| {
         host == "localhost"
             || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -72,10 +79,10 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     if url.scheme() == "http" && !local {
         remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
     }
-    Ok(Target { url, key: key.to_owned(), ca: args.ca.clone() })
+    Ok(Target { place, key: key.to_owned(), ca: args.ca.clone() })
 }
 
-fn parse_url(text: &str) -> Result<Url, Failure> {
+pub fn parse_url(text: &str) -> Result<Url, Failure> {
     let wrong = || {
         let message = format!("{} is not the URL of a gateway; write http://127.0.0.1:8080", one_line(text));
         Failure::new(Exit::Usage, message)
@@ -143,7 +150,7 @@ pub fn not_ours(error: serde_json::Error) -> Failure {
 /// Speaks to one gateway.
 pub struct Client {
     http: awc::Client,
-    base: Url,
+    place: Place,
     key: String,
 }
 
@@ -154,13 +161,25 @@ impl Client {
             connector = connector.rustls_0_23(trusting(file)?);
         }
         let http = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
-        Ok(Self { http, base: target.url, key: target.key })
+        Ok(Self { http, place: target.place, key: target.key })
     }
 
-    fn url(&self, path: &[&str], query: &[(&str, &str)]) -> String {
+    /// Where the next request goes, once it is sure who listens there.
+    async fn base(&self) -> Result<Url, Refusal> {
+        match &self.place {
+            Place::Written(url) => Ok(url.clone()),
+            Place::Serves(config) => {
+                let named = own_gateway::named(config).map_err(|failure| unavailable(failure.message))?;
+                named.prove(&self.http).await.map_err(unavailable)?;
+                Ok(named.url)
+            }
+        }
+    }
+
+    fn url(base: &Url, path: &[&str], query: &[(&str, &str)]) -> String {
         /// What may stand in a path segment as it is.
         const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-        let mut url = format!("{}/api", self.base.as_str().trim_end_matches('/'));
+        let mut url = format!("{}/api", base.as_str().trim_end_matches('/'));
         for part in path {
             url.push('/');
             // A lone `.` or `..` would be another path.
@@ -181,32 +200,36 @@ impl Client {
     }
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer, Refusal> {
-        let request = self.http.get(self.url(path, query)).insert_header(self.bearer());
-        self.finish(request.send()).await
+        let base = self.base().await?;
+        let request = self.http.get(Self::url(&base, path, query)).insert_header(self.bearer());
+        finish(&base, request.send()).await
     }
 
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<Answer, Refusal> {
-        let request = self.http.post(self.url(path, &[])).insert_header(self.bearer());
-        self.finish(request.send_json(body)).await
+        let base = self.base().await?;
+        let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
+        finish(&base, request.send_json(body)).await
     }
 
     /// As [`Self::post`], with a body that is JSON already.
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<Answer, Refusal> {
-        let request = self.http.post(self.url(path, &[])).insert_header(self.bearer());
-        self.finish(request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
+        let base = self.base().await?;
+        let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
+        finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
     /// Opens the feed after `since`; the answer's body goes on until somebody ends it.
     pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl Stream + use<>>, Refusal> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
+        let base = self.base().await?;
         let request = self
             .http
-            .get(self.url(&["events"], &query))
+            .get(Self::url(&base, &["events"], &query))
             .insert_header(self.bearer())
             .insert_header((header::ACCEPT, "text/event-stream"));
         let head = tokio::time::timeout(REQUEST, request.send()).await;
-        let mut response = head.map_err(|_| self.silent())?.map_err(|error| self.unreachable(&error))?;
+        let mut response = head.map_err(|_| silent(&base))?.map_err(|error| unreachable(&base, &error))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
@@ -214,36 +237,35 @@ impl Client {
         let body = tokio::time::timeout(REQUEST, response.body().limit(MAX_ANSWER)).await;
         Err(refusal(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
     }
+}
 
-    async fn finish(&self, request: awc::SendClientRequest) -> Result<Answer, Refusal> {
-        let exchange = async {
-            let mut response = request.await.map_err(|error| self.unreachable(&error))?;
-            let body = response.body().limit(MAX_ANSWER).await;
-            let body = body.map_err(|error| self.unreachable(&error))?;
-            if response.status().is_success() {
-                Ok(Answer(body.to_vec()))
-            } else {
-                Err(refusal(response.status(), &body))
-            }
-        };
-        tokio::time::timeout(REQUEST, exchange).await.unwrap_or_else(|_| Err(self.silent()))
-    }
+async fn finish(base: &Url, request: awc::SendClientRequest) -> Result<Answer, Refusal> {
+    let exchange = async {
+        let mut response = request.await.map_err(|error| unreachable(base, &error))?;
+        let body = response.body().limit(MAX_ANSWER).await;
+        let body = body.map_err(|error| unreachable(base, &error))?;
+        if response.status().is_success() { Ok(Answer(body.to_vec())) } else { Err(refusal(response.status(), &body)) }
+    };
+    tokio::time::timeout(REQUEST, exchange).await.unwrap_or_else(|_| Err(silent(base)))
+}
 
-    fn silent(&self) -> Refusal {
-        self.unavailable(format!("did not answer within {}s", REQUEST.as_secs()))
-    }
+fn silent(base: &Url) -> Refusal {
+    away(base, &format!("did not answer within {}s", REQUEST.as_secs()))
+}
 
-    fn unreachable(&self, error: &dyn std::error::Error) -> Refusal {
-        self.unavailable(format!("does not answer: {error}"))
-    }
+fn unreachable(base: &Url, error: &dyn std::error::Error) -> Refusal {
+    away(base, &format!("does not answer: {error}"))
+}
 
-    fn unavailable(&self, what: String) -> Refusal {
-        let title = format!(
-            "the gateway at {} {what}. Is it running (`countersign serve`), and is this its address (--url)?",
-            self.base.as_str().trim_end_matches('/')
-        );
-        Refusal { status: 0, problem: Problem { title, ..Problem::default() } }
-    }
+fn away(base: &Url, what: &str) -> Refusal {
+    unavailable(format!(
+        "the gateway at {} {what}. Is it running (`countersign serve`), and is this its address (--url)?",
+        base.as_str().trim_end_matches('/')
+    ))
+}
+
+fn unavailable(title: String) -> Refusal {
+    Refusal { status: 0, problem: Problem { title, ..Problem::default() } }
 }
 
 pub trait Stream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
@@ -283,18 +305,19 @@ mod tests {
     use super::*;
 
     fn client(url: &str) -> Client {
-        Client::new(Target { url: parse_url(url).unwrap(), key: "csk_x".into(), ca: None }).unwrap()
+        let place = Place::Written(parse_url(url).unwrap());
+        Client::new(Target { place, key: "csk_x".into(), ca: None }).unwrap()
     }
 
     #[actix_web::test]
     async fn urls_are_built_from_parts() {
-        let c = client("http://127.0.0.1:8080/");
-        assert_eq!(c.url(&["changes"], &[]), "http://127.0.0.1:8080/api/changes");
+        let base = parse_url("http://127.0.0.1:8080/").unwrap();
+        assert_eq!(Client::url(&base, &["changes"], &[]), "http://127.0.0.1:8080/api/changes");
         assert_eq!(
-            c.url(&["changes", "../../x?y#z"], &[("a", "1"), ("b", "x&y z")]),
+            Client::url(&base, &["changes", "../../x?y#z"], &[("a", "1"), ("b", "x&y z")]),
             "http://127.0.0.1:8080/api/changes/..%2F..%2Fx%3Fy%23z?a=1&b=x%26y%20z"
         );
-        assert_eq!(c.url(&["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%252E");
+        assert_eq!(Client::url(&base, &["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%252E");
         for bad in ["127.0.0.1:8080", "ftp://x", "http://u:p@x", "http://x/?a", "x"] {
             assert_eq!(parse_url(bad).map(|_| ()).unwrap_err().exit, Exit::Usage, "{bad}");
         }

@@ -22,6 +22,7 @@ use actix_web::{
 };
 
 use crate::{
+    attach,
     auth::{Identity, bearer},
     gateway::Gateway,
     protocol::{
@@ -45,6 +46,7 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
     .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
     .service(web::resource("/health").route(web::get().to(plain::health)))
+    .service(web::resource(attach::proof::PATH).route(web::get().to(plain::proof)))
     .service(web::resource("/info").route(web::get().to(plain::info)))
     .service(web::resource("/metrics").route(web::get().to(plain::metrics)))
     .service(web::resource("/tools").route(web::get().to(plain::tools)))

@@ -11,6 +11,7 @@ use actix_web::{
     },
     web,
 };
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{answer, body::Body, identify};
@@ -40,6 +41,24 @@ pub async fn health(gateway: web::Data<Gateway>) -> HttpResponse {
     let health = lifecycle::health_of(&gateway);
     let status = if health["ready"] == true { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     HttpResponse::build(status).insert_header((header::CACHE_CONTROL, "no-store")).json(health)
+}
+
+#[derive(Deserialize)]
+pub struct Challenge {
+    #[serde(default)]
+    challenge: String,
+}
+
+/// `GET /proof?challenge=…`: what only the gateway that the data directory names can answer. Open to everyone who may
+/// connect: whoever asks has not shown a key yet, and learns nothing from the answer who does not know the secret.
+pub async fn proof(gateway: web::Data<Gateway>, asked: web::Query<Challenge>) -> HttpResponse {
+    match gateway.proof.as_ref().and_then(|secret| secret.answer(&asked.challenge)) {
+        Some(answer) => HttpResponse::Ok()
+            .insert_header((header::CACHE_CONTROL, "no-store"))
+            .content_type("text/plain; charset=utf-8")
+            .body(answer),
+        None => problem(McpError::new(ErrorKind::InvalidParams, "there is no such challenge")),
+    }
 }
 
 /// `GET /info`.
@@ -169,7 +188,8 @@ fn failed(status: StatusCode, kind: ErrorKind, result: &crate::providers::ToolRe
         .unwrap_or_default();
     let detail = said["message"].as_str().unwrap_or("the tool failed").to_owned();
     let mut problem = Problem::new(kind, detail);
-    if said["details"].as_object().is_none_or(|d| !d.is_empty()) {
+    // What a server's tool says of a failure may have any shape; what stands here is an object.
+    if said["details"].as_object().is_some_and(|details| !details.is_empty()) {
         problem = problem.with("details", said["details"].clone());
     }
     let mut response = problem.error_response();
