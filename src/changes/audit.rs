@@ -120,6 +120,16 @@ pub enum Broken {
     ChangeUnknown { id: String },
     #[error("change {id} of audit entry {seq} is gone")]
     ChangeGone { id: String, seq: u64 },
+    #[error("a column of change {id} (its principal, idempotency key or expiry) is not what audit entry {seq} left")]
+    ColumnAltered { id: String, seq: u64 },
+    #[error("{what} is not as audit entry {seq} left it")]
+    RecordAltered { what: String, seq: u64 },
+    #[error("{what} has no audit entry")]
+    RecordUnknown { what: String },
+    #[error("{what} of audit entry {seq} is gone")]
+    RecordGone { what: String, seq: u64 },
+    #[error("entry {seq} takes keys and definitions for granted that the trail told of before")]
+    AnchoredAgain { seq: u64 },
 }
 
 /// Checks a trail entry by entry, in bounded memory.

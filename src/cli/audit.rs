@@ -38,10 +38,17 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             out.finish()?;
             let told = if expected.is_some() { ", and it contains the given head" } else { "" };
             super::output::remark(&format!(
-                "The trail holds: {} entries and {} changes are as they were written{told}. The line above is its head; \
-                 keep it elsewhere and give it to --head later.",
-                verified.entries, verified.changes
+                "The trail holds: {} entries, {} changes, {} keys and {} definitions are as they were written{told}. The \
+                 line above is its head; keep it elsewhere and give it to --head later.",
+                verified.entries, verified.changes, verified.covered.keys, verified.covered.pins
             ));
+            if verified.covered.untold > 0 {
+                super::output::remark(&format!(
+                    "{} of these keys and definitions are from before the trail told of any; whether they are as they were \
+                     made nobody can say. They are recorded when this version first opens the database.",
+                    verified.covered.untold
+                ));
+            }
             Ok(Exit::Ok)
         }
         Err(VerifyError::Broken(broken)) => {
@@ -53,15 +60,16 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Result<Exit, Failure> {
     let data = configuration(&args.data.flags())?.config.data;
+    // A file keeps every character, since the hashes are of them; a terminal obeys none, however narrow it is.
+    let terminal = out.is_terminal();
     out.text(&format.head())?;
     let mut text = String::new();
     read_audit(&data, |entry| -> Result<(), Failure> {
         if span.holds(entry) {
             text.clear();
             format.entry(entry, &mut text);
-            // A file keeps every character, since the hashes are of them; a terminal obeys none.
             match format {
-                _ if out.width().is_none() => out.text(&text)?,
+                _ if !terminal => out.text(&text)?,
                 Format::Jsonl => out.text(&harmless_json(&text))?,
                 Format::Csv => out.line(&one_line(text.trim_end()))?,
             }

@@ -40,6 +40,7 @@ impl Style {
 pub struct Output {
     to: Sink,
     colour: bool,
+    terminal: bool,
     width: Option<usize>,
 }
 
@@ -62,12 +63,12 @@ impl Output {
             .flatten()
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns >= 20);
-        Self { to: Sink::Stdout(BufWriter::new(stdout)), colour, width }
+        Self { to: Sink::Stdout(BufWriter::new(stdout)), colour, terminal, width }
     }
 
     #[cfg(test)]
     pub fn memory(colour: bool) -> Self {
-        Self { to: Sink::Memory(Vec::new()), colour, width: None }
+        Self { to: Sink::Memory(Vec::new()), colour, terminal: false, width: None }
     }
 
     #[cfg(test)]
@@ -76,6 +77,11 @@ impl Output {
             Sink::Memory(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Sink::Stdout(_) => String::new(),
         }
+    }
+
+    /// Whether it goes to a terminal, which obeys control characters.
+    pub const fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// Columns of the terminal; `None` elsewhere, where nothing is cut.

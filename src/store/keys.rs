@@ -12,8 +12,11 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::{StoreError, open::open_writer};
+use super::{StoreError, covered, open::open_writer};
 use crate::auth::Role;
+
+/// Who makes and revokes keys: whoever may write the data directory, at a terminal.
+const ACTOR: &str = "terminal";
 
 /// SHA-256 of a secret.
 pub type SecretHash = [u8; 32];
@@ -65,7 +68,8 @@ impl Keys {
     /// Those of the database; also if the id or the hash exists.
     pub fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         self.with(|conn| {
-            conn.prepare_cached(
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            tx.prepare_cached(
                 "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
@@ -79,6 +83,8 @@ impl Keys {
                 key.revoked_at.map(|t| t.to_string()),
                 key.owner,
             ])?;
+            tell(&tx, covered::KEY_CREATED, &key.id)?;
+            tx.commit()?;
             Ok(())
         })
     }
@@ -139,9 +145,14 @@ impl Keys {
     /// Those of the database.
     pub fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
         self.with(|conn| {
-            let rows = conn
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let rows = tx
                 .prepare_cached("UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL")?
                 .execute(params![id, now.to_string()])?;
+            if rows == 1 {
+                tell(&tx, covered::KEY_REVOKED, id)?;
+            }
+            tx.commit()?;
             Ok(rows == 1)
         })
     }
@@ -219,6 +230,27 @@ impl Keys {
         // A panic under the lock cannot leave a transaction open: dropping one rolls it back.
         f(&mut self.conn.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What became of a key, into the audit trail, by its row as it is now.
+fn tell(conn: &Connection, event: &'static str, id: &str) -> Result<(), StoreError> {
+    let mut statement =
+        conn.prepare_cached("SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys WHERE id = ?1")?;
+    let mut rows = statement.query([id])?;
+    let Some(row) = rows.next()? else { return Err(StoreError::BadRecord(format!("there is no key {id:?}"))) };
+    let (id, name, role): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    let (owner, secret): (Option<String>, Vec<u8>) = (row.get(3)?, row.get(4)?);
+    let (created_at, revoked_at): (String, Option<String>) = (row.get(5)?, row.get(6)?);
+    let key = covered::KeyRow {
+        id: &id,
+        name: &name,
+        role: &role,
+        owner: owner.as_deref(),
+        secret: &secret,
+        created_at: &created_at,
+        revoked_at: revoked_at.as_deref(),
+    };
+    covered::key(conn, event, ACTOR, &key)
 }
 
 /// See [`Keys::held`].

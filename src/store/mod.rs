@@ -5,6 +5,7 @@
 //! about changes: what may happen is decided before, by [`crate::changes::machine`].
 
 pub mod backup;
+pub mod covered;
 pub mod crash;
 pub mod error;
 #[cfg(test)]

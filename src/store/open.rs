@@ -30,6 +30,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_standing_rules.sql"),
     include_str!("migrations/0007_webhooks.sql"),
     include_str!("migrations/0008_deliveries.sql"),
+    include_str!("migrations/0009_trail_covers.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
@@ -155,6 +156,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
         tracing::info!(migration = number + 1, path = %path.display(), "migrating the database");
         tx.execute_batch(sql)?;
     }
+    super::covered::anchor(&tx)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;

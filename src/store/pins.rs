@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 use tokio::sync::{Mutex, oneshot};
 
-use super::{Record, Store, StoreError, WriteError, rows::parse_time};
+use super::{Record, Store, StoreError, WriteError, covered, rows::parse_time};
 use crate::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
 
 /// One pin as it is to be.
@@ -189,7 +189,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         .map(|write| {
             let pin = &write.pin;
             let hash = pin.accepted.as_ref().map(|accepted| &accepted.hash).or(pin.seen.as_ref());
-            json!({ "name": write.tool, "hash": hash })
+            json!({ "name": write.tool, "hash": hash, "row": covered::pin_hash(server, write) })
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
@@ -306,7 +306,11 @@ mod tests {
             told,
             [("definitions_revoked", "bob"), ("definitions_accepted", "alice"), ("definitions_seen", "gateway")]
         );
-        let details: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
+        let mut details: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
+        for tool in details["tools"].as_array_mut().unwrap() {
+            let row = tool.as_object_mut().unwrap().remove("row").unwrap();
+            assert!(row.as_str().unwrap().starts_with("sha256:"), "{row}");
+        }
         assert_eq!(
             details,
             json!({ "server": "fs", "tools": [
@@ -360,7 +364,8 @@ mod tests {
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!(trail[0].event, "definitions_bound");
         pins.store.close();
-        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1);
+        // What was there at the upgrade, and what it was bound to.
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 2);
     }
 
     #[actix_web::test]

@@ -76,6 +76,7 @@ impl SqliteStore {
             conn,
             dir: dir.to_owned(),
             heads,
+            version: None,
             queue,
             queued: Arc::clone(&queued),
             closing: Arc::clone(&closing),

@@ -1,12 +1,40 @@
-//! The audit trail from its beginning, read from outside, also while its gateway runs.
+//! The audit trail: its next entry, and all of it from the beginning, read from outside, also while its gateway runs.
 
 use std::path::Path;
 
-use super::{StoreError, open::open_reader, rows};
-use crate::changes::audit::AuditEntry;
+use rusqlite::{Connection, params};
+
+use super::{
+    StoreError,
+    open::open_reader,
+    rows::{self, signed},
+};
+use crate::changes::audit::{AuditEntry, AuditHead, EntryContent};
 
 /// Entries read at a time.
 const PAGE: u32 = 500;
+
+/// Appends an entry after `head`, within the caller's transaction; answers the new head.
+pub(super) fn append(conn: &Connection, head: AuditHead, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
+    let hash = content.hash(&head.hash);
+    conn.prepare_cached(
+        "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?
+    .execute(params![
+        signed(content.seq),
+        content.at,
+        content.change_id,
+        content.event,
+        content.from,
+        content.to,
+        content.actor,
+        content.details,
+        head.hash,
+        hash,
+    ])?;
+    Ok(AuditHead { seq: content.seq, hash })
+}
 
 /// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
 ///

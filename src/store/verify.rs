@@ -1,5 +1,5 @@
 //! Checks the audit trail of a data directory from outside, also while its gateway runs: the chain, its gaps, an
-//! exported head, and that every change is as its last entry left it.
+//! exported head, and that every change, key and pin is as its last entry left it.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use rusqlite::params;
 
 use super::{
     StoreError,
+    covered::{self, Covered, Follower},
     open::open_reader,
     rows::{signed, unsigned},
 };
@@ -22,6 +23,7 @@ pub struct Verified {
     /// Entries and changes that were checked.
     pub entries: u64,
     pub changes: u64,
+    pub covered: Covered,
 }
 
 /// Why a trail does not hold, or could not be read.
@@ -55,6 +57,7 @@ pub(super) fn verify_connection(
 ) -> Result<Verified, VerifyError> {
     let snapshot = conn.unchecked_transaction()?;
     let mut verifier = Verifier::new(expected);
+    let mut follower = Follower::default();
     let mut entries = 0;
     {
         let mut statement = snapshot.prepare(
@@ -79,12 +82,14 @@ pub(super) fn verify_connection(
             };
             let blob = |i: usize| -> Result<Vec<u8>, rusqlite::Error> { row.get(i) };
             verifier.entry(&content, &blob(8)?, &blob(9)?)?;
+            follower.entry(content.seq, content.event, content.details)?;
             entries += 1;
         }
     }
     let head = verifier.finish()?;
     let changes = check_changes(&snapshot)?;
-    Ok(Verified { head, entries, changes })
+    let covered = follower.finish(&snapshot)?;
+    Ok(Verified { head, entries, changes, covered })
 }
 
 /// Every change has its last entry's hash, and every entry's change exists, or an entry says that it was deleted. What
@@ -94,7 +99,8 @@ fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
     let mut last = conn.prepare(
         "SELECT seq, to_state, details FROM audit WHERE change_id = ?1 AND to_state <> '' ORDER BY seq DESC LIMIT 1",
     )?;
-    let mut statement = conn.prepare("SELECT id, state, version, body FROM changes")?;
+    let mut statement =
+        conn.prepare("SELECT id, state, version, body, principal, idempotency_key, expires_at FROM changes")?;
     let mut rows = statement.query([])?;
     let mut changes = 0;
     while let Some(row) = rows.next()? {
@@ -110,6 +116,13 @@ fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
             && entry.get::<_, String>(1)? == row.get::<_, String>(1)?;
         if !same {
             return Err(Broken::ChangeAltered { id, seq }.into());
+        }
+        // What the body says is what stands in the trail; queries go by the columns beside it.
+        let (principal, key): (String, Option<String>) = (row.get(4)?, row.get(5)?);
+        let expires_at: String = row.get(6)?;
+        let said = serde_json::from_str(&body).unwrap_or_default();
+        if !covered::columns_are_those_of(&said, &principal, key.as_deref(), &expires_at) {
+            return Err(Broken::ColumnAltered { id, seq }.into());
         }
         changes += 1;
     }

@@ -87,6 +87,8 @@ pub(super) struct Writer {
     pub conn: Connection,
     pub dir: PathBuf,
     pub heads: Heads,
+    /// What the database says of commits that are not this connection's, when [`Writer::heads`] was read.
+    pub version: Option<i64>,
     pub queue: Receiver<Command>,
     pub queued: Arc<AtomicUsize>,
     pub closing: Arc<AtomicBool>,
@@ -182,10 +184,11 @@ impl Writer {
     }
 
     fn batch(&mut self, batch: Vec<Command>) {
-        let before = self.heads;
-        if let Err(error) = self.exec("BEGIN IMMEDIATE") {
+        if let Err(error) = self.exec("BEGIN IMMEDIATE").and_then(|()| self.catch_up()) {
+            self.rollback();
             return self.refuse(batch, &error);
         }
+        let before = self.heads;
         let outcomes = match self.write_all(&batch) {
             Ok(outcomes) => outcomes,
             Err(error) => {
@@ -223,6 +226,17 @@ impl Writer {
             }
             Ended::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
         }
+    }
+
+    /// Another process may have appended to the trail: `keys create` and `keys revoke` do, also while a gateway runs.
+    /// Within a transaction, which nobody else writes beside.
+    fn catch_up(&mut self) -> Result<(), StoreError> {
+        let version: i64 = self.conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        if self.version != Some(version) {
+            self.heads = rows::heads(&self.conn)?;
+            self.version = Some(version);
+        }
+        Ok(())
     }
 
     /// Everything up to the commit. An error spoils the transaction.
@@ -404,26 +418,7 @@ impl Writer {
     }
 
     fn append(&self, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
-        let prev = self.heads.audit;
-        let hash = content.hash(&prev.hash);
-        self.conn
-            .prepare_cached(
-                "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            )?
-            .execute(params![
-                signed(content.seq),
-                content.at,
-                content.change_id,
-                content.event,
-                content.from,
-                content.to,
-                content.actor,
-                content.details,
-                prev.hash,
-                hash,
-            ])?;
-        Ok(AuditHead { seq: content.seq, hash })
+        super::trail::append(&self.conn, self.heads.audit, content)
     }
 
     fn exec(&self, sql: &str) -> Result<(), StoreError> {
@@ -462,7 +457,8 @@ impl Writer {
                 Ok(heads) if heads == self.heads => return Ended::Committed,
                 Ok(heads) if heads == before => return Ended::Aborted(error),
                 Ok(heads) => {
-                    // Somebody else wrote: the lock on the data directory was circumvented.
+                    // Somebody else wrote at the same moment: a key was made or revoked, or the lock on the data
+                    // directory was circumvented.
                     tracing::error!(?heads, expected = ?self.heads, "the database was changed by another writer");
                     self.heads = heads;
                     return Ended::Unknown;
@@ -486,6 +482,7 @@ impl Writer {
 
     fn reopen(&mut self) -> Result<Heads, StoreError> {
         self.conn = open_writer(&self.dir)?;
+        self.version = None;
         self.conn.execute("UPDATE fence SET n = n + 1", [])?;
         rows::heads(&self.conn)
     }
