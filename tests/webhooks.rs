@@ -216,6 +216,20 @@ fn every_event_arrives_signed_and_in_order_whatever_the_receiver_does() {
 }
 
 #[test]
+fn a_json_template_passes_no_mention_and_no_link_of_an_agent_on() {
+    let receiver = Receiver::new(fine);
+    let gateway = gateway(&receiver.config(r#", template: '{"text": "{change.summary}", "see": "{link}"}'"#));
+    gateway.propose("<!channel> @everyone <https://evil.example|Approve> [x](https://evil.example)");
+    let hit = eventually("it arrives", || receiver.taken().into_iter().next());
+    let text = hit.json()["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("everyone") && text.contains("evil.example"), "it stays readable: {text}");
+    for sign in ["<", ">", "@", "://"] {
+        assert!(!text.contains(sign), "{sign}: {text}");
+    }
+    assert!(hit.json()["see"].as_str().unwrap().starts_with("http://127.0.0.1"), "the gateway's own link is one");
+}
+
+#[test]
 fn what_happens_while_the_receiver_and_the_gateway_are_down_arrives_later() {
     let receiver = Receiver::new(|_| Does::HangsUp);
     let config = receiver.config(", events: [change.created, change.rejected]");

@@ -55,7 +55,9 @@ impl Format {
         let event: Value = serde_json::from_str(event).unwrap_or_default();
         let values = Values::new(&event, link);
         match self {
-            Self::Json => template.map_or(String::new(), |template| template.fill(&values, json_text)),
+            Self::Json => {
+                template.map_or(String::new(), |template| template.fill(&values, |text| json_text(&unread(text))))
+            }
             Self::Slack => slack(&values, template).to_string(),
             Self::Teams => teams(&values, template).to_string(),
             Self::Discord => discord(&values, template).to_string(),
@@ -180,6 +182,12 @@ fn discord(values: &Values<'_>, template: Option<&Template>) -> Value {
     json!({ "content": text, "allowed_mentions": { "parse": [] }, "flags": NO_EMBEDS })
 }
 
+/// For a message of unknown kind: what chats read as marks, mentions and links becomes signs that look the same and mean
+/// nothing to them. Which chat reads it is not known, so no chat's own escapes would do.
+fn unread(text: &str) -> String {
+    defanged(text).replace('<', "\u{ff1c}").replace('>', "\u{ff1e}").replace('@', "\u{ff20}")
+}
+
 /// Addresses that no chat makes a link of by itself.
 fn defanged(text: &str) -> String {
     text.replace("://", "[:]//").replace("www.", "www[.]")
@@ -245,7 +253,8 @@ mod tests {
         assert!(out.starts_with(event().trim_end_matches('}')));
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], "https://gw/#/inbox/chg_1");
         let own = json_body(Format::Json, Some(r#"{"text": "{change.summary}"}"#));
-        assert_eq!(own, json!({ "text": EVIL }));
+        let told = "＜!channel＞ ＜https[:]//evil|x＞ ＠everyone [x](https[:]//evil) **b** \",\"y\":\"";
+        assert_eq!(own, json!({ "text": told }));
     }
 
     #[test]
