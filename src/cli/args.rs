@@ -629,7 +629,35 @@ pub enum ConfigCommand {
     /// Prove the configuration without starting anything; exit code 78 if it cannot be used
     Check(ServeArgs),
     /// Print the configuration in force as YAML, with where each value comes from
+    ///
+    /// Asks the gateway that serves the data directory (with the key in COUNTERSIGN_KEY), and marks what of the file waits
+    /// for a reviewer's consent. Where it cannot be asked, the file is read, and that is said.
     Show(ShowArgs),
+    /// Show what of the configuration waits for a reviewer's consent, value by value
+    Pending(PendingArgs),
+    /// Put what waits into force, or refuse it; needs a reviewer's key, and --yes without a terminal
+    Consent(ConsentArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PendingArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ConsentArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Refuse it: all stays as it is
+    #[arg(long)]
+    pub refuse: bool,
+    /// Only if this is what waits: the digest that `config pending --json` names
+    #[arg(long, value_name = "DIGEST")]
+    pub digest: Option<String>,
+    /// Decide without being asked
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -639,6 +667,12 @@ pub struct ShowArgs {
     /// Print JSON instead of YAML
     #[arg(long)]
     pub json: bool,
+    /// Print what the file says, whether or not a gateway runs
+    #[arg(long)]
+    pub file: bool,
+    /// Trust this certificate authority too (a PEM file), for a gateway with a certificate of its own
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
 }
 
 #[cfg(test)]

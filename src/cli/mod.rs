@@ -14,8 +14,10 @@ mod keys;
 mod offline;
 mod open;
 mod output;
+mod own_gateway;
 mod policy;
 mod providers;
+mod recipes;
 mod rules;
 mod webhooks;
 
@@ -72,6 +74,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Audit(args) => audit::run(&args, &mut out),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args, &mut out),
         Command::Config(ConfigCommand::Show(args)) => config::show(&args, &mut out),
+        Command::Config(ConfigCommand::Pending(args)) => config::pending(&args, &mut out),
+        Command::Config(ConfigCommand::Consent(args)) => config::consent(&args, &mut out),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "countersign", &mut text);

@@ -1,11 +1,77 @@
 //! `config show`: what is in force, as YAML with the source of each value behind it.
 
-use super::{error::Origin, reader::Setting};
+use super::{
+    Config,
+    reader::{Setting, yaml_text},
+    rules,
+};
+
+/// A line of the listing.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub key: String,
+    /// As YAML.
+    pub value: String,
+    /// What stands behind it.
+    pub remark: String,
+    /// What stands above it, a line each.
+    pub notes: Vec<String>,
+}
+
+impl From<&Setting> for Shown {
+    fn from(setting: &Setting) -> Self {
+        Self {
+            key: setting.key.to_owned(),
+            value: setting.value.clone(),
+            remark: setting.origin.to_string(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// The rules of a configuration, as they stand in a listing.
+#[must_use]
+pub fn rules(config: &Config) -> String {
+    rules::show(&config.policy.rules, &config.policy.review)
+}
+
+/// The same, one a line.
+#[must_use]
+pub fn rule_lines(config: &Config) -> String {
+    let each = rules::show_each(&config.policy.rules, &config.policy.review);
+    each.into_iter().map(|rule| format!("{rule}\n")).collect()
+}
+
+/// The groups of a configuration, as they stand in a listing.
+#[must_use]
+pub fn groups(config: &Config) -> String {
+    let each: Vec<String> = each_group(config).collect();
+    if each.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", each.join(", ")) }
+}
+
+/// The same, one a line.
+#[must_use]
+pub fn group_lines(config: &Config) -> String {
+    each_group(config).map(|group| format!("{group}\n")).collect()
+}
+
+fn each_group(config: &Config) -> impl Iterator<Item = String> + '_ {
+    config.policy.groups.iter().map(|(name, people)| {
+        let people: Vec<String> = people.iter().map(|who| yaml_text(who)).collect();
+        format!("{}: [{}]", yaml_text(name), people.join(", "))
+    })
+}
 
 /// The settings as a YAML file that loads to the same configuration.
 #[must_use]
 pub fn yaml(settings: &[Setting]) -> String {
-    let mut lines: Vec<(String, Option<&Origin>)> = Vec::new();
+    listing(&settings.iter().map(Shown::from).collect::<Vec<_>>())
+}
+
+/// The same, of settings that came from elsewhere.
+#[must_use]
+pub fn listing(settings: &[Shown]) -> String {
+    let mut lines: Vec<(String, Option<&str>)> = Vec::new();
     let mut open: Vec<&str> = Vec::new();
     for setting in settings {
         let mut path: Vec<&str> = setting.key.split('.').collect();
@@ -15,18 +81,19 @@ pub fn yaml(settings: &[Setting]) -> String {
             lines.push((format!("{}{section}:", "  ".repeat(depth)), None));
         }
         let indent = "  ".repeat(path.len());
+        lines.extend(setting.notes.iter().map(|note| (format!("{indent}# {note}"), None)));
         // What takes more lines than one begins on the next.
         let (value, below) = setting.value.split_once('\n').unwrap_or((&setting.value, ""));
         let space = if value.is_empty() { "" } else { " " };
-        lines.push((format!("{indent}{name}:{space}{value}"), Some(&setting.origin)));
+        lines.push((format!("{indent}{name}:{space}{value}"), Some(setting.remark.as_str())));
         lines.extend(below.lines().map(|line| (format!("{indent}{line}"), None)));
         open = path;
     }
     let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or(0).min(56);
     let mut out = String::new();
-    for (line, origin) in lines {
-        match origin {
-            Some(origin) => out.push_str(&format!("{line:width$}  # {origin}\n")),
+    for (line, remark) in lines {
+        match remark {
+            Some(remark) => out.push_str(&format!("{line:width$}  # {remark}\n")),
             None => out.push_str(&format!("{line}\n")),
         }
     }

@@ -11,6 +11,7 @@ pub mod diff;
 mod digest;
 pub mod rules;
 mod servers;
+pub mod shown;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,10 @@ pub mod watch;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::Timestamp;
@@ -29,7 +33,11 @@ pub use self::{
     diff::{Diff, Loosening},
     status::{Outcome, Status, Waiting, Why},
 };
-use self::{diff::compare, status::Problem};
+use self::{
+    diff::compare,
+    shown::{InForce, Shown},
+    status::Problem,
+};
 use crate::config::{Config, ConfigError, Environment, Flags, Loaded, load, reader::Setting};
 
 /// Where the configuration came from, to read it again.
@@ -69,9 +77,12 @@ pub struct Reloads {
     applies: Box<dyn Applies>,
     tell: Tell,
     salt: [u8; 16],
-    /// The file that was read at the start.
+    /// Where the file is, or would be: that which was read at the start, or the default place.
     file: Option<PathBuf>,
+    /// The file was there once: should it go, all stays as it was.
+    was_read: AtomicBool,
     started: Vec<Setting>,
+    shown: Mutex<Shown>,
     state: Mutex<State>,
     /// One at a time.
     turn: tokio::sync::Mutex<()>,
@@ -105,7 +116,9 @@ impl Reloads {
             applies,
             tell,
             salt,
-            file: loaded.file,
+            was_read: AtomicBool::new(loaded.file.is_some()),
+            file: loaded.place,
+            shown: Mutex::new(Shown::new(&loaded.settings)),
             started: loaded.settings,
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::new(()),
@@ -118,10 +131,25 @@ impl Reloads {
         Arc::clone(&self.lock().in_force)
     }
 
-    /// The file that is watched: that which was read at the start.
+    /// The file that is watched: that which was read at the start, or one at the default place, which may be made later.
     #[must_use]
     pub fn file(&self) -> Option<&PathBuf> {
         self.file.as_ref()
+    }
+
+    /// Whether the file was there when the configuration was read last.
+    #[must_use]
+    pub fn was_read(&self) -> bool {
+        self.was_read.load(Ordering::Acquire)
+    }
+
+    /// What is in force, key by key, with what of it waits for consent.
+    #[must_use]
+    pub fn settings(&self) -> Vec<InForce> {
+        // In this order, as everywhere.
+        let state = self.lock();
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.in_force(&self.started, &state.in_force, state.waiting.as_ref().map(|(waiting, _)| waiting))
     }
 
     #[must_use]
@@ -170,6 +198,7 @@ impl Reloads {
                 state.waiting = None;
                 state.last = Some(outcome.clone());
             }
+            self.shown.lock().unwrap_or_else(PoisonError::into_inner).refused(waiting.loosens);
             self.ended(&outcome, Some(digest));
             return Ok(());
         }
@@ -184,12 +213,13 @@ impl Reloads {
             state.waiting = None;
             state.last = Some(outcome.clone());
         }
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).accepted();
         self.ended(&outcome, Some(digest));
         Ok(())
     }
 
     async fn read(&self) -> Result<Loaded, Vec<Problem>> {
-        let (source, expected) = (self.source.clone(), self.file.clone());
+        let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.was_read()));
         // Whoever replaced the file by something that blocks holds up no thread that serves.
         let read = tokio::task::spawn_blocking(move || {
             let regular = expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
@@ -207,6 +237,9 @@ impl Reloads {
     }
 
     async fn take(&self, why: Why, loaded: Loaded) {
+        if loaded.file.is_some() {
+            self.was_read.store(true, Ordering::Release);
+        }
         let before = self.config();
         let (whole, at_once) = compare(&before, &loaded.config);
         let (changes, _) = compare(&before, &at_once);
@@ -221,8 +254,11 @@ impl Reloads {
                 ..at_once.clone()
             };
             let digest = digest::digest(&config, &self.salt);
-            (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened }, Arc::new(config))
+            let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            let content = shown.content(&whole.policy_loosened, (&at_once, &config), &loaded.settings);
+            (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened, content }, Arc::new(config))
         });
+        let waits_now = waits.as_ref().map(|(waiting, _)| waiting.loosens.clone()).unwrap_or_default();
         let changed = !changes.is_empty();
         let changes = Diff { needs_restart: diff::needs_restart(&self.started, &loaded.settings), ..changes };
         let outcome = Outcome { changes, ..outcome(why, status::Result::Applied) };
@@ -236,6 +272,7 @@ impl Reloads {
             if waits_anew {
                 state.waiting = waits;
             }
+            self.shown.lock().unwrap_or_else(PoisonError::into_inner).read(&loaded.settings, &waits_now);
             state.needs_restart.clone_from(needs_restart);
             if changed {
                 state.in_force = Arc::new(at_once);

@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::diff::{Diff, Loosening};
+use super::{
+    diff::{Diff, Loosening},
+    shown::Content,
+};
 use crate::config::{ConfigError, error};
 
 /// What made the gateway look at its configuration again.
@@ -62,6 +65,8 @@ pub struct Waiting {
     pub since: Timestamp,
     /// Never empty.
     pub loosens: Vec<Loosening>,
+    /// What the values are in force and in the file, of each key that waits.
+    pub content: Vec<Content>,
 }
 
 /// `GET /api/reload`

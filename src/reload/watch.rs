@@ -58,10 +58,15 @@ pub async fn run(reloads: Arc<Reloads>, shutdown: CancellationToken) {
     };
     let terminal = std::io::stderr().is_terminal();
     let file = reloads.file().cloned();
+    if let Some(file) = &file {
+        let there = reloads.was_read();
+        tracing::info!(file = %file.display(), there, "the configuration file is watched");
+    }
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Nothing that is a file has this stamp: what changed since the file was read is not missed.
-    let never = file.as_ref().map(|_| (0, 0, 0, 0, 0, 0, 0));
+    // Nothing that is a file has this stamp: what changed since the file was read is not missed. Where none was there,
+    // any that comes is news.
+    let never = reloads.was_read().then_some((0, 0, 0, 0, 0, 0, 0));
     let mut rest = Rest::new(never);
     let mut first = true;
     loop {

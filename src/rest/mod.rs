@@ -144,6 +144,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route { path: "/api/providers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
     Route { path: "/api/providers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
+    Route { path: "/api/config", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::in_force)) },
     Route { path: "/api/reload", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::status)) },
     Route { path: "/api/reload/consent", allow: POST, build: |r| r.route(web::post().to(reload::consent)) },
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },

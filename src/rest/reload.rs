@@ -3,17 +3,34 @@
 use std::sync::Arc;
 
 use actix_web::{HttpResponse, web};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Caller, Problem, RestState, json_ok,
     posted::{Body, Posted},
 };
-use crate::{protocol::ErrorKind, reload::DecideError};
+use crate::{
+    protocol::ErrorKind,
+    reload::{DecideError, Status, Waiting, shown},
+};
 
 /// `GET /api/reload`
 pub async fn status(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     json_ok(&state.reloads.status())
+}
+
+#[derive(Serialize)]
+struct InForce {
+    /// The file that is watched, if any.
+    file: Option<String>,
+    settings: Vec<shown::InForce>,
+    waiting: Option<Waiting>,
+}
+
+/// `GET /api/config`: what is in force, key by key, and what waits for consent. Secrets are hidden.
+pub async fn in_force(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+    let Status { file, waiting, .. } = state.reloads.status();
+    json_ok(&InForce { file, settings: state.reloads.settings(), waiting })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]

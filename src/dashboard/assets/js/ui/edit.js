@@ -82,7 +82,7 @@ export function openEdit({ open, schema, send, done }) {
   };
 
   const problem = (error) => {
-    const details = error instanceof ApiError && Array.isArray(error.problem.details) ? error.problem.details.slice(0, MOST_FAULTS) : [];
+    const details = error instanceof ApiError && Array.isArray(error.problem.details?.errors) ? error.problem.details.errors.slice(0, MOST_FAULTS) : [];
     for (const row of body.querySelectorAll('.edit-field')) {
       row.classList.remove('wrong');
       row.querySelector('.edit-fault')?.remove();
