@@ -174,6 +174,13 @@ impl McpError {
         error
     }
 
+    /// `VALIDATION_FAILED`, with what is wrong in `details.errors`: of each a JSON pointer, the rule that it breaks and a
+    /// message. `details` of an error is an object, whatever the error.
+    #[must_use]
+    pub fn invalid(message: impl Into<Cow<'static, str>>, errors: Vec<Value>) -> Self {
+        Self::new(ErrorKind::ValidationFailed, message).with("details", serde_json::json!({ "errors": errors }))
+    }
+
     /// Adds a member to `data`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {

@@ -127,7 +127,8 @@ impl ToolResult {
     #[must_use]
     pub fn error(error: &McpError) -> Self {
         // Where the error has details of its own (which arguments are wrong, and why), they are the details.
-        let details = error.data.get("details").cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
+        let own = error.data.get("details").filter(|details| details.is_object());
+        let details = own.cloned().unwrap_or_else(|| Value::Object(error.data.clone()));
         let body = serde_json::json!({
             "error": true,
             "code": error.kind.code(),

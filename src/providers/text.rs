@@ -11,10 +11,7 @@ use serde_json::{
 };
 
 use super::ToolResult;
-use crate::{
-    changes::visible::visible,
-    protocol::{ErrorKind, McpError},
-};
+use crate::{changes::visible::visible, protocol::McpError};
 
 /// The text on one line: line breaks as `⏎`, hidden characters made visible, cut after `max` characters.
 #[must_use]
@@ -33,13 +30,13 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
     shown
 }
 
-/// An argument that a tool cannot accept: in `details`, as the check against the input schema says it, where it stands
+/// An argument that a tool cannot accept: in `details.errors`, as the check against the input schema says it, where it stands
 /// (a JSON pointer) and which rule it breaks.
 #[must_use]
 pub fn invalid_argument(pointer: &str, rule: &str, message: impl Into<String>) -> McpError {
     let message = message.into();
     let fault = json!({ "pointer": pointer, "rule": rule, "message": message });
-    McpError::new(ErrorKind::ValidationFailed, message).with("details", json!([fault]))
+    McpError::invalid(message, vec![fault])
 }
 
 #[derive(Serialize)]

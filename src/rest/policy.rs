@@ -17,6 +17,7 @@ use crate::{
     policy::{CallFacts, Mark, StandingRule, Verdict},
     protocol::{ErrorKind, McpError},
     router::{RouteTable, ToolRoute},
+    suggest,
 };
 
 /// Bytes of a body with arguments.
@@ -89,7 +90,11 @@ impl TestBody {
         }
         let route: Arc<ToolRoute> = table.tool(&self.tool).ok_or_else(|| {
             let name: String = self.tool.chars().take(128).flat_map(char::escape_debug).collect();
-            McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}"))
+            // Reviewers ask, who see every tool.
+            let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
+            let meant = suggest::nearest_tool(&self.tool, &names);
+            let meant = meant.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{meant}"))
         })?;
         let principal = self.principal.map_or_else(Principal::local_agent, |Who { name, role, owner }| Principal {
             name,

@@ -28,6 +28,7 @@ use crate::{
         param_headers::{ParamHeader, x_mcp_headers},
     },
     providers::{Provider, ProviderDirectory, ToolDef},
+    suggest,
     telemetry::metrics::Breaker,
     upstream::{names, server::Phase},
 };
@@ -127,6 +128,8 @@ pub enum RouteError {
 /// Names that lead to a tool by a detour are remembered up to this number and this length.
 const REMEMBERED: usize = 4096;
 const REMEMBERED_LEN: usize = 256;
+/// Tools whose names are compared with an unknown one.
+const MAX_COMPARED: usize = 2000;
 
 /// The generations in which each list last changed: cursors name them, so that a page is never counted in another list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -384,6 +387,15 @@ impl RouteTable {
         }
         let mut others = self.tools.others.get(&first.name).into_iter().flatten();
         others.find(|other| can_serve(&other.provider)).unwrap_or(first).clone()
+    }
+
+    /// The tool that an unknown name was probably meant to be, among those that the principal may see.
+    #[must_use]
+    pub fn nearest_tool(&self, name: &str, principal: &Principal) -> Option<String> {
+        let visible = |route: &&Arc<ToolRoute>| route.visible_to(principal);
+        let names: Vec<&str> =
+            self.tools().iter().filter(visible).take(MAX_COMPARED).map(|route| route.name.as_str()).collect();
+        suggest::nearest_tool(name, &names).map(str::to_owned)
     }
 
     #[must_use]

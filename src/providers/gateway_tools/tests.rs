@@ -273,7 +273,7 @@ async fn waiting_is_bounded_cancelled_and_tells_of_progress() {
     for seconds in [json!(0), json!(301), json!(-1), json!(1e300)] {
         let error =
             f.call(&agent("bob"), "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": seconds })).await;
-        assert_eq!(error.unwrap_err().data["details"][0]["pointer"], "/timeoutSeconds");
+        assert_eq!(error.unwrap_err().data["details"]["errors"][0]["pointer"], "/timeoutSeconds");
     }
 }
 
@@ -313,7 +313,10 @@ async fn listing_pages_and_filters() {
         (json!({ "limit": 101 }), "/limit"),
         (json!({ "cursor": "x".repeat(65) }), "/cursor"),
     ] {
-        assert_eq!(f.call(&ctx, "list_changes", arguments).await.unwrap_err().data["details"][0]["pointer"], pointer);
+        assert_eq!(
+            f.call(&ctx, "list_changes", arguments).await.unwrap_err().data["details"]["errors"][0]["pointer"],
+            pointer
+        );
     }
     let error = f.call(&ctx, "list_changes", json!({ "cursor": "x" })).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::InvalidParams);

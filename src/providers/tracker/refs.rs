@@ -142,8 +142,11 @@ mod tests {
     #[test]
     fn lengths_count_characters() {
         assert!(bounded("/title", &"ä".repeat(200), 1, 200).is_ok());
-        assert_eq!(bounded("/title", &"ä".repeat(201), 1, 200).unwrap_err().data["details"][0]["rule"], "maxLength");
-        assert_eq!(bounded("/title", " \n", 1, 200).unwrap_err().data["details"][0]["rule"], "minLength");
+        assert_eq!(
+            bounded("/title", &"ä".repeat(201), 1, 200).unwrap_err().data["details"]["errors"][0]["rule"],
+            "maxLength"
+        );
+        assert_eq!(bounded("/title", " \n", 1, 200).unwrap_err().data["details"]["errors"][0]["rule"], "minLength");
         assert!(bounded("/description", "", 0, 10).is_ok());
     }
 

@@ -59,7 +59,7 @@ async fn arguments_are_edited_approved_and_undone() {
     let wrong = json!({ "arguments": { "wrong": 2 }, "version": 1 });
     let reply = doors.post(&door("edit"), &key, &wrong).await;
     assert_eq!(reply.problem(422), "VALIDATION_FAILED");
-    assert_eq!(reply.json()["details"][0]["pointer"], "/wrong");
+    assert_eq!(reply.json()["details"]["errors"][0]["pointer"], "/wrong");
     for bad in
         [json!({ "arguments": [1], "version": 1 }), json!({ "version": 1 }), json!({ "arguments": null, "version": 1 })]
     {

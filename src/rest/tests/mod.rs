@@ -152,7 +152,8 @@ impl ProviderDirectory for OneProvider {
     }
     fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
         if arguments.get().contains("wrong") {
-            let details = json!([{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }]);
+            let details =
+                json!({ "errors": [{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }] });
             return Err(McpError::new(ErrorKind::ValidationFailed, "invalid arguments").with("details", details));
         }
         Ok(())

@@ -218,9 +218,16 @@ fn no_arguments() -> Result<Box<RawValue>, McpError> {
 }
 
 fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    exchange.gateway.routes.load().tool(name).ok_or_else(|| {
+    let table = exchange.gateway.routes.load();
+    table.tool(name).ok_or_else(|| {
+        let near = table.nearest_tool(name, &exchange.identity.principal);
         let name: String = name.chars().take(128).collect();
-        McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}")).with("tool", name)
+        let meant = near.as_ref().map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
+        let error = McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{meant}")).with("tool", name);
+        match near {
+            Some(near) => error.with("didYouMean", near),
+            None => error,
+        }
     })
 }
 

@@ -147,7 +147,7 @@ pub(super) fn arguments(entries: &[(&str, &str)]) -> Map<String, Value> {
 #[track_caller]
 pub(super) fn assert_invalid(error: &McpError, pointer: &str, rule: &str) {
     assert_eq!(error.kind, ErrorKind::ValidationFailed, "{error}");
-    let fault = &error.data["details"][0];
+    let fault = &error.data["details"]["errors"][0];
     assert_eq!((&fault["pointer"], &fault["rule"]), (&json!(pointer), &json!(rule)), "{error}");
 }
 

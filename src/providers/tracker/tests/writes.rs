@@ -254,7 +254,8 @@ async fn update_status_follows_the_workflow() {
     let same = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Backlog" })).await;
     assert!(same.message.contains("already in Backlog"));
     assert_eq!(
-        t.refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"][0]["rule"],
+        t.refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"]["errors"][0]
+            ["rule"],
         "type"
     );
     assert_missing(&t.refused("update_status", json!({ "issueId": NOBODY, "newStatus": "Done" })).await, "issue");
