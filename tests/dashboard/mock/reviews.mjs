@@ -94,7 +94,7 @@ export class Reviews {
     if (!change.terms.edit) throw new Problem(403, 'EDIT_FORBIDDEN', 'The rule does not allow to edit this change.');
     if (own(change, who)) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot edit it.');
     const details = faults(change.tool, args);
-    if (details.length) throw new Problem(422, 'VALIDATION_FAILED', `invalid arguments for ${change.tool}: ${details[0].pointer}: ${details[0].message}`, { details });
+    if (details.length) throw new Problem(422, 'VALIDATION_FAILED', `invalid arguments for ${change.tool}: ${details[0].pointer}: ${details[0].message}`, { details: { errors: details } });
     const fresh = preview(this.core.tracker, change.tool, args);
     const from = hash(change.source);
     change.proposedSource ??= change.source;
@@ -122,7 +122,7 @@ export class Reviews {
   }
 
   rule(change, who, { verdict, arguments: which, principal, for: seconds, comment = null }) {
-    if (!['allow', 'deny'].includes(verdict) || (verdict === 'allow' && !(seconds > 0 && seconds <= 30 * 86_400))) throw new Problem(422, 'VALIDATION_FAILED', 'An allowing rule lasts at most 30 days.', { details: [{ pointer: '/for', rule: 'maximum', message: 'at most 30 days' }] });
+    if (!['allow', 'deny'].includes(verdict) || (verdict === 'allow' && !(seconds > 0 && seconds <= 30 * 86_400))) throw new Problem(422, 'VALIDATION_FAILED', 'An allowing rule lasts at most 30 days.', { details: { errors: [{ pointer: '/for', rule: 'maximum', message: 'at most 30 days' }] } });
     const rule = {
       id: `srl_${token(18)}`, verdict, provider: change.provider, tool: change.tool, toolHash: change.toolHash, principal: principal === 'same' ? change.proposer.principal : null,
       argumentsHash: which === 'exact' ? hash(change.source) : null, arguments: which === 'exact' ? change.arguments : null, fromChange: change.id, createdBy: who.name,
