@@ -38,13 +38,17 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             out.finish()?;
             let told = if expected.is_some() { ", and it contains the given head" } else { "" };
             super::output::remark(&format!(
-                "The trail holds: {} entries, {} changes, {} keys and {} definitions are as they were written{told}. The \
-                 line above is its head; keep it elsewhere and give it to --head later.",
-                verified.entries, verified.changes, verified.covered.keys, verified.covered.pins
+                "The trail holds: {} entries, {} changes, {} keys, {} definitions and {} standing rules are as they were \
+                 written{told}. The line above is its head; keep it elsewhere and give it to --head later.",
+                verified.entries,
+                verified.changes,
+                verified.covered.keys,
+                verified.covered.pins,
+                verified.covered.rules
             ));
             if verified.covered.untold > 0 {
                 super::output::remark(&format!(
-                    "{} of these keys and definitions are from before the trail told of any; whether they are as they were \
+                    "{} of these keys, definitions and rules are from before the trail told of any; whether they are as they were \
                      made nobody can say. They are recorded when this version first opens the database.",
                     verified.covered.untold
                 ));

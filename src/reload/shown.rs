@@ -209,7 +209,7 @@ mod tests {
         );
         let new = loaded(
             "policy: { default: deny, rules: [{ name: b, tools: y, then: allow }] }\n\
-             mcpServers: { s: { command: x, env: { TOKEN: hidden-two }, trust_annotations: true } }\nlimits: { max_batch: 7 }\n",
+             mcpServers: { s: { command: x, env: { TOKEN: hidden-two }, trust_annotations: true } }\nlimits: { max_batch: 9 }\n",
         );
         let mut shown = Shown::new(&old.settings);
         let (whole, at_once) = diff::compare(&old.config, &new.config);
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(of("policy.rules").waiting.len(), 1);
         assert_eq!(of("mcpServers").waiting[0].key, "mcpServers.s.trust_annotations");
         assert!(of("limits.max_batch").needs_restart);
-        assert_ne!(of("limits.max_batch").value, "7");
+        assert_ne!(of("limits.max_batch").value, "9");
         assert!(of("policy.default").waiting.is_empty());
         shown.accepted();
         let all = shown.in_force(&old.settings, &new.config, None);

@@ -1,10 +1,13 @@
-//! What the audit trail tells of beside changes: keys, and the pins of definitions. Each entry that makes or alters one
-//! has a hash of its row, so that a row that was altered, added or removed later is found.
+//! What the audit trail tells of beside changes: keys, the pins of definitions, and standing rules. Each entry that makes
+//! or alters one has a hash of its row, so that a row that was altered, added or removed later is found.
 //!
 //! Rows from before the trail told of them are in one entry, written when the database was migrated ([`anchor`]): from
 //! then on they cannot be altered unseen either, and what became of them before nobody can say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, Row};
@@ -21,6 +24,9 @@ use crate::changes::{
 pub const ANCHORED: &str = "records_anchored";
 pub const KEY_CREATED: &str = "key_created";
 pub const KEY_REVOKED: &str = "key_revoked";
+
+/// A gateway has started on a backup; it ends what allows (see `standing_rules::end_allowances`).
+const RESTORED: &str = "restored";
 
 const FACT: &str = "trail_covers_keys_and_pins";
 
@@ -91,6 +97,30 @@ struct Rows {
     keys: BTreeMap<String, String>,
     pins: BTreeMap<(String, String), String>,
     servers: BTreeSet<String>,
+    /// Of standing rules: the hash, whether it allows, whether it is over.
+    rules: BTreeMap<String, (String, bool, bool)>,
+}
+
+/// What an entry has of a standing rule's row.
+pub(super) fn rule_row(id: &str, body: &str, allows: bool, over: bool) -> Value {
+    json!({ "id": id, "row": rule_hash(body), "allows": allows, "over": over })
+}
+
+fn rule_hash(body: &str) -> String {
+    let mut hasher = PartHasher::new("countersign.rule.1");
+    hasher.part(body.as_bytes());
+    hasher.finish()
+}
+
+/// The details of an entry, a JSON object, with what is told of rows.
+pub(super) fn with_rows<'a>(details: &'a str, rows: &[Value]) -> Cow<'a, str> {
+    match details.trim_end().strip_suffix('}') {
+        Some(open) if !rows.is_empty() => {
+            let comma = if open.trim_end().ends_with('{') { "" } else { "," };
+            Cow::Owned(format!("{open}{comma}\"rows\":{}}}", Value::from(rows)))
+        }
+        _ => Cow::Borrowed(details),
+    }
 }
 
 fn rows(conn: &Connection) -> rusqlite::Result<Rows> {
@@ -134,6 +164,12 @@ fn rows(conn: &Connection) -> rusqlite::Result<Rows> {
     while let Some(row) = servers.next()? {
         found.servers.insert(row.get(0)?);
     }
+    let mut statement = conn.prepare("SELECT id, over, body, json_extract(body, '$.verdict') FROM standing_rules")?;
+    let mut rules = statement.query([])?;
+    while let Some(row) = rules.next()? {
+        let (hash, allows) = (rule_hash(row.get_ref(2)?.as_str()?), text(row, 3)? == Some("allow"));
+        found.rules.insert(row.get(0)?, (hash, allows, row.get(1)?));
+    }
     Ok(found)
 }
 
@@ -152,7 +188,12 @@ pub(super) fn anchor(conn: &Connection) -> Result<(), StoreError> {
             .map(|((server, tool), hash)| json!({ "server": server, "name": tool, "row": hash }))
             .collect();
         let keys: Vec<Value> = found.keys.iter().map(|(id, hash)| json!({ "id": id, "row": hash })).collect();
-        let details = json!({ "keys": keys, "tools": pins, "servers": found.servers }).to_string();
+        let rules: Vec<Value> = found
+            .rules
+            .iter()
+            .map(|(id, (hash, allows, over))| json!({ "id": id, "row": hash, "allows": allows, "over": over }))
+            .collect();
+        let details = json!({ "keys": keys, "tools": pins, "servers": found.servers, "rows": rules }).to_string();
         append(conn, ANCHORED, SYSTEM, &details)?;
     }
     conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [FACT])?;
@@ -183,8 +224,19 @@ pub(super) struct Follower {
     keys: BTreeMap<String, (String, u64)>,
     pins: BTreeMap<(String, String), (String, u64)>,
     servers: BTreeMap<String, u64>,
+    rules: BTreeMap<String, ToldRule>,
     /// Some entry tells of rows by their hashes: all of them are covered from then on.
     covers: bool,
+}
+
+#[derive(Debug)]
+struct ToldRule {
+    row: String,
+    seq: u64,
+    allows: bool,
+    over: bool,
+    /// It was ended with all that allow, without an entry of its own.
+    ended: bool,
 }
 
 /// What was compared, and what the trail cannot tell of.
@@ -192,14 +244,21 @@ pub(super) struct Follower {
 pub struct Covered {
     pub keys: u64,
     pub pins: u64,
-    /// Keys and pins of a database from before the trail told of them, which no newer version has opened.
+    pub rules: u64,
+    /// Keys, pins and rules of a database from before the trail told of them, which no newer version has opened.
     pub untold: u64,
 }
 
 impl Follower {
     /// The next entry; its place in the trail was checked before.
     pub fn entry(&mut self, seq: u64, event: &str, details: &str) -> Result<(), Broken> {
-        if !matches!(event, ANCHORED | KEY_CREATED | KEY_REVOKED) && !event.starts_with("definitions_") {
+        let tells = matches!(event, ANCHORED | KEY_CREATED | KEY_REVOKED | RESTORED)
+            || ["definitions_", "standing_rule_"].iter().any(|of| event.starts_with(of));
+        if !tells {
+            return Ok(());
+        }
+        if event == RESTORED {
+            self.rules.values_mut().filter(|rule| rule.allows && !rule.over).for_each(|rule| rule.ended = true);
             return Ok(());
         }
         let details: Value = serde_json::from_str(details).unwrap_or_default();
@@ -227,6 +286,13 @@ impl Follower {
             }
             _ => {}
         }
+        for rule in details["rows"].as_array().into_iter().flatten() {
+            if let (Some(id), Some(row)) = (text(&rule["id"]), text(&rule["row"])) {
+                self.covers = true;
+                let (allows, over) = (rule["allows"] == true, rule["over"] == true);
+                self.rules.insert(id, ToldRule { row, seq, allows, over, ended: false });
+            }
+        }
         for tool in details["tools"].as_array().into_iter().flatten() {
             let server = text(&tool["server"]).or_else(|| text(&details["server"]));
             if let (Some(server), Some(name), Some(row)) = (server, text(&tool["name"]), text(&tool["row"])) {
@@ -242,10 +308,16 @@ impl Follower {
     pub fn finish(self, conn: &Connection) -> Result<Covered, VerifyError> {
         let found = rows_of(conn)?;
         let told: Option<String> = fact(conn)?;
-        let covered = Covered { keys: found.keys.len() as u64, pins: found.pins.len() as u64, untold: 0 };
+        let covered = Covered {
+            keys: found.keys.len() as u64,
+            pins: found.pins.len() as u64,
+            rules: found.rules.len() as u64,
+            untold: 0,
+        };
         if !self.covers && told.is_none() {
-            return Ok(Covered { untold: covered.keys + covered.pins, ..covered });
+            return Ok(Covered { untold: covered.keys + covered.pins + covered.rules, ..covered });
         }
+        self.compare_rules(&found)?;
         let key = |id: &String| format!("key {}", shown(id));
         compare(&found.keys, &self.keys, key)?;
         let pin = |(server, tool): &(String, String)| {
@@ -258,6 +330,27 @@ impl Follower {
             return Err(Broken::RecordGone { what: server(name), seq: *seq }.into());
         }
         Ok(covered)
+    }
+}
+
+impl Follower {
+    /// Of rules that are over, the oldest are forgotten; what allowed in a backup was ended without an entry of its own.
+    fn compare_rules(&self, found: &Rows) -> Result<(), Broken> {
+        let named = |id: &str| format!("standing rule {}", shown(id));
+        for (id, (row, _, over)) in &found.rules {
+            match self.rules.get(id) {
+                None => return Err(Broken::RecordUnknown { what: named(id) }),
+                Some(told) if told.row != *row && !(told.ended && *over) => {
+                    return Err(Broken::RecordAltered { what: named(id), seq: told.seq });
+                }
+                Some(_) => {}
+            }
+        }
+        let gone = self.rules.iter().find(|(id, told)| !told.over && !told.ended && !found.rules.contains_key(*id));
+        match gone {
+            Some((id, told)) => Err(Broken::RecordGone { what: named(id), seq: told.seq }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -289,11 +382,12 @@ fn shown(name: &str) -> String {
 fn rows_of(conn: &Connection) -> rusqlite::Result<Rows> {
     let columns: i64 = conn.query_row(
         "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
-              + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')",
+              + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')
+              + (SELECT count(*) FROM pragma_table_info('standing_rules') WHERE name = 'body')",
         [],
         |row| row.get(0),
     )?;
-    if columns == 2 { rows(conn) } else { Ok(Rows::default()) }
+    if columns == 3 { rows(conn) } else { Ok(Rows::default()) }
 }
 
 fn fact(conn: &Connection) -> rusqlite::Result<Option<String>> {
@@ -359,7 +453,7 @@ mod tests {
         keys.insert(&key("k2"), &[2; 32]).unwrap();
         keys.revoke("k2", Timestamp::now()).unwrap();
         keys.touch(&key("k1"), Timestamp::now()).unwrap();
-        assert_eq!(verify_audit(dir.path(), None).unwrap().covered, Covered { keys: 2, pins: 0, untold: 0 });
+        assert_eq!(verify_audit(dir.path(), None).unwrap().covered, Covered { keys: 2, ..Covered::default() });
         let conn = open_writer(dir.path()).unwrap();
         for (spoil, mend, told) in [
             (
@@ -403,10 +497,10 @@ mod tests {
         drop(conn);
         // Nobody has migrated it yet.
         let verified = verify_audit(dir.path(), None).unwrap();
-        assert_eq!(verified.covered, Covered { keys: 1, pins: 1, untold: 2 });
+        assert_eq!(verified.covered, Covered { keys: 1, pins: 1, untold: 2, ..Covered::default() });
         let conn = open_writer(dir.path()).unwrap();
         let verified = verify_audit(dir.path(), None).unwrap();
-        assert_eq!((verified.entries, verified.covered), (1, Covered { keys: 1, pins: 1, untold: 0 }));
+        assert_eq!((verified.entries, verified.covered), (1, Covered { keys: 1, pins: 1, ..Covered::default() }));
         drop(open_writer(dir.path()).unwrap());
         assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1, "once");
         conn.execute(

@@ -2,17 +2,23 @@
 
 use rusqlite::{Connection, params};
 
-use super::StoreError;
-use crate::{changes::machine::SYSTEM, policy::StandingRule};
+use serde_json::Value;
+
+use super::{StoreError, covered};
+use crate::{
+    changes::machine::SYSTEM,
+    policy::{Says, StandingRule},
+};
 
 /// Rules that are over are kept for people to look at, the newest of them; the audit trail keeps all.
 pub const KEPT: i64 = 1000;
 
-/// Within the writer's transaction.
-pub(super) fn store(conn: &Connection, rules: &[StandingRule]) -> Result<(), StoreError> {
+/// Within the writer's transaction. Answers what the trail is told of each row.
+pub(super) fn store(conn: &Connection, rules: &[StandingRule]) -> Result<Vec<Value>, StoreError> {
     if rules.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
+    let mut told = Vec::with_capacity(rules.len());
     let mut statement = conn.prepare_cached(
         "INSERT INTO standing_rules (id, over, body) VALUES (?1, ?2, ?3)
          ON CONFLICT (id) DO UPDATE SET over = excluded.over, body = excluded.body",
@@ -20,13 +26,14 @@ pub(super) fn store(conn: &Connection, rules: &[StandingRule]) -> Result<(), Sto
     for rule in rules {
         let body = serde_json::to_string(rule).map_err(|e| StoreError::BadRecord(format!("{}: {e}", rule.id)))?;
         statement.execute(params![rule.id, rule.is_over(), body])?;
+        told.push(covered::rule_row(&rule.id, &body, rule.verdict == Says::Allow, rule.is_over()));
     }
     conn.prepare_cached(
         "DELETE FROM standing_rules WHERE over = 1 AND no <=
          (SELECT no FROM standing_rules WHERE over = 1 ORDER BY no DESC LIMIT 1 OFFSET ?1)",
     )?
     .execute([KEPT])?;
-    Ok(())
+    Ok(told)
 }
 
 /// Oldest first.

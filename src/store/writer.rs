@@ -22,7 +22,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
 use super::{
-    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
+    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
     crash::crash_point,
     health::Health,
     open::open_writer,
@@ -332,7 +332,8 @@ impl Writer {
         if !record.server.is_empty() {
             super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
         }
-        super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
+        let rows = super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
+        let details = covered::with_rows(&record.details, &rows);
         let at = record.at.to_string();
         let audit = self
             .append(EntryContent {
@@ -343,7 +344,7 @@ impl Writer {
                 from: None,
                 to: "",
                 actor: &record.actor,
-                details: &record.details,
+                details: &details,
             })
             .map_err(sqlite)?;
         Ok((Written { seq: 0, event: Bytes::new() }, Heads { event: self.heads.event, audit }))

@@ -15,9 +15,10 @@ pub(super) fn whole(message: impl Into<String>) -> ConditionError {
 /// An error at a node of the parsed expression.
 pub(super) fn at_node(message: String, node: Option<u64>, info: &SourceInfo) -> ConditionError {
     let Some((start, _)) = node.and_then(|id| info.offset_for(id)) else { return whole(message) };
-    let before = info.source.chars().take(usize::try_from(start).unwrap_or(0));
+    // A node begins at a byte, and people count characters.
+    let before = usize::try_from(start).ok().and_then(|start| info.source.get(..start)).unwrap_or_default();
     let (mut line, mut column) = (1, 1);
-    for c in before {
+    for c in before.chars() {
         (line, column) = if c == '\n' { (line + 1, 1) } else { (line, column + 1) };
     }
     ConditionError { message, line, column }
@@ -141,6 +142,7 @@ mod tests {
             ("(arguments.x == 1", "a `(` is not closed", (1, 18)),
             ("arguments.x in [1, 2", "a `[` is not closed", (1, 21)),
             ("arguments.x = 1", "a single `=` compares nothing; write `==`", (1, 13)),
+            ("\"é\" = 1", "a single `=` compares nothing; write `==`", (1, 5)),
             ("arguments.x & true", "a single `&` means nothing; write `&&`", (1, 13)),
             ("arguments.x == 1 and arguments.y == 2", "there is no `and`; write `&&`", (1, 18)),
             ("arguments.x == 1)", "this `)` closes nothing", (1, 17)),

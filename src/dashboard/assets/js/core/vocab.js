@@ -52,6 +52,9 @@ export const EVENTS = {
   definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
   definitions_bound: { label: 'noted what accepted tools are served by', icon: 'eye', tone: 'grey' },
   definitions_revoked: { label: 'took acceptances of tools back', icon: 'undo', tone: 'amber' },
+  key_created: { label: 'made a key', icon: 'person', tone: 'accent' },
+  key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
+  records_anchored: { label: 'recorded the keys, acceptances and rules from before', icon: 'eye', tone: 'grey' },
 };
 
 export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: 'Plain HTTP' };
