@@ -611,9 +611,9 @@ fn what_is_in_force_and_what_waits_is_shown_and_consented_to_in_the_terminal() {
 
     // Who cannot ask is told what they see.
     let (out, err) = show("", &[]);
-    assert!(out.contains("default: review_writes") && err.contains("what the file says"), "{out}{err}");
+    assert!(out.contains("default: review_writes") && out.contains("# This is what the file says"), "{out}{err}");
     let (out, err) = show("csk_0000000000000000000000000000000000000000000", &[]);
-    assert!(out.contains("default: review_writes") && err.contains("what the file says"), "{out}{err}");
+    assert!(out.contains("default: review_writes") && out.contains("# This is what the file says"), "{out}{err}");
     let (out, _) = show(&key, &["--file"]);
     assert!(out.contains("default: review_writes"), "{out}");
 
@@ -662,7 +662,10 @@ fn without_a_gateway_the_configuration_shown_is_said_to_be_the_files() {
     let home = tempfile::tempdir().unwrap();
     let (code, out, err) = cli(home.path(), "", &["config", "show"]);
     assert!(code == Some(0) && out.contains("default: review_writes"), "{out}{err}");
-    assert!(err.contains("No gateway serves") && err.contains("what the file says"), "{err}");
+    assert!(out.starts_with("# No gateway serves") && out.contains("what the file says"), "{out}");
+    let (code, out, err) = cli(home.path(), "", &["config", "show", "--json"]);
+    assert!(code == Some(0) && err.contains("what the file says"), "{err}");
+    assert!(serde_json::from_str::<Value>(&out).is_ok(), "{out}");
 }
 
 #[test]

@@ -70,7 +70,12 @@ impl GatewayFile {
     pub fn publish(&self, data: &Path, _lock: &DataLock) -> io::Result<Published> {
         let path = data.join(GATEWAY_FILE);
         let new = data.join("gateway.json.new");
-        let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+        // Made anew, so that nobody who could reach one that was left there reads what it proves itself by.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec_pretty(self)?)?;
         fs::rename(&new, &path)?;
         Ok(Published { path })

@@ -37,15 +37,23 @@ pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let mut said = None;
     if !args.file {
         match running(args) {
-            Ok(Some(config)) => return in_force(&config, args.json, out),
-            Ok(None) => {}
-            Err(why) => remark(&format!("This is what the file says; what is in force is not known: {why}.")),
+            Ok(Running::Says(config)) => return in_force(&config, args.json, out),
+            Ok(Running::Nowhere(data)) => said = Some(format!("No gateway serves {data}: this is what the file says.")),
+            Ok(Running::Unclear) => {}
+            Err(why) => said = Some(format!("This is what the file says; what is in force is not known: {why}.")),
         }
     }
     let loaded = configuration(&args.serve.flags())?;
     warn(&loaded);
+    match said {
+        // In YAML it is a comment, and goes where the rest goes.
+        Some(said) if !args.json => out.line(&format!("# {}", one_line(&said)))?,
+        Some(said) => remark(&said),
+        None => {}
+    }
     if args.json {
         let text = serde_json::to_string_pretty(&show::json(&loaded.settings)).unwrap_or_default();
         out.line(&text)?;
@@ -108,16 +116,23 @@ struct Line {
     text: String,
 }
 
-/// What the gateway has in force, of which the file may know nothing; `None` where none runs and nobody named one.
-fn running(args: &ShowArgs) -> Result<Option<InForce>, String> {
+/// What came of asking the gateway.
+enum Running {
+    Says(Box<InForce>),
+    /// None runs on this directory, and nobody named one.
+    Nowhere(String),
+    /// The file is wrong, which whoever reads it for good will tell.
+    Unclear,
+}
+
+/// Asks the gateway what it has in force, of which the file may know nothing.
+fn running(args: &ShowArgs) -> Result<Running, String> {
     let data = DataArgs { data: args.serve.data.clone(), config: args.serve.config.clone() };
     let named = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
     if !named {
-        // A file that is wrong is told of by who reads it for good.
-        let Ok(loaded) = configuration(&args.serve.flags()) else { return Ok(None) };
+        let Ok(loaded) = configuration(&args.serve.flags()) else { return Ok(Running::Unclear) };
         if GatewayFile::read(&loaded.config.data).is_none() {
-            remark(&format!("No gateway serves {}: this is what the file says.", loaded.config.data.display()));
-            return Ok(None);
+            return Ok(Running::Nowhere(loaded.config.data.display().to_string()));
         }
     }
     if std::env::var_os("COUNTERSIGN_KEY").is_none_or(|key| key.is_empty()) {
@@ -130,7 +145,7 @@ fn running(args: &ShowArgs) -> Result<Option<InForce>, String> {
             client.get(&["config"], &[]).await?.read::<InForce>()
         })
     });
-    asked.map(Some).map_err(|failure| failure.message)
+    asked.map(|config| Running::Says(Box::new(config))).map_err(|failure| failure.message)
 }
 
 fn in_force(config: &InForce, json: bool, out: &mut Output) -> Result<Exit, Failure> {
