@@ -44,7 +44,7 @@ use crate::{
     config::{ChangesConfig, RetentionConfig},
     policy::{Everybody, Reviewers},
     protocol::{ErrorKind, McpError},
-    store::{ListQuery, Narrow, StoreError},
+    store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, StoreError},
 };
 
 pub use crate::store::crash::crash_point;
@@ -396,6 +396,23 @@ impl Changes {
         items.truncate(limit);
         let next_cursor = items.last().filter(|_| more).map(|entry| entry.seq.to_string());
         Ok(Page { items, next_cursor })
+    }
+
+    /// The entries of the audit trail that are looked for, newest first, each with what its change is called; `limit` is
+    /// held to 1..=500. A page of a long search may hold none and yet say where to look on.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    pub async fn search_audit(
+        &self,
+        search: AuditSearch,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page<FoundEntry>, McpError> {
+        let before = parse_cursor(cursor)?;
+        let found = self.inner.store.search_audit(search, before, limit.clamp(1, MAX_PAGE));
+        let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
+        Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
 
     /// The end of the audit trail, to export.

@@ -16,7 +16,7 @@ use crate::{
     config::HttpConfig,
     pending::{ChangeFilter, DecideChange, EditChange},
     protocol::ErrorKind,
-    store::Narrow,
+    store::{AuditSearch, Narrow},
 };
 
 fn id(request: &HttpRequest) -> Result<&str, Problem> {
@@ -159,7 +159,8 @@ pub async fn settle(asked: OnChange<SettleBody>, state: web::Data<RestState>) ->
     Ok(json_ok(&state.changes.settle(&id, &reviewer, applied, comment, body.version).await?))
 }
 
-/// `GET /api/audit?change=&limit=&cursor=`, newest first, with the head of the whole trail.
+/// `GET /api/audit?change=&event=&actor=&q=&since=&until=&limit=&cursor=`, newest first, with the head of the whole trail
+/// and what the changes are called that the entries are about.
 pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     struct Head {
@@ -170,14 +171,28 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
     #[serde(rename_all = "camelCase")]
     struct Answer<'a> {
         entries: Vec<Line<'a>>,
+        titles: BTreeMap<&'a str, &'a str>,
         next_cursor: Option<String>,
         head: Head,
     }
-    let query = Query::read(&request, &["change", "limit", "cursor"])?;
-    let page = state.changes.audit_page(query.get("change"), query.limit()?, query.get("cursor")).await?;
+    let query = Query::read(&request, &["change", "event", "actor", "q", "since", "until", "limit", "cursor"])?;
+    let search = AuditSearch {
+        change: query.get("change").map(str::to_owned),
+        events: query.texts("event"),
+        actors: query.texts("actor"),
+        text: query.get("q").map(str::to_owned),
+        since: query.time("since")?,
+        until: query.time("until")?,
+    };
+    let page = state.changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
     let head = state.changes.audit_head().await?;
     Ok(json_ok(&Answer {
-        entries: page.items.iter().map(Line::from).collect(),
+        entries: page.items.iter().map(|found| Line::from(&found.entry)).collect(),
+        titles: page
+            .items
+            .iter()
+            .filter_map(|found| Some((found.entry.change_id.as_str(), found.title.as_deref()?)))
+            .collect(),
         next_cursor: page.next_cursor,
         head: Head { seq: head.seq, hash: hex(&head.hash) },
     }))

@@ -4,6 +4,7 @@
 //! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
 //! about changes: what may happen is decided before, by [`crate::changes::machine`].
 
+mod audit_search;
 pub mod backup;
 pub mod covered;
 pub mod crash;
@@ -42,6 +43,7 @@ use crate::changes::{
     machine::EventKind,
 };
 
+pub use audit_search::{AuditSearch, FoundEntries, FoundEntry};
 pub use error::StoreError;
 pub use pins::{PinWrite, Pinboard};
 pub use said::{Said, read_said};
@@ -217,6 +219,8 @@ pub trait Store: Send + Sync + 'static {
     fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>>;
     /// Audit entries below `before`, newest first.
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>>;
+    /// A page of the audit entries below `before` that are looked for, newest first.
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> Answer<FoundEntries>;
     fn heads(&self) -> Answer<Heads>;
 
     /// What keeps it from working at the moment: a full disk, a lock that somebody else holds, damage. It finds out by

@@ -213,7 +213,7 @@ pub(super) fn audit_page(
     Ok(out)
 }
 
-fn audit_entry(row: &Row<'_>) -> Result<AuditEntry, StoreError> {
+pub(super) fn audit_entry(row: &Row<'_>) -> Result<AuditEntry, StoreError> {
     let from: Option<String> = row.get(4)?;
     Ok(AuditEntry {
         seq: unsigned(row.get(0)?)?,

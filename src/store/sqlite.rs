@@ -13,8 +13,8 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning, Record, Store, StoreError,
-    StoredEvent,
+    Answer, AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning,
+    Record, Store, StoreError, StoredEvent, audit_search,
     health::Health,
     open::open_writer,
     reader::Readers,
@@ -184,6 +184,10 @@ impl Store for SqliteStore {
 
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
         self.readers.read(move |conn| rows::audit_page(conn, change.as_deref(), before, limit))
+    }
+
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> Answer<FoundEntries> {
+        self.readers.read(move |conn| audit_search::search(conn, &search, before, limit))
     }
 
     fn heads(&self) -> Answer<Heads> {

@@ -195,7 +195,7 @@ test('an unknown outcome is settled with a reason', async () => {
 
 test('a change that is not there says so', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox/chg_000000000000000000000000' });
-  await page.getByText('Not found', { exact: true }).waitFor();
+  await page.getByText('Change not found', { exact: true }).waitFor();
   assertClean(page, status(404));
   await page.context().close();
 });
@@ -208,8 +208,8 @@ test('the audit trail holds every step, and its links fit', async () => {
   await page.locator('.chain-ok', { hasText: 'links compared' }).waitFor();
   await becomes(() => page.locator('tr.broken').count(), 0);
   await page.goto(`${gateway.url}/#/audit/${id}`);
-  await page.locator('tbody tr', { hasText: 'asked for this change' }).waitFor();
-  await becomes(async () => (await page.locator('tbody tr .event').allInnerTexts()).map((s) => s.split('→')[0].trim()), ['applied the change', 'started to run it', 'approved', 'asked for this change']);
+  await page.locator('tbody tr', { hasText: 'proposed this change' }).waitFor();
+  await becomes(async () => (await page.locator('tbody tr .event').allInnerTexts()).map((s) => s.split('→')[0].trim()), ['applied the change', 'started to run it', 'approved', 'proposed this change']);
   await becomes(() => heading(page).count(), 0);
   assertClean(page);
   await page.context().close();

@@ -129,7 +129,7 @@ test('an approval is taken back within the grace period: nothing has run', optio
   await page.locator('footer.decision', { hasText: 'It runs in' }).waitFor();
   await look(page, '8-grace');
   await page.keyboard.press('u');
-  await page.locator('.timeline', { hasText: 'took the approval back' }).waitFor();
+  await page.locator('.timeline', { hasText: 'undid the approval' }).waitFor();
   await shows(page, 'Content', ['-old', '+new', ' ']);
   const { state, decisions } = await gateway.change(id);
   assert.equal(state, 'pending');
@@ -181,13 +181,13 @@ test('the arguments are corrected in the browser: previewed again, and apart fro
   await approve(page);
   await ended('Applied');
   assert.equal(await text('note.txt'), 'Dear all,\nwe meet on Monday.\n');
-  const apart = page.locator('.line-diff', { hasText: 'What the agent asked for' });
+  const apart = page.locator('.line-diff', { hasText: 'What the agent proposed' });
   await apart.locator('.line.delete', { hasText: 'Mnoday' }).waitFor();
   await apart.locator('.line.insert', { hasText: 'Monday' }).waitFor();
   await page.locator('.timeline li', { hasText: 'applied the change' }).waitFor();
   await look(page, '3-applied');
   const hashOf = (what) => page.locator('.timeline li', { hasText: what }).locator('xpath=.//dt[.="argumentsHash"]/following-sibling::dd[1]').textContent();
-  const [asked, edited, approved, ran] = await Promise.all(['asked for this change', 'edited the change', 'alice approved', 'applied the change'].map(hashOf));
+  const [asked, edited, approved, ran] = await Promise.all(['proposed this change', 'edited the change', 'alice approved', 'applied the change'].map(hashOf));
   assert.match(asked, /^sha256:/);
   assert.notEqual(asked, edited);
   assert.deepEqual([approved, ran], [edited, edited]);
@@ -252,7 +252,7 @@ test('a preview that fails is shown as failed, and where the rule asks for one n
   const id = await write('/etc/countersign-end-to-end', 'no\n');
   await openChange(page, gateway, id);
   await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied - path outside allowed directories' }).waitFor();
-  await page.locator('footer.decision', { hasText: 'it cannot be approved, only rejected or edited' }).waitFor();
+  await page.locator('footer.decision', { hasText: 'this can only be rejected or edited' }).waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'countersign-end-to-end').locator('.badge', { hasText: 'No preview' }).waitFor();
   await look(page, '8-failed-preview');
@@ -281,9 +281,9 @@ test('what the agent could not have read is marked, and kept from it; where ther
   await page.locator('.line-diff .restricted', { hasText: 'not shown to the agent' }).waitFor();
   const folderId = await propose(agent, 'closed__create_directory', { path: join(gateway.folders.closed, 'new') });
   await openChange(page, gateway, folderId);
-  await page.locator('.preview-note', { hasText: 'No preview.' }).waitFor();
+  await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
   await page.locator('.fields tr', { hasText: 'path' }).waitFor();
-  await page.locator('footer.decision', { hasText: 'it cannot be approved, only rejected or edited' }).waitFor();
+  await page.locator('footer.decision', { hasText: 'this can only be rejected or edited' }).waitFor();
   await look(page, '9-no-recipe');
   await gateway.reject(id);
   await gateway.reject(folderId);

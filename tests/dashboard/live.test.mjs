@@ -19,7 +19,7 @@ after(async () => {
 
 test('an empty inbox says so, and a new change opens there by itself', async () => {
   const page = await dashboard(browser, gateway);
-  await page.getByText('Nothing waits for you').waitFor();
+  await page.getByText("You're all caught up").waitFor();
   await becomes(() => page.title(), 'Inbox · Countersign');
   await page.evaluate(() => { window.loadedOnce = true; });
 

@@ -118,7 +118,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await dialog.locator('.edit-errors p').waitFor();
     await check('editing as JSON, wrongly');
     await closed();
-    await page.getByRole('button', { name: 'From now on…' }).click();
+    await page.getByRole('button', { name: 'Create standing rule…' }).click();
     await dialog.waitFor();
     await check('a standing rule');
     await closed();
@@ -168,7 +168,7 @@ test('a viewer has nothing to press that would alter anything, on any page', asy
   const sent = [];
   page.on('request', (request) => request.method() !== 'GET' && sent.push(`${request.method()} ${request.url()}`));
   // What only looks: it narrows, opens, copies, prints.
-  const looking = '.chip, .server-more, .load-more button, .fold-label, .fold, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export';
+  const looking = '.chip, .server-more, .load-more button, .fold-label, .fold, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export, .density, .audit-filter *';
   for (const route of [...routes(), '/#/hooks']) {
     await show(page, route);
     await becomes(() => page.locator('main :is(button, input, select, textarea):visible').evaluateAll((all, harmless) => all.filter((e) => !e.matches(harmless)).map((e) => e.outerHTML.slice(0, 160)), looking), [], route);

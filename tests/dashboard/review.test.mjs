@@ -34,15 +34,15 @@ ruled('two people: each has one vote, and the page says who is missing', { quoru
   await alice.locator('.terms', { hasText: '2 people have to approve' }).waitFor();
   await button(alice, 'Approve').click();
   await alice.locator('.quorum', { hasText: '1 of 2 approvals: alice' }).waitFor();
-  await alice.getByText('You have approved it. One more person has to.').waitFor();
+  await alice.getByText('You have approved this. One more approval is needed.').waitFor();
   await becomes(() => button(alice, 'Approve').count(), 0);
   await row(alice, 'Needs two').locator('.badge', { hasText: '1/2' }).waitFor();
   // The same person with a second key has no second vote.
   const second = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'alice-laptop', 'alice'), route: `/#/inbox/${id}` });
-  await second.getByText('You have approved it.').waitFor();
+  await second.getByText('You have approved this.').waitFor();
   await becomes(() => button(second, 'Approve').count(), 0);
   const bob = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route: `/#/inbox/${id}` });
-  await bob.locator('.timeline', { hasText: 'Waits for one more approval' }).waitFor();
+  await bob.locator('.timeline', { hasText: 'Waiting for one more approval' }).waitFor();
   await armed(bob);
   await bob.keyboard.press('a');
   await bob.locator('.outcome', { hasText: 'Applied' }).waitFor();
@@ -63,7 +63,7 @@ ruled('a comment where the rule asks for one, and only from whom it names', { re
   let sent = 0;
   page.on('request', (r) => { sent += r.url().endsWith('/decision') ? 1 : 0; });
   await button(page, 'Approve').click();
-  await page.locator('.decision-error', { hasText: 'asks for a comment' }).waitFor();
+  await page.locator('.decision-error', { hasText: 'requires a comment' }).waitFor();
   await focused(page, '#comment');
   assert.equal(sent, 0);
   await page.getByLabel('Comment').fill('Checked');
@@ -74,7 +74,7 @@ ruled('a comment where the rule asks for one, and only from whom it names', { re
   const carol = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'carol'), route: `/#/inbox/${other}` });
   await heading(carol).filter({ hasText: 'Not for carol' }).waitFor();
   // Whom the rule does not ask is offered nothing that the gateway would refuse.
-  await carol.locator('.decision-note', { hasText: 'The rule asks for dba to decide, and you are not among them.' }).waitFor();
+  await carol.locator('.decision-note', { hasText: 'Under this rule only dba can decide, and you are not one of them.' }).waitFor();
   for (const name of ['Approve', 'Reject']) await button(carol, name).waitFor({ state: 'detached' });
   for (const act of ['edit', 'rule']) await carol.locator(`.detail-actions [data-act=${act}]`).waitFor({ state: 'detached' });
   let tried = 0;
@@ -129,7 +129,7 @@ ruled('editing: by fields, checked by the gateway, previewed anew, and what was 
   await dialog.waitFor({ state: 'detached' });
   await page.locator('.fields ins', { hasText: 'Typo in the title' }).waitFor();
   await page.locator('.edits', { hasText: 'alice' }).waitFor();
-  const apart = page.locator('.line-diff', { hasText: 'What the agent asked for' });
+  const apart = page.locator('.line-diff', { hasText: 'What the agent proposed' });
   await apart.locator('.line.delete mark', { hasText: 'Tpyo' }).waitFor();
   await apart.locator('.line.insert mark', { hasText: 'Typo' }).waitFor();
   await row(page, 'Typo').locator('.badge', { hasText: 'Edited' }).waitFor();
@@ -196,7 +196,7 @@ ruled('an approval can be undone until the change runs', { undoFor: 60 }, async 
   await page.keyboard.press('u');
   await button(page, 'Approve').waitFor();
   assert.equal((await gateway.change(first)).state, 'pending');
-  await page.locator('.timeline', { hasText: 'took the approval back' }).waitFor();
+  await page.locator('.timeline', { hasText: 'undid the approval' }).waitFor();
   // On the next change already: the notice, and the same key.
   const second = await gateway.proposeIssue('Undo me later');
   await row(page, 'Undo me later').waitFor();
@@ -248,7 +248,7 @@ ruled('what lost its preview is looked at again', {}, async (gateway) => {
   await gateway.reaches(doom, 'applied');
   await armed(page);
   await page.keyboard.press('a');
-  await page.getByText('There is no valid preview any more').waitFor();
+  await page.getByText('The preview is out of date').waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await page.keyboard.press('f');
   await page.locator('.outcome', { hasText: 'Stale' }).waitFor();
@@ -264,12 +264,12 @@ if (!real) ruled('a preview that failed, and one that there never was, are said 
   const failed = await gateway.mockChange('create_project', { name: 'Blind', key: 'BLD' }, { preview: { kind: 'before_after', failed: 'the file server did not answer' } });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${failed}` });
   await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'the file server did not answer' }).waitFor();
-  await page.getByText('it cannot be approved, only rejected or edited').waitFor();
+  await page.getByText('this can only be rejected or edited').waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'Blind').locator('.badge', { hasText: 'No preview' }).waitFor();
   const none = await gateway.mockChange('create_project', { name: 'Arguments', key: 'ARG' }, { preview: { kind: 'arguments' } });
   await page.goto(`${gateway.url}/#/inbox/${none}`);
-  await page.locator('.preview-note', { hasText: 'No preview.' }).waitFor();
+  await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
   const secret = await gateway.mockChange('create_project', { name: 'Secret', key: 'SEC' }, { preview: { kind: 'before_after' }, diff: { truncated: false, fields: [{ field: 'content', label: 'Content', before: 'a\nb', after: 'a\nc', restricted: true }, { field: 'mode', label: 'Mode', before: '1', after: '2', restricted: true }] } });
   await page.goto(`${gateway.url}/#/inbox/${secret}`);
   await page.locator('.line-diff .restricted', { hasText: 'not shown to the agent' }).waitFor();
@@ -308,16 +308,16 @@ ruled('diffs in one column or two, with words marked and folds in steps', {}, as
 ruled('a standing rule is made out of a change', {}, async (gateway) => {
   const id = await gateway.proposeIssue('Always the same');
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
-  await page.getByRole('button', { name: 'From now on…' }).click();
-  const dialog = page.getByRole('dialog', { name: 'Decide like this from now on' });
-  await dialog.getByText('run at once, without review').waitFor();
-  await dialog.getByLabel('Refuse').check();
-  await dialog.getByText('until somebody revokes this').waitFor();
+  await page.getByRole('button', { name: 'Create standing rule…' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Create standing rule' });
+  await dialog.getByText('run without review').waitFor();
+  await dialog.getByLabel('Deny').check();
+  await dialog.getByText('until the rule is revoked').waitFor();
   await dialog.getByLabel('Any', { exact: true }).check();
   await dialog.getByLabel('For').selectOption({ label: 'a week' });
-  await dialog.getByText('for a week are refused, without review').waitFor();
-  await dialog.getByRole('button', { name: 'Refuse from now on' }).click();
-  await page.locator('.notice', { hasText: 'holds from now on' }).waitFor();
+  await dialog.getByText('for a week are denied without review').waitFor();
+  await dialog.getByRole('button', { name: 'Create standing rule' }).click();
+  await page.locator('.notice', { hasText: 'Standing rule created' }).waitFor();
   const { value } = await gateway.api('rules');
   assert.equal(value.rules.length, 1);
   const [rule] = value.rules;
@@ -335,7 +335,7 @@ ruled('a viewer sees all of this and can do none of it', { quorum: 2, undoFor: 6
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: `/#/inbox/${id}` });
   await page.locator('.quorum', { hasText: '0 of 2' }).waitFor();
   await page.getByText('signed in as a viewer').waitFor();
-  for (const name of ['Edit', 'From now on…', 'Pick several']) await becomes(() => page.getByRole('button', { name, exact: true }).count(), 0, name);
+  for (const name of ['Edit', 'Create standing rule…', 'Select several']) await becomes(() => page.getByRole('button', { name, exact: true }).count(), 0, name);
   await becomes(() => page.locator('.pick').count(), 0);
   for (const key of ['a', 'r', 'e', 'x', 'u', 'f']) await page.keyboard.press(key);
   await pause(300);

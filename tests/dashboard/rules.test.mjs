@@ -27,7 +27,7 @@ const card = (page, text) => page.locator('.rule', { hasText: text });
 test('with no rule it says how one is made', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/rules' });
   await page.getByText('No standing rules').waitFor();
-  await page.getByText('From now on…').first().waitFor();
+  await page.getByText('Create standing rule…').first().waitFor();
   assertClean(page);
   await page.context().close();
 });
@@ -42,15 +42,15 @@ test('rules appear by themselves with what they decide, for whom, until when and
   await allow.waitFor();
   const text = () => allow.innerText();
   await matches(text, /Allows\s+create_issue/);
-  await matches(text, /Calls by local-agent with exactly these arguments run at once, without review\./);
+  await matches(text, /Calls by local-agent with exactly these arguments run without review\./);
   await matches(text, /in (59 min|1 h)/);
   await matches(text, /never/);
   await matches(text, /rest-reviewer/);
   await allow.getByText('Arguments', { exact: true }).click();
   await matches(() => allow.locator('.json').innerText(), /"title": "Allowed for an hour"/);
   const never = await rule('Never again', { verdict: 'deny', arguments: 'any', principal: 'any', for: undefined });
-  const deny = card(page, 'by any agent with any arguments are refused');
-  await deny.getByText('somebody revokes it').waitFor();
+  const deny = card(page, 'by any agent with any arguments are denied');
+  await deny.getByText('revoked', { exact: true }).waitFor();
   await becomes(() => allow.locator('details').evaluate((e) => e.open), true, 'what is open stays open');
   await gateway.api(`rules/${never.id}/revoke`, { body: {} });
   await deny.waitFor({ state: 'detached' });
@@ -82,7 +82,7 @@ test('a reviewer revokes a rule and says why, and a refusal is explained', async
   const again = await rule('To be taken back too', { comment: 'Me too' });
   await card(page, 'Me too').getByRole('button', { name: 'Revoke' }).click();
   await dialog.getByRole('button', { name: 'Revoke the rule' }).click();
-  await page.locator('.notice', { hasText: 'The rule is revoked' }).waitFor();
+  await page.locator('.notice', { hasText: 'Rule revoked' }).waitFor();
   await card(page, 'Me too').waitFor({ state: 'detached' });
   const now = (await gateway.api('rules')).value.rules.find((r) => r.id === again.id);
   assert.equal(now.revokedBy, 'alice');

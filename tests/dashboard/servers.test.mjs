@@ -31,12 +31,12 @@ after(async () => {
 test('claimed reads of a new server are accepted in one step, with their definitions in sight', async () => {
   await happen({ connect: 'fs' });
   const page = await dashboard(browser, gateway, { route: '/#/providers' });
-  await page.locator('nav a[data-view=providers] .count', { hasText: '2' }).waitFor();
+  await page.locator('nav a[data-view=servers] .count', { hasText: '2' }).waitFor();
   const fs = server(page, 'fs');
   await fs.getByText('2 tools say that they only read').waitFor();
   await matches(() => fs.innerText(), /stdio.*handshake · 2025-11-25/);
   await matches(() => fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'what would hide or reorder is visible');
-  await fs.getByText('Whole definition').first().click();
+  await fs.getByText('Full definition').first().click();
   await matches(() => fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
   await fs.getByRole('button', { name: 'Accept 2 reads' }).click();
   await fs.getByText('2 tools say').waitFor({ state: 'detached' });
@@ -46,7 +46,7 @@ test('claimed reads of a new server are accepted in one step, with their definit
   const all = await tools('fs', 'read_file', 'list', 'write_file');
   assert.deepEqual(all.map((t) => [t.standing, t.verdict]), [['accepted', 'allow'], ['accepted', 'allow'], ['seen', 'review']]);
   assert.equal(all[0].acceptedBy, 'alice');
-  await page.locator('nav a[data-view=providers] .count').waitFor({ state: 'hidden' });
+  await page.locator('nav a[data-view=servers] .count').waitFor({ state: 'hidden' });
   assertClean(page);
   await page.context().close();
 });
@@ -77,7 +77,7 @@ test('a changed and a new tool are marked, and accepted as they are shown', asyn
     await route.continue();
   }, { times: 1 });
   await changed.getByRole('button', { name: 'Accept the new definition' }).click();
-  await page.getByText('A definition changed while you were reading; nothing was accepted.').waitFor();
+  await page.getByText('A definition changed while you were reading, so nothing was accepted.').waitFor();
   await changed.locator('.line.insert', { hasText: 'Something else again' }).waitFor();
   const now = await tool('fs', 'read_file');
   assert.notEqual(now.hash, seen.hash);
@@ -102,7 +102,7 @@ test('a viewer sees everything and can do nothing', async () => {
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
   await page.getByRole('button', { name: 'Review', exact: true }).click();
   await page.getByText('review_writes').waitFor();
-  await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Let it|Refuse/ }).count(), 0);
+  await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Apply|Reject|Let / }).count(), 0);
   await becomes(() => page.locator('main input').count(), 0);
   assertClean(page);
   await page.context().close();
@@ -118,7 +118,7 @@ test('a configuration that loosens policy takes effect with consent, and a refus
   await bar.getByText('rule 1 has no').waitFor({ state: 'detached' });
   await bar.getByRole('button', { name: 'Review', exact: true }).click();
   await bar.getByText('mcpServers.fs.trust_annotations').waitFor();
-  await bar.getByRole('button', { name: 'Let it take effect' }).click();
+  await bar.getByRole('button', { name: 'Apply change' }).click();
   await bar.waitFor({ state: 'hidden' });
   assert.equal((await gateway.api('reload')).value.waiting, null);
   assertClean(page);

@@ -76,7 +76,7 @@ test('a link with a code signs in once, and the code leaves the address at once'
 
   const again = await newPage(browser, gateway);
   await again.goto(link);
-  await again.getByText('This link has been used already').waitFor();
+  await again.getByText('This link has already been used').waitFor();
   await holds(() => again.url(), (url) => !url.includes('code='));
   assertClean(again, status(401));
   // The whole link may be pasted as well.

@@ -91,7 +91,7 @@ test('what one agent asks for with one tool stands together, and twins are marke
   await head.click();
   await row(page, 'Grouped 1').waitFor();
   await gateway.proposeIssue('Grouped 3', {}, { key });
-  await page.locator('.row', { hasText: 'Grouped 3' }).locator('.badge', { hasText: 'Twin' }).waitFor();
+  await page.locator('.row', { hasText: 'Grouped 3' }).locator('.badge', { hasText: 'Duplicate' }).waitFor();
   await becomes(() => head.locator('.group-count').innerText(), '4');
   // j passes over the head, and the twin says whose twin it is.
   await open(page, 'Grouped 3');
@@ -131,16 +131,16 @@ test('only what was opened is decided together, each result is shown', async () 
   const page = await dashboard(browser, gateway);
   await open(page, 'Bulk 3');
   await page.keyboard.press('x');
-  await page.locator('.bulk', { hasText: '1 picked' }).waitFor();
+  await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   // Not opened: it is refused, and said why.
   await row(page, 'Bulk 1').locator('xpath=..').locator('.pick').click();
   await page.locator('.notice', { hasText: 'Open it first' }).waitFor();
-  await page.locator('.bulk', { hasText: '1 picked' }).waitFor();
+  await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await open(page, 'Bulk 2');
   await page.keyboard.press('x');
   await open(page, 'Bulk 1');
   await page.keyboard.press('x');
-  await page.locator('.bulk', { hasText: '3 picked' }).waitFor();
+  await page.locator('.bulk', { hasText: '3 selected' }).waitFor();
   const asked = page.waitForRequest((r) => r.url().endsWith('/api/decisions'));
   // Somebody else is faster with one of them, and this page does not hear of it in time.
   await page.route('**/api/decisions', async (route) => {
@@ -172,9 +172,9 @@ test('what alters after it was picked is picked no more', async () => {
   const page = await dashboard(browser, gateway);
   await open(page, 'Picked and altered');
   await page.keyboard.press('x');
-  await page.locator('.bulk', { hasText: '1 picked' }).waitFor();
+  await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await gateway.decide(id, 'reject');
-  await page.locator('.notice', { hasText: 'no longer picked' }).waitFor();
+  await page.locator('.notice', { hasText: 'no longer selected' }).waitFor();
   await page.locator('.bulk').waitFor({ state: 'hidden' });
   assertClean(page);
   await page.context().close();
@@ -213,7 +213,7 @@ test('notifications are asked for with a click only, and tell of what waits', as
   const id = await gateway.proposeIssue('Told \u202E of');
   await eventually('a notification', () => page.evaluate(() => window.told.length === 1));
   const [[title, body]] = await page.evaluate(() => window.told);
-  assert.match(title, /A change waits for review/);
+  assert.match(title, /A change is waiting for review/);
   assert.match(body, /Told/);
   assert.doesNotMatch(body, /\u202E/);
   await page.evaluate(() => window.lastNotification.onclick());

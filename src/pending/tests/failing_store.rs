@@ -91,6 +91,14 @@ impl Store for Flaky {
     fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
         self.store.audit_page(change, before, limit)
     }
+    fn search_audit(
+        &self,
+        search: crate::store::AuditSearch,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Answer<crate::store::FoundEntries> {
+        self.store.search_audit(search, before, limit)
+    }
     fn heads(&self) -> Answer<Heads> {
         self.store.heads()
     }

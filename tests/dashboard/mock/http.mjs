@@ -64,13 +64,15 @@ export function serve(core, credentials, { host, port }) {
     if (path === '/api/audit/export' && core.doors.includes(path)) return exported(res, url.searchParams);
     if (path === '/api/audit') return json(res, audit(url.searchParams));
     if (path === '/api/sessions') return json(res, { sessions: [...core.sessions.values()] });
+    if (path === '/api/servers') return json(res, { servers: core.servers.list() });
     if (path === '/api/providers') return json(res, { providers: core.servers.list() });
-    const provider = /^\/api\/providers\/([^/]+)(?:\/(accept|revoke))?$/.exec(path);
+    const provider = /^\/api\/(?:servers|providers)\/([^/]+)(?:\/(accept|revoke|allow))?$/.exec(path);
     if (provider) {
       const name = decodeURIComponent(provider[1]);
       if (!provider[2]) return json(res, core.servers.one(name));
       if (!DECIDE.includes(me.role)) throw new Problem(403, 'FORBIDDEN', 'This needs the role reviewer or admin.');
-      const answer = core.servers.decide(name, provider[2], JSON.parse(await body(req)).tools, me.name);
+      const { tools, reason } = JSON.parse(await body(req));
+      const answer = provider[2] === 'allow' ? core.servers.allow(name, tools, reason, me.name) : core.servers.decide(name, provider[2], tools, me.name);
       for (const listener of core.listeners) listener({ type: 'provider.changed', at: new Date().toISOString(), provider: name });
       return json(res, answer);
     }
@@ -209,12 +211,16 @@ export function serve(core, credentials, { host, port }) {
 
   function audit(query) {
     const limit = Number(query.get('limit') ?? 50);
-    const all = core.audit.filter((e) => !query.get('change') || e.changeId === query.get('change')).toReversed();
+    const wanted = (key) => (query.get(key) ?? '').split(',').filter(Boolean);
+    const title = (e) => core.byId.get(e.changeId)?.summary ?? '';
+    const q = (query.get('q') ?? '').toLowerCase();
+    const all = core.audit.filter((e) => (!query.get('change') || e.changeId === query.get('change')) && (!wanted('event').length || wanted('event').includes(e.event)) && (!wanted('actor').length || wanted('actor').includes(e.actor))
+      && (!query.get('since') || e.at >= query.get('since')) && (!query.get('until') || e.at < query.get('until')) && (!q || [e.event, e.actor, e.changeId, JSON.stringify(e.details), title(e)].some((t) => t.toLowerCase().includes(q)))).toReversed();
     const below = Number(query.get('cursor') ?? Infinity);
     const page = all.filter((e) => e.seq < below).slice(0, limit);
     const last = page.at(-1)?.seq;
     const head = core.audit.at(-1);
-    return { entries: page, nextCursor: all.some((e) => e.seq < last) ? String(last) : null, head: head ? { seq: head.seq, hash: head.hash } : { seq: 0, hash: '' } };
+    return { entries: page, titles: Object.fromEntries(page.filter((e) => title(e)).map((e) => [e.changeId, title(e)])), nextCursor: all.some((e) => e.seq < last) ? String(last) : null, head: head ? { seq: head.seq, hash: head.hash } : { seq: 0, hash: '' } };
   }
 
   function exported(res, query) {

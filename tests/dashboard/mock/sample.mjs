@@ -86,6 +86,13 @@ export function fill(core) {
   two.decisions.push({ reviewer: 'bob', owner: 'bob', verdict: 'approve', comment: 'Checked with the team.', at: ago(5).toISOString(), version: 1 });
   core.force(two, 'pending', 'voted', 'bob', { at: ago(5), details: { comment: 'Checked with the team.' } });
   asked('create_project', { name: 'Data warehouse', key: 'DWH' }, modern, 12, { preview: { kind: 'arguments' }, terms: { previewRequired: true } });
+  // As a server's own tool without a recipe comes.
+  asked('create_project', { name: 'cards', key: 'CARD' }, claude, 3, {
+    provider: 'sqlite', tool: 'sqlite__write_query', toolTitle: 'Write query', operation: 'CALL', summary: 'sqlite / write_query: UPDATE cards SET limit = 500 …', preview: { kind: 'arguments' },
+    target: { entityType: 'tool', id: null, label: 'sqlite / write_query', lockKey: 'sqlite' },
+    diff: { truncated: false, fields: [{ field: 'query', label: 'query', before: null, after: 'UPDATE cards\nSET limit = 500\nWHERE owner = 7', lines: ['UPDATE cards', 'SET limit = 500', 'WHERE owner = 7'].map((text) => ({ op: 'insert', text })) }, { field: 'dry', label: 'dry', before: null, after: 'false' }, { field: '$description', label: 'Tool description', before: null, after: 'Execute an INSERT, UPDATE, or DELETE query on the SQLite database' }] },
+  });
+  core.servers.happen({ connect: 'filesystem', silent: 'sqlite', down: 'warehouse', waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }, { key: 'mcpServers.filesystem.trust_annotations', from: 'false', to: 'true' }] });
   asked('update_status', { issueId: login.id, newStatus: 'Review' }, cursor, 11, { preview: { kind: 'before_after', failed: 'read_text_file answered “ENOENT: no such file or directory, open “/srv/app/config.toml”” after 41 ms.' } });
   const file = asked('update_issue', { issueId: runbook.id, description: RUNBOOK.replace('replica 4 has', 'replica 4 and replica 5 have').replace('Step 9: check', 'Step 9: check twice') }, claude, 8, { preview: { kind: 'before_after' } });
   for (const field of file.diff.fields) field.restricted = true;

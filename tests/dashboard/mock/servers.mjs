@@ -19,6 +19,11 @@ const CREATE_ISSUE = {
   },
 };
 
+const UPSTREAM = {
+  kind: 'upstream', status: 'up', resources: 3, prompts: 1, transport: 'stdio', target: 'npx server-filesystem', era: 'handshake', revision: '2025-11-25', required: false, breaker: 'closed', inFlight: 0, waiting: 0,
+  links: 0, lastError: null, lastStderr: null, leftOut: [], previews: { sets: [], tools: [] }, since: new Date().toISOString(), restarts: 0,
+};
+
 export class Servers {
   all = new Map();
   reload = { file: '/etc/countersign.yaml', generation: 1, waiting: null, needsRestart: [], last: null };
@@ -38,10 +43,12 @@ export class Servers {
     const standing = server.kind === 'module' ? 'module' : !pin ? 'new' : pin.accepted ? (pin.accepted === hash ? 'accepted' : 'changed') : pin.seen === hash ? 'seen' : pin.seen ? 'changed' : 'new';
     const mark = { new: 'TOOL_NEW', changed: 'TOOL_CHANGED' }[standing] ?? null;
     const believed = standing === 'module' || standing === 'accepted';
-    const allowed = t.read && believed;
+    const letRun = server.letRun?.get(t.name) ?? null;
+    const allowed = (t.read && believed) || letRun !== null;
     return {
       name: t.name, title: '', description: t.description, verdict: allowed ? 'allow' : 'review',
-      reason: allowed ? 'it only reads' : mark === 'TOOL_CHANGED' ? 'the tool’s definition changed and nobody has accepted the new one yet' : mark ? 'the tool is new and nobody has accepted it yet' : t.read ? 'nobody has accepted yet that it only reads' : 'it may write',
+      letRun, mayLetRun: !allowed && mark === null && server.kind !== 'module',
+      reason: letRun ? `${letRun.by} lets it run without review: ${letRun.reason}` : allowed ? 'it only reads' : mark === 'TOOL_CHANGED' ? 'the tool’s definition changed and nobody has accepted the new one yet' : mark ? 'the tool is new and nobody has accepted it yet' : t.read ? 'nobody has accepted yet that it only reads' : 'it may write',
       rules: [], annotations: { readOnlyHint: t.read, destructiveHint: !t.read, idempotentHint: false, openWorldHint: true },
       standing, mark, claimsRead: standing === 'seen' && t.read, hash, definition: t.definition,
       previous: standing === 'changed' ? pin.text : null, acceptedBy: standing === 'accepted' ? pin.by : null, acceptedAt: standing === 'accepted' ? pin.at : null,
@@ -55,7 +62,7 @@ export class Servers {
   }
 
   list() {
-    return [...this.all.values()].map(({ toolList, pins, ...server }) => {
+    return [...this.all.values()].map(({ toolList, pins, letRun, ...server }) => {
       const tools = this.one(server.name).tools;
       const review = { new: tools.filter((t) => t.mark === 'TOOL_NEW').length, changed: tools.filter((t) => t.mark === 'TOOL_CHANGED').length, reads: tools.filter((t) => t.claimsRead).length };
       return { ...server, tools: tools.length, review };
@@ -67,10 +74,23 @@ export class Servers {
     return { name, tools: server.toolList.map((t) => this.#info(server, t)) };
   }
 
-  decide(name, what, chosen, by) {
-    const server = this.#find(name);
+  #current(name, chosen) {
     const now = this.one(name).tools;
     if (chosen.some((c) => !now.some((t) => t.name === c.name && t.hash === c.hash))) throw new Problem(409, 'VERSION_CONFLICT', 'A definition is another by now.');
+    return now;
+  }
+
+  allow(name, chosen, reason, by) {
+    const server = this.#find(name);
+    this.#current(name, chosen);
+    server.letRun ??= new Map();
+    for (const c of chosen) server.letRun.set(c.name, { rule: `srl_${c.hash.slice(7, 31)}`, by, at: new Date().toISOString(), reason });
+    return this.one(name);
+  }
+
+  decide(name, what, chosen, by) {
+    const server = this.#find(name);
+    const now = this.#current(name, chosen);
     for (const c of chosen) {
       const pin = server.pins.get(c.name) ?? {};
       if (what === 'accept') Object.assign(pin, { accepted: c.hash, by, at: new Date().toISOString(), text: now.find((t) => t.name === c.name).definition });
@@ -87,11 +107,14 @@ export class Servers {
     return this.reload;
   }
 
-  happen({ connect, redefine, offer, waiting, refused }) {
+  happen({ connect, silent, down, redefine, offer, waiting, refused }) {
     if (connect) {
       this.#add(connect, [tool(`${connect}__read_file`, true, 'Reads a file'), tool(`${connect}__list`, true, 'Lists a folder\u202e\u200b of files'), tool(`${connect}__write_file`, false, 'Writes a file')],
-        { kind: 'upstream', status: 'up', resources: 3, prompts: 1, transport: 'stdio', target: 'npx server-filesystem', era: 'handshake', revision: '2025-11-25', required: false, breaker: 'closed', inFlight: 0, waiting: 0, links: 0, lastError: null, leftOut: [], previews: { sets: ['filesystem'], tools: ['write_file'] }, since: new Date().toISOString(), restarts: 0 });
+        { ...UPSTREAM, previews: { sets: ['filesystem'], tools: ['write_file'] } });
     }
+    // A server that says nothing of its tools, and one whose program does not stay up.
+    if (silent) this.#add(silent, ['query', 'list_tables'].map((n) => ({ ...tool(`${silent}__${n}`, false, `${n === 'query' ? 'Runs a query' : 'Lists the tables'} of the database`), read: false })), { ...UPSTREAM, target: 'uvx mcp-server-sqlite' });
+    if (down) this.#add(down, [], { ...UPSTREAM, status: 'down', resources: 0, prompts: 0, target: 'npx server-of-none', lastError: 'its program exited unexpectedly with code 1', lastStderr: 'Error: DATABASE_URL is not set', restarts: 3 });
     if (redefine) {
       const server = this.#find(redefine.server);
       server.toolList = server.toolList.map((t) => (t.name === redefine.tool ? tool(t.name, t.read, redefine.description) : t));

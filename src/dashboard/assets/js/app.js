@@ -12,7 +12,7 @@ import { count, said, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
 import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
-import { eventName, INBOX_STATES } from './core/vocab.js';
+import { eventName, HISTORY_STATES, INBOX_STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
 import { isAsked, isOwn } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
@@ -24,7 +24,9 @@ import { ProvidersView, toReview } from './views/providers.js';
 import { RulesView } from './views/rules.js';
 import { SessionsView } from './views/sessions.js';
 
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['providers', 'Servers'], ['hooks', 'Webhooks']];
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
+// Addresses of before, which links and bookmarks still name.
+const ALIASES = { providers: 'servers', hooks: 'webhooks' };
 // Servers and the configuration file change without an event of their own, too.
 const LOOK = 30_000;
 // A connection that is back before this was never worth a banner.
@@ -63,7 +65,7 @@ export class App {
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
     this.#inbox.subscribe(() => this.#counts());
     this.#parts = {
-      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), hidden: name === 'hooks', data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'providers') && h('span', { class: 'count', hidden: true })))),
+      nav: h('nav', { 'aria-label': 'Views' }, VIEWS.map(([name, title]) => h('a', { href: routeTo(name), hidden: name === 'webhooks', data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && h('span', { class: 'count', hidden: true })))),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
       banner: h('div', { class: 'gone', role: 'alert', hidden: true }),
       main: h('main', { id: 'main', tabindex: '-1' }),
@@ -72,7 +74,7 @@ export class App {
     this.#reload = new ReloadBar({ api, me });
     this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#undone(answer) });
     this.element = h('div', { class: 'app' },
-      h('button', { type: 'button', class: 'skip', onclick: () => this.#view?.element.querySelector('h1')?.focus() }, 'Skip to content'),
+      h('button', { type: 'button', class: 'skip', onclick: () => this.#focusTitle() }, 'Skip to content'),
       h('header', { class: 'top' },
         h('a', { class: 'brand', href: routeTo('inbox'), 'aria-label': 'Countersign, inbox' }, brand(), h('span', null, 'Countersign')),
         this.#parts.nav,
@@ -91,7 +93,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g p': () => go(routeTo('providers')), 'g w': () => go(routeTo('hooks')), 'g r': () => go(routeTo('rules')),
+      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g p': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')),
     });
   }
 
@@ -123,8 +125,9 @@ export class App {
     const route = parseRoute(location.hash);
     // What links from elsewhere name: a change, wherever it stands.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
+    if (Object.hasOwn(ALIASES, route.view)) return replaceRoute(routeTo(ALIASES[route.view], route.id, Object.fromEntries(route.query)));
     const name = VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
-    const filter = readFilter(route.query);
+    const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
     if (name !== this.#viewName) {
       const switched = this.#viewName !== null;
       this.#viewName = name;
@@ -136,7 +139,7 @@ export class App {
         if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');
       }
-      if (switched) this.#view.element.querySelector('h1')?.focus({ preventScroll: true });
+      if (switched) this.#focusTitle();
     }
     if (name === 'history' && JSON.stringify(request(filter, 0)) !== this.#asked) this.#view.use(this.#ask(filter), filter);
     document.body.classList.toggle('on-detail', (name === 'inbox' || name === 'history') && route.id !== null);
@@ -149,9 +152,9 @@ export class App {
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
-    if (name === 'hooks') return new HooksView({ api, me: this.#me });
+    if (name === 'webhooks') return new HooksView({ api, me: this.#me });
     if (name === 'sessions') return new SessionsView({ api });
-    if (name === 'providers') return new ProvidersView({ api, me: this.#me });
+    if (name === 'servers') return new ProvidersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
     if (name === 'inbox') return new ChangesView({ ...common, title: 'Inbox', collection: this.#inbox });
     return new ChangesView({ ...common, title: 'History', collection: this.#ask(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
@@ -161,7 +164,9 @@ export class App {
   #ask(filter) {
     this.#asked = JSON.stringify(request(filter, 0));
     const wanted = request(filter, now());
-    this.#history = new Collection({ load: (page) => this.#api.changes({ ...page, ...wanted }), accepts: (c) => filtered([c], filter, now()).length > 0 });
+    // What is pending stands in the inbox, and is no history yet.
+    if (!wanted.states.length) wanted.states = HISTORY_STATES;
+    this.#history = new Collection({ load: (page) => this.#api.changes({ ...page, ...wanted }), accepts: (c) => HISTORY_STATES.includes(c.state) && filtered([c], filter, now()).length > 0 });
     this.#history.reload();
     return this.#history;
   }
@@ -202,21 +207,21 @@ export class App {
       announce(`New change: ${event.change.summary}`);
       if (isAsked(event.change, this.#me) && !isOwn(event.change, this.#me)) tellOf(event.change, (id) => go(routeTo('inbox', id)));
     }
-    if (name === 'outcome_unknown') notice(`The outcome is unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
+    if (name === 'outcome_unknown') notice(`Outcome unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
   }
 
   #webhook(event) {
     this.#view?.hookEvent?.(event);
     const name = short(event.webhook ?? '', 60);
-    const action = { label: 'Open', run: () => go(routeTo('hooks')) };
-    if (event.type === 'webhook.failing') notice(`The webhook ${name} does not get through.`, { tone: 'red', iconName: 'alert', action });
-    if (event.type === 'webhook.recovered') notice(`The webhook ${name} gets through again.`, { tone: 'green', iconName: 'check', action });
+    const action = { label: 'Open', run: () => go(routeTo('webhooks')) };
+    if (event.type === 'webhook.failing') notice(`Webhook ${name} is failing.`, { tone: 'red', iconName: 'alert', action });
+    if (event.type === 'webhook.recovered') notice(`Webhook ${name} is working again.`, { tone: 'green', iconName: 'check', action });
   }
 
   // Not every gateway sends webhooks.
   async #doors() {
-    this.#parts.nav.querySelector('[data-view=hooks]').hidden = !await this.#api.has('/api/webhooks');
+    this.#parts.nav.querySelector('[data-view=webhooks]').hidden = !await this.#api.has('/api/webhooks');
   }
 
   #recount() {
@@ -247,12 +252,12 @@ export class App {
   async #look() {
     this.#reload.load(this.#abort.signal);
     try {
-      const providers = await this.#api.providers(this.#abort.signal);
-      this.#toReview = providers.reduce((sum, p) => sum + toReview(p), 0);
+      const servers = await this.#api.servers(this.#abort.signal);
+      this.#toReview = servers.reduce((sum, p) => sum + toReview(p), 0);
     } catch {
       return; // It is asked again.
     }
-    const badge = this.#parts.nav.querySelector('[data-view=providers] .count');
+    const badge = this.#parts.nav.querySelector('[data-view=servers] .count');
     badge.hidden = this.#toReview === 0;
     fill(badge, this.#toReview > 99 ? '99+' : count(this.#toReview), h('span', { class: 'sr-only' }, ' to review'));
   }
@@ -289,14 +294,14 @@ export class App {
     // Said once, and again only if it is something else: it is read aloud.
     if (banner.dataset.refusal === String(this.#refusal)) return;
     banner.dataset.refusal = String(this.#refusal);
-    const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway does not open the live feed now (HTTP ${this.#refusal}). `;
-    fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), 'What you see may be out of date; it catches up by itself.'),
+    const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway refuses the live feed at the moment (HTTP ${this.#refusal}). `;
+    fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), 'This page may be out of date; it will catch up automatically.'),
       h('button', { type: 'button', onclick: () => this.#feed.retry() }, 'Try now'));
   }
 
   async #refused(response) {
     if (response.status === 401) return this.signedOut?.('Your sign-in has ended.');
-    return this.signedOut?.('This sign-in may not see changes. Use a key of the role reviewer, viewer or admin.');
+    return this.signedOut?.('This sign-in cannot see changes. Use a key with the role reviewer, viewer or admin.');
   }
 
   #counts() {
@@ -318,6 +323,11 @@ export class App {
     const n = this.#inbox.size(INBOX_STATES);
     const view = VIEWS.find(([name]) => this.#viewName?.startsWith(name))?.[1] ?? 'Inbox';
     document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
+  }
+
+  // On a small screen the list with its heading is out of sight while a change is open.
+  #focusTitle() {
+    [...this.#view?.element.querySelectorAll('h1') ?? []].find((title) => title.checkVisibility())?.focus({ preventScroll: true });
   }
 
   #theme() {

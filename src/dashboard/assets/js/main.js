@@ -7,6 +7,7 @@ import { Keys } from './core/keys.js';
 import { Session, takeCode } from './core/session.js';
 import { startClock } from './core/time.js';
 import { App } from './app.js';
+import { applyDensity } from './ui/density.js';
 import { SignInView, signInProblem } from './views/signin.js';
 
 // Before anything else, so that the code is not in the address for longer than it takes to read it.
@@ -94,6 +95,7 @@ async function signInByCode() {
 async function boot() {
   mountAnnouncer(document.body);
   startClock();
+  applyDensity();
   addEventListener('hashchange', () => {
     const late = takeCode();
     if (!late) return;

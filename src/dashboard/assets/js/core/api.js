@@ -145,10 +145,10 @@ export class Api {
     return open(value, text);
   }
 
-  async audit({ change, limit = 50, cursor, signal }) {
+  /** A page of entries, newest first: `{entries, titles, nextCursor, head}`. What is not asked for is not sent. */
+  async audit({ change, event, actor, q, since, until, limit = 50, cursor, signal }) {
     const query = new URLSearchParams({ limit: String(limit) });
-    if (change) query.set('change', change);
-    if (cursor) query.set('cursor', cursor);
+    for (const [key, value] of Object.entries({ change, event, actor, q, since, until, cursor })) if (value) query.set(key, value);
     return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
   }
 
@@ -215,18 +215,23 @@ export class Api {
     return (await this.#call('GET', '/api/sessions', { signal })).value.sessions;
   }
 
-  async providers(signal) {
-    return (await this.#call('GET', '/api/providers', { signal })).value.providers;
+  async servers(signal) {
+    return (await this.#call('GET', '/api/servers', { signal })).value.servers;
   }
 
-  /** `{name, tools}` of one provider. */
-  async provider(name, signal) {
-    return (await this.#call('GET', `/api/providers/${encodeURIComponent(name)}`, { signal })).value;
+  /** `{name, tools}` of one server. */
+  async server(name, signal) {
+    return (await this.#call('GET', `/api/servers/${encodeURIComponent(name)}`, { signal })).value;
   }
 
   /** `what` is accept or revoke; `tools` names each definition with the hash that was shown. */
   async definitions(name, what, tools) {
-    return (await this.#call('POST', `/api/providers/${encodeURIComponent(name)}/${what}`, { body: { tools } })).value;
+    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/${what}`, { body: { tools } })).value;
+  }
+
+  /** Lets tools run without review: a standing rule for each. `tools` as above; the reason is not optional. */
+  async letRun(name, tools, reason) {
+    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/allow`, { body: { tools, reason } })).value;
   }
 
   /** How the configuration stands: what waits for consent, what was refused. */
@@ -258,14 +263,14 @@ export function conflictOf(error) {
 
 /** What to tell a person about a failed call. */
 export function explain(error) {
-  if (error instanceof NetworkError) return `${error.message} Check that it runs; nothing is lost.`;
+  if (error instanceof NetworkError) return `${error.message} Check that it is running; nothing is lost.`;
   if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);
   if (error.status === 429) {
     return error.retryAfter ? `Too many requests. Try again in ${error.retryAfter} s.` : 'Too many requests. Wait a moment and try again.';
   }
   if (error.code === 'SELF_APPROVAL') return 'You proposed this change, so somebody else has to approve it.';
   if (error.code === 'EDIT_FORBIDDEN') return 'The rule for this tool does not allow reviewers to edit its changes.';
-  if (error.status === 403) return `You may not do this. ${error.message}`;
-  if (error.status === 404) return `Not found. ${error.message}`;
+  if (error.status === 403) return `You are not allowed to do this. ${error.message}`;
+  if (error.status === 404) return `Not found: ${error.message}`;
   return error.message;
 }

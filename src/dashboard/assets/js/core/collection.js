@@ -1,6 +1,8 @@
 // A live, ordered set of changes (newest first), filled page by page from REST and kept current by the feed.
 // Whichever comes first, the higher version wins; so events and pages may arrive in any order.
 
+import { shownOperation } from './vocab.js';
+
 const PAGE = 200;
 // A history that somebody leaves open for weeks must not grow for ever: beyond this the oldest rows are let go.
 const MOST = 20_000;
@@ -249,7 +251,9 @@ const isWhole = (change) => change.terms !== undefined;
 
 /** What a list needs; diffs and arguments are left to the detail. `known` is the row so far: the feed says less. */
 function light(change, known = null) {
-  const { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
+  const { id, version, state, provider, tool, toolTitle, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
+  // The feed leaves out how a preview was made.
+  const operation = change.preview || !known ? shownOperation(change) : known.operation === 'CALL' ? 'CALL' : change.operation;
   const whole = isWhole(change);
   const { digest = known?.digest, twinOf = known?.twinOf ?? null } = change;
   const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, twinOf, whole };

@@ -14,11 +14,11 @@ export const FACETS = [['tool', 'Tool'], ['server', 'Server'], ['principal', 'Ag
 const VALUE = { tool: (row) => row.tool, server: (row) => row.provider, principal: (row) => row.proposer?.principal };
 const MAX = 200;
 
-/** Out of the query of a route; what is unknown is left out. */
-export function readFilter(query) {
+/** Out of the query of a route; what is unknown is left out, as is a state that is none of `states`. */
+export function readFilter(query, states = Object.keys(STATES)) {
   const text = (key) => (query.get(key) ?? '').slice(0, MAX);
   return {
-    state: STATES[query.get('state')] ? query.get('state') : '', tool: text('tool'), server: text('server'), principal: text('principal'),
+    state: states.includes(query.get('state')) ? query.get('state') : '', tool: text('tool'), server: text('server'), principal: text('principal'),
     age: AGES[query.get('age')] ? query.get('age') : '', q: text('q'), group: query.get('group') === 'none' ? 'none' : '',
   };
 }

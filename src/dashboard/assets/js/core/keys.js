@@ -43,8 +43,8 @@ export class Keys {
 }
 
 export const HELP = [
-  ['Move', [['j', 'Next change'], ['k', 'Previous change'], ['Enter', 'Open the change'], ['Esc', 'Back, or cancel'], ['/', 'Search'], ['c', 'Open or close its group'], ['d', 'Diff unified or side by side']]],
-  ['Decide', [['a', 'Approve'], ['r', 'Reject: write a comment first'], ['Ctrl Enter', 'Send the rejection'], ['e', 'Edit the arguments'], ['u', 'Undo the last approval'], ['f', 'Look at the target again']]],
-  ['Many at once', [['x', 'Pick the change, once opened'], ['a', 'Approve all that are picked'], ['r', 'Reject all that are picked'], ['Esc', 'Pick none']]],
-  ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g r', 'Standing rules'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g p', 'Servers'], ['g w', 'Webhooks'], ['?', 'This overview']]],
+  ['Move', [['j', 'Next change'], ['k', 'Previous change'], ['Enter', 'Open the change'], ['Esc', 'Back, or cancel'], ['/', 'Search'], ['c', 'Expand or collapse the group'], ['d', 'Switch the diff layout']]],
+  ['Decide', [['a', 'Approve'], ['r', 'Reject, with a comment'], ['Ctrl Enter', 'Send the rejection'], ['e', 'Edit the arguments'], ['u', 'Undo the last approval'], ['f', 'Refresh the preview']]],
+  ['Many at once', [['x', 'Select the open change'], ['a', 'Approve all selected'], ['r', 'Reject all selected'], ['Esc', 'Clear the selection']]],
+  ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g r', 'Standing rules'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g v', 'Servers'], ['g w', 'Webhooks'], ['?', 'This overview']]],
 ];

@@ -53,7 +53,7 @@ function show(change, n, open) {
   const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(change.proposer?.principal ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
   let shown;
   try {
-    shown = new Notification(n === 1 ? 'A change waits for review' : `${plural(n, 'change')} wait for review`, {
+    shown = new Notification(n === 1 ? 'A change is waiting for review' : `${plural(n, 'change')} are waiting for review`, {
       body: visibleString(text, { block: true }), tag: 'countersign', renotify: true, icon: '/assets/icon-waiting.svg',
     });
   } catch {

@@ -1,5 +1,7 @@
-// What somebody has opened, and what of it they have picked to be decided together. Only what was on the screen in exactly
-// this version can be picked; what alters is dropped again. Pure.
+// What somebody has opened, and what of it they have selected to be decided together. Only what was on the screen as it
+// is can be selected; what changes is dropped again. Pure.
+
+import { shownOperation } from './vocab.js';
 
 const MOST_SEEN = 5000;
 /** The gateway takes so many at once. */
@@ -13,7 +15,7 @@ export class Triage {
   saw(change) {
     const { id, version, digest } = change;
     this.#seen.delete(id);
-    this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated, requireComment: change.terms?.requireComment === true, operation: change.operation, summary: change.summary, state: change.state });
+    this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated, requireComment: change.terms?.requireComment === true, operation: shownOperation(change), summary: change.summary, state: change.state, previewFailed: Boolean(change.preview?.failed) });
     if (this.#seen.size > MOST_SEEN) this.#seen.delete(this.#seen.keys().next().value);
   }
 
@@ -52,12 +54,19 @@ export class Triage {
     this.#picked.clear();
   }
 
-  /** Drops what is not as it was picked; returns how many. `get(id)` is the row as it is now, or null. */
+  /**
+   * Drops what is not as it was selected; returns how many. `get(id)` is the row as it is now, or null where there is
+   * none among all that are pending. A version that shows the same (somebody has voted) is taken over: the decision names
+   * the digest of what was on the screen as well.
+   */
   follow(get) {
     let dropped = 0;
-    for (const [id, { version }] of this.#picked) {
+    for (const [id, seen] of this.#picked) {
       const row = get(id);
-      if (row && row.version === version && row.state === 'pending') continue;
+      if (row && row.state === 'pending' && (row.version === seen.version || row.digest === seen.digest)) {
+        seen.version = row.version;
+        continue;
+      }
       this.#picked.delete(id);
       dropped += 1;
     }

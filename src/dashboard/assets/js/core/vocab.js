@@ -4,58 +4,71 @@ export const OPERATIONS = {
   CREATE: { label: 'Create', icon: 'plus', tone: 'green' },
   UPDATE: { label: 'Update', icon: 'pencil', tone: 'amber' },
   DELETE: { label: 'Delete', icon: 'trash', tone: 'red' },
+  // A call of which nobody can tell what it changes.
+  CALL: { label: 'Call', icon: 'call', tone: 'grey' },
 };
 
 export const STATES = {
-  pending: { label: 'Pending', tone: 'amber', icon: 'clock', says: 'Waits for a decision.' },
-  stale: { label: 'Stale', tone: 'amber', icon: 'refresh', says: 'What it would alter has changed since it was proposed.' },
+  pending: { label: 'Pending', tone: 'amber', icon: 'clock', says: 'Waiting for a decision.' },
+  stale: { label: 'Stale', tone: 'amber', icon: 'refresh', says: 'The target has changed since this was proposed.' },
   approved: { label: 'Approved', tone: 'accent', icon: 'check', says: 'Approved; about to run.' },
   executing: { label: 'Running', tone: 'accent', icon: 'play', says: 'Running now.' },
-  outcome_unknown: { label: 'Outcome unknown', tone: 'red', icon: 'question', says: 'It was started, and nobody knows how it ended.' },
-  applied: { label: 'Applied', tone: 'green', icon: 'check', says: 'It was applied.' },
-  failed: { label: 'Failed', tone: 'red', icon: 'alert', says: 'It was approved and could not be applied.' },
-  rejected: { label: 'Rejected', tone: 'red', icon: 'cross', says: 'It was rejected. Nothing was altered.' },
-  expired: { label: 'Expired', tone: 'grey', icon: 'clock', says: 'Nobody decided in time. Nothing was altered.' },
-  withdrawn: { label: 'Withdrawn', tone: 'grey', icon: 'undo', says: 'Its proposer took it back. Nothing was altered.' },
+  outcome_unknown: { label: 'Outcome unknown', tone: 'red', icon: 'question', says: 'It started, but the outcome is not known.' },
+  applied: { label: 'Applied', tone: 'green', icon: 'check', says: 'The change was applied.' },
+  failed: { label: 'Failed', tone: 'red', icon: 'alert', says: 'It was approved but could not be applied.' },
+  rejected: { label: 'Rejected', tone: 'red', icon: 'cross', says: 'Nothing was changed.' },
+  expired: { label: 'Expired', tone: 'grey', icon: 'clock', says: 'Nobody decided in time. Nothing was changed.' },
+  withdrawn: { label: 'Withdrawn', tone: 'grey', icon: 'undo', says: 'The proposer withdrew it. Nothing was changed.' },
 };
 
 /** What needs a person: an unknown outcome has to be settled by one. */
 export const INBOX_STATES = ['pending', 'stale', 'outcome_unknown'];
+/** What is still to be decided stands in the inbox and not in the history. */
+export const HISTORY_STATES = Object.keys(STATES).filter((state) => state !== 'pending' && state !== 'stale');
 export const FINAL_STATES = ['applied', 'failed', 'rejected', 'expired', 'withdrawn'];
 
 export const EVENTS = {
-  created: { label: 'asked for this change', icon: 'plus', tone: 'grey' },
+  created: { label: 'proposed this change', icon: 'plus', tone: 'grey' },
   voted: { label: 'voted', icon: 'check', tone: 'accent' },
   edited: { label: 'edited the change', icon: 'pencil', tone: 'grey' },
   approved: { label: 'approved', icon: 'check', tone: 'green' },
-  unapproved: { label: 'took the approval back', icon: 'undo', tone: 'amber' },
+  unapproved: { label: 'undid the approval', icon: 'undo', tone: 'amber' },
   rejected: { label: 'rejected', icon: 'cross', tone: 'red' },
-  expired: { label: 'let it expire', icon: 'clock', tone: 'grey' },
+  expired: { label: 'expired the change', icon: 'clock', tone: 'grey' },
   withdrawn: { label: 'withdrew the change', icon: 'undo', tone: 'grey' },
   stale: { label: 'found that the target had changed', icon: 'refresh', tone: 'amber' },
   refreshed: { label: 'computed a fresh diff', icon: 'refresh', tone: 'accent' },
   executing: { label: 'started to run it', icon: 'play', tone: 'accent' },
   asked: { label: 'asked the agent’s client for input', icon: 'question', tone: 'accent' },
-  answered: { label: 'ended a question of the tool', icon: 'play', tone: 'grey' },
+  answered: { label: 'closed a question from the tool', icon: 'play', tone: 'grey' },
   applied: { label: 'applied the change', icon: 'check', tone: 'green' },
   failed: { label: 'could not apply the change', icon: 'alert', tone: 'red' },
-  outcome_unknown: { label: 'lost track of how it ended', icon: 'question', tone: 'red' },
+  outcome_unknown: { label: 'lost track of the outcome', icon: 'question', tone: 'red' },
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
-  undone: { label: 'took the approval back', icon: 'undo', tone: 'amber' },
-  standing_rule_created: { label: 'made a standing rule', icon: 'rule', tone: 'accent' },
+  undone: { label: 'undid the approval', icon: 'undo', tone: 'amber' },
+  standing_rule_created: { label: 'created a standing rule', icon: 'rule', tone: 'accent' },
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
-  standing_rule_expired: { label: 'let a standing rule expire', icon: 'clock', tone: 'grey' },
-  standing_rule_used: { label: 'noted how often the standing rule made from this change was used', icon: 'rule', tone: 'grey' },
-  standing_rule_orphaned: { label: 'found that the giver of a standing rule may decide no more', icon: 'alert', tone: 'amber' },
-  standing_rules_used: { label: 'noted how often standing rules were used', icon: 'rule', tone: 'grey' },
-  definitions_seen: { label: 'first saw the tools of a server', icon: 'eye', tone: 'grey' },
-  definitions_accepted: { label: 'accepted definitions of tools', icon: 'check', tone: 'green' },
-  definitions_bound: { label: 'noted what accepted tools are served by', icon: 'eye', tone: 'grey' },
-  definitions_revoked: { label: 'took acceptances of tools back', icon: 'undo', tone: 'amber' },
+  standing_rule_expired: { label: 'expired a standing rule', icon: 'clock', tone: 'grey' },
+  standing_rule_used: { label: 'recorded uses of the standing rule created from this change', icon: 'rule', tone: 'grey' },
+  standing_rule_orphaned: { label: 'found that the author of a standing rule may no longer decide', icon: 'alert', tone: 'amber' },
+  standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
+  definitions_seen: { label: 'recorded the tools of a new server', icon: 'eye', tone: 'grey' },
+  definitions_accepted: { label: 'accepted tool definitions', icon: 'check', tone: 'green' },
+  definitions_bound: { label: 'recorded which server provides the accepted tools', icon: 'eye', tone: 'grey' },
+  definitions_revoked: { label: 'revoked accepted tool definitions', icon: 'undo', tone: 'amber' },
   key_created: { label: 'made a key', icon: 'person', tone: 'accent' },
   key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
   records_anchored: { label: 'recorded the keys, acceptances and rules from before', icon: 'eye', tone: 'grey' },
 };
+
+/** Events by what somebody looks for in the audit trail. */
+export const EVENT_GROUPS = [
+  ['Decisions', ['voted', 'approved', 'rejected', 'undone', 'unapproved']],
+  ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
+  ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'settled']],
+  ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
+  ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_bound', 'definitions_revoked']],
+];
 
 export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: 'Plain HTTP' };
 
@@ -63,8 +76,16 @@ export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio'
 export const eventName = (type) => String(type).replace(/^change\./, '');
 export const stateOf = (state) => STATES[state] ?? { label: String(state), tone: 'grey', icon: 'question', says: '' };
 export const operationOf = (operation) => OPERATIONS[operation] ?? { label: String(operation), icon: 'pencil', tone: 'grey' };
-export const eventOf = (type) => EVENTS[eventName(type)] ?? { label: eventName(type), icon: 'clock', tone: 'grey' };
+export const eventOf = (type) => EVENTS[eventName(type)] ?? { label: eventName(type).replaceAll('_', ' '), icon: 'clock', tone: 'grey' };
 export const transportOf = (transport) => TRANSPORTS[transport] ?? String(transport);
 
-/** `create`, `an issue`… for sentences about the target. */
+/** The operation as it is shown: where only the arguments are known, it is a call and nothing more. */
+export const shownOperation = ({ operation, preview }) => (operation === 'UPDATE' && preview?.kind === 'arguments' ? 'CALL' : operation);
+
+/** `filesystem / edit_file`: the server, and the tool by the server's own name. */
+export function toolName({ provider, tool }) {
+  return `${provider} / ${tool.startsWith(`${provider}__`) ? tool.slice(provider.length + 2) : tool}`;
+}
+
+/** Whether there is something to decide. */
 export const decidable = (state) => state === 'pending' || state === 'stale';

@@ -1,4 +1,4 @@
-// Deciding what was picked, all at once: asked once, each decided on its own by the gateway, each result shown.
+// Deciding what was selected, all at once: asked once, each decided on its own by the gateway, each result shown.
 
 import { explain } from '../core/api.js';
 import { announce } from '../core/announce.js';
@@ -11,43 +11,44 @@ import { openDialog } from './dialog.js';
 
 const MAX_COMMENT = 2000;
 
-/** The bar below the list while something is picked. */
+/** The bar below the list while something is selected. */
 export class BulkBar {
-  element = h('div', { class: 'bulk', role: 'region', 'aria-label': 'Picked changes', hidden: true });
+  element = h('div', { class: 'bulk', role: 'region', 'aria-label': 'Selected changes', hidden: true });
 
   constructor({ approve, reject, clear }) {
     this.count = h('strong');
     fill(this.element, this.count, h('div', { class: 'buttons' },
-      h('button', { type: 'button', class: 'ghost', onclick: clear }, 'None'),
+      h('button', { type: 'button', class: 'ghost', onclick: clear }, 'Clear'),
       h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
       h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   show(n) {
     this.element.hidden = n === 0;
-    this.count.textContent = `${n} picked`;
+    this.count.textContent = `${n} selected`;
   }
 }
 
 /**
  * Asks, decides and shows what became of each. `picked` are `{id, version, digest, summary, operation, truncated,
- * requireComment}`; `decide(decision, comment, changes)` resolves to the gateway's results; `decided(change)` is told of
+ * previewFailed, requireComment}`; what nobody could see wholly is approved by itself only. `decide(decision, comment, changes)` resolves to the gateway's results; `decided(change)` is told of
  * each change that came back; `done(ids)` of those that were decided, when the dialog is closed.
  */
-export function openBulk({ decision, picked, decide, decided, done }) {
+export function openBulk({ decision, picked: all, decide, decided, done }) {
   const approving = decision === 'approve';
+  const picked = all.filter((p) => !approving || !apart(p));
   const needsComment = picked.some((p) => p.requireComment);
   const deletions = picked.filter((p) => p.operation === 'DELETE').length;
   const rows = new Map();
-  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Picked changes' }, picked.map((p) => {
-    const result = h('p', { class: 'bulk-result' }, approving && p.truncated && h('span', { class: 'quiet' }, 'Its diff is cut: it has to be approved by itself.'));
+  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Selected changes' }, all.map((p) => {
+    const result = h('p', { class: 'bulk-result' }, approving && apart(p) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, `Left out: ${apart(p)}`)));
     rows.set(p.id, result);
-    return h('li', null, operationGlyph(p.operation), h('div', null, h('p', null, said(p.summary, 200)), result));
+    return h('li', null, operationGlyph(p.operation, p.summary), h('div', null, h('p', null, said(p.summary, 200)), result));
   }));
-  const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: needsComment ? 'Required by a rule' : approving ? 'Optional' : 'Optional; each agent reads it' });
+  const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: needsComment ? 'Required by a rule' : approving ? 'Optional' : 'Optional; the agents will read it' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel');
-  const go = h('button', { type: 'submit', class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
+  const go = h('button', { type: 'submit', disabled: picked.length === 0, class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
     icon(approving ? 'check' : 'cross'), `${approving ? 'Approve' : 'Reject'} ${plural(picked.length, 'change')}`);
   const settled = [];
   let busy = false;
@@ -57,7 +58,7 @@ export function openBulk({ decision, picked, decide, decided, done }) {
     if (busy) return;
     fill(error);
     if (needsComment && comment.value.trim() === '') {
-      fill(error, icon('alert'), 'A rule asks for a comment with each of these decisions.');
+      fill(error, icon('alert'), 'A rule requires a comment with these decisions.');
       comment.focus();
       return;
     }
@@ -68,7 +69,7 @@ export function openBulk({ decision, picked, decide, decided, done }) {
     try {
       results(await decide(decision, comment.value.trim(), picked.map(({ id, version, digest }) => ({ id, version, digest }))));
     } catch (problem) {
-      fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} Whether anything was decided is not known; the list shows it.` : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} It is not known whether anything was decided; check the list.` : explain(problem)));
       fill(go, 'Try again');
       go.disabled = false;
     }
@@ -86,7 +87,7 @@ export function openBulk({ decision, picked, decide, decided, done }) {
         settled.push(id);
         decided(change);
         const { label, icon: name, tone } = stateOf(change.state);
-        const text = change.state === 'pending' ? 'Your approval counts; others have to approve too' : label;
+        const text = change.state === 'pending' ? 'Your approval is recorded; more approvals are needed' : label;
         fill(place, h('span', { class: `bulk-mark tone-${tone}` }, icon(name), text));
       } else {
         const conflict = problem?.change;
@@ -105,7 +106,7 @@ export function openBulk({ decision, picked, decide, decided, done }) {
     cancel.focus();
   };
 
-  const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} something.`] : null);
+  const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} data.`] : null);
   if (deletions > 0 && approving) summary.classList.add('tone-red');
   const why = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment);
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, why, summary, error,
@@ -119,15 +120,18 @@ export function openBulk({ decision, picked, decide, decided, done }) {
 }
 
 const explainProblem = (problem) => {
-  if (problem?.code === 'SELF_APPROVAL') return 'it is your own proposal.';
-  if (problem?.code === 'CHANGE_STALE') return 'what it would alter has changed. Look at the new diff.';
-  if (problem?.code === 'VERSION_CONFLICT') return 'it is another version by now. Look at it again.';
-  return String(problem?.detail ?? problem?.title ?? 'the gateway did not say why.');
+  if (problem?.code === 'SELF_APPROVAL') return 'this is your own proposal.';
+  if (problem?.code === 'CHANGE_STALE') return 'the target has changed. Read the new diff.';
+  if (problem?.code === 'VERSION_CONFLICT') return 'it was updated since. Read the new version.';
+  return String(problem?.detail ?? problem?.title ?? 'the gateway gave no reason.');
 };
 
-/** What a person is told when a change cannot be picked. */
+/** Why a change cannot be approved together with others, or null. */
+const apart = ({ truncated, previewFailed }) => (previewFailed ? 'its preview failed, so approve it on its own.' : truncated ? 'its diff is incomplete, so approve it on its own.' : null);
+
+/** What a person is told when a change cannot be selected. */
 export const PICK_REFUSALS = {
-  unseen: 'Open it first: only what was on the screen can be decided together.',
-  decided: 'Only changes that wait for a decision can be picked.',
-  full: 'A hundred changes can be decided at once.',
+  unseen: 'Open it first: only changes that you have read can be decided together.',
+  decided: 'Only pending changes can be selected.',
+  full: 'At most a hundred changes can be decided at once.',
 };

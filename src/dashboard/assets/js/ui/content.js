@@ -7,8 +7,9 @@ import { lineDiff as compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
 import { time } from '../core/time.js';
-import { decidable, stateOf } from '../core/vocab.js';
+import { decidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
+import { callArguments, toolDescription } from './callargs.js';
 import { diffView } from './diff.js';
 import { jsonBlock } from './json.js';
 import { lineDiff } from './lines.js';
@@ -25,8 +26,8 @@ export function head(change, actions = null) {
   expires.dataset.soon = String(SOON);
   expires.classList.toggle('soon', Date.parse(change.expiresAt) - Date.now() < SOON);
   return [
-    h('div', { class: 'detail-marks' }, operationBadge(change.operation), stateBadge(change.state),
-      h('span', { class: 'entity' }, said(target.entityType, 40), target.id !== null && [' · ', said(target.label, 120)]),
+    h('div', { class: 'detail-marks' }, operationBadge(shownOperation(change), change.summary), stateBadge(change.state),
+      h('span', { class: 'entity' }, target.entityType === 'tool' ? said(toolName(change), 160) : [said(target.entityType, 40), target.id !== null && [' · ', said(target.label, 120)]]),
       h('span', { class: 'change-id' }, h('code', { title: visibleString(change.id) }, visibleString(short(change.id, 13))),
         copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
@@ -34,7 +35,7 @@ export function head(change, actions = null) {
       fact('by', h('strong', null, said(proposer.principal, 80)), proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', said(proposer.owner, 60))),
       proposer.clientName && fact('via', said(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', said(proposer.clientVersion, 40))),
       fact('over', throughLine(proposer)),
-      fact('asked', time(change.createdAt)),
+      fact('proposed', time(change.createdAt)),
       waits ? fact('expires', expires) : fact('updated', time(change.updatedAt))),
   ];
 }
@@ -56,7 +57,7 @@ export function review({ review: why }) {
 /** What the rule asks, how many have approved, whose double it is. */
 export function asked(change) {
   const twin = change.twinOf && h('p', { class: 'banner tone-accent twin' }, icon('twin'),
-    h('span', null, 'The same call of the same agent waited already when this was proposed: ', h('a', { href: routeTo('inbox', change.twinOf) }, 'open its twin'), '. Approving both runs it twice.'));
+    h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.twinOf) }, 'open the other change'), '. Approving both runs it twice.'));
   return [twin, decidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, decidable(change.state) ? termsLine(change) : null];
 }
 
@@ -78,48 +79,57 @@ export function result(change) {
   if (!change.result) return null;
   const { content = [], structuredContent, isError } = change.result;
   const texts = content.map((block) => (block?.type === 'text' ? longText(String(block.text), { chars: 2000, lines: 14, className: 'block' })
-    : h('p', { class: 'quiet' }, `A block of type ${visibleString(block?.type ?? 'unknown')}.`)));
-  return section('Result', isError ? 'the tool says that it failed' : null, texts,
+    : h('p', { class: 'quiet' }, `A content block of type ${visibleString(block?.type ?? 'unknown')}.`)));
+  return section('Result', isError ? 'the tool reported an error' : null, texts,
     structuredContent !== undefined && structuredContent !== null
       && h('details', { class: 'fold-section' }, h('summary', null, 'Structured content'), h('div', { class: 'args' }, jsonBlock(JSON.stringify(structuredContent), 'Structured content'))));
 }
 
-const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a model’s words', 'roots/list': 'its folders' };
+const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a model completion', 'roots/list': 'its root folders' };
 
 /** What the tool asked the agent's client while it ran, and what came back: nobody reviewed that. */
 export function questions({ dialogue }) {
   const all = dialogue?.questions ?? [];
   if (!all.length) return null;
-  return section('Asked of the agent’s client', `${count(all.length)} ${all.length === 1 ? 'question' : 'questions'}, answered without a reviewer`,
+  return section('Questions to the agent’s client', `${count(all.length)} ${all.length === 1 ? 'question' : 'questions'}, answered without a reviewer`,
     h('ul', { class: 'edits' }, all.map((question) => h('li', null, icon('question'), h('div', null,
       h('span', null, 'For ', h('strong', null, said(ASKED_FOR[question.method] ?? question.method, 60)), ' ', h('span', { class: 'quiet' }, time(question.at))),
       question.params?.message && h('blockquote', null, longText(String(question.params.message), { chars: 800, lines: 10 })),
       question.answer
         ? h('details', { class: 'fold-section' }, h('summary', null, said(`The client’s answer${question.answer.action ? `: ${question.answer.action}` : ''}`, 60)), h('div', { class: 'args' }, jsonBlock(JSON.stringify(question.answer), 'Answer')))
-        : h('p', { class: 'quiet' }, question.closedAt ? said(`No answer: ${question.unanswered ?? 'it is over'}`, 300) : 'Waits for an answer.'))))));
+        : h('p', { class: 'quiet' }, question.closedAt ? said(`No answer: ${question.unanswered ?? 'the call has ended'}`, 300) : 'Waiting for an answer.'))))));
 }
 
-export function changes(change) {
+export function changes(change, source) {
+  if (onlyArguments(change)) {
+    const [switcher, ...parts] = callArguments(change, source);
+    return section('Arguments', [h('span', null, toolNote(change)), switcher], previewNote(change),
+      h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, parts), previous(change)), toolDescription(change));
+  }
   const n = change.diff.fields.length;
-  const arguments_ = change.preview?.kind === 'arguments' || change.preview?.failed;
-  return section(arguments_ ? 'What was asked for' : 'Changes', n ? `${count(n)} ${n === 1 ? 'field' : 'fields'}` : null, previewNote(change),
+  return section('Changes', n ? `${count(n)} ${n === 1 ? 'field' : 'fields'}` : null, previewNote(change),
     h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change))), previous(change)));
 }
 
-// A server's own tools are shown by their arguments, where nobody can compute what comes of them: those have no before.
-const columnsOf = ({ operation, preview }) => (operation === 'UPDATE' && preview && preview.kind !== 'module' ? 'ASKED' : operation);
+// Whether there is nothing to show but the arguments: no recipe, or one that failed.
+const onlyArguments = ({ preview }) => preview?.kind === 'arguments' || Boolean(preview?.failed);
+
+// What is read beside a call's arguments has no before: they are what was asked for.
+const columnsOf = ({ operation, preview }) => (['UPDATE', 'CALL'].includes(operation) && preview && preview.kind !== 'module' ? 'ASKED' : operation);
 
 // The new diff and the one that no longer holds are read together as long as there is something to decide.
 function previous(change) {
   if (!change.previousDiff) return null;
-  const body = [h('p', { class: 'quiet' }, 'This is what was shown until what it would alter changed. It no longer holds; the other diff was computed anew.'), diffView(change.previousDiff, columnsOf(change))];
+  const body = [h('p', { class: 'quiet' }, 'This diff was shown before the target changed. It is out of date; the other one is current.'), diffView(change.previousDiff, columnsOf(change))];
   if (decidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
   return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }
 
+const toolNote = (change) => [h('code', null, said(toolName(change), 120)), decidable(change.state) ? ', exactly as they will run' : null];
+
+/** The exact arguments, where they are not shown already. */
 export function args(change, source) {
-  const tool = h('code', null, said(change.tool.startsWith(`${change.provider}__`) ? change.tool : `${change.provider}.${change.tool}`, 120));
-  return section('Arguments', [tool, decidable(change.state) ? ', exactly as they will run' : null], h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
+  return onlyArguments(change) ? null : section('Arguments', toolNote(change), h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
 }
 
 const INSTEAD = { ...Object.fromEntries(['pending', 'stale', 'approved'].map((state) => [state, 'what will run instead'])), ...Object.fromEntries(['executing', 'applied', 'failed', 'outcome_unknown'].map((state) => [state, 'what ran instead'])) };
@@ -131,7 +141,7 @@ export function edited(change, source, proposed) {
   return section('Edited by a reviewer', edits.length > 1 ? `${count(edits.length)} times` : null,
     h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, said(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
       edit.comment && h('blockquote', null, longText(edit.comment, { chars: 400, lines: 6 })))))),
-    proposed && lineDiff({ field: 'arguments', label: `What the agent asked for, and ${INSTEAD[change.state] ?? 'what stood here instead'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
+    proposed && lineDiff({ field: 'arguments', label: `What the agent proposed, and ${INSTEAD[change.state] ?? 'what replaced it'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
     proposed && h('details', { class: 'fold-section' }, h('summary', null, 'The arguments as the agent proposed them'), h('div', { class: 'args' }, copyButton(proposed, 'Copy the proposed arguments'), jsonBlock(proposed, 'Proposed arguments'))));
 }
 

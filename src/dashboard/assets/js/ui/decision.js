@@ -1,9 +1,10 @@
 // Where a person decides: a comment, approve, reject; or how an unknown outcome ended. What could do harm if it were
 // pressed by accident (a deletion, a change that has just altered under the reader, a diff that was cut) asks twice.
 
+import { announce } from '../core/announce.js';
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, said, visibleString } from '../core/text.js';
+import { count, plural, said, visibleString } from '../core/text.js';
 import { time, until } from '../core/time.js';
 import { decidable } from '../core/vocab.js';
 import { approvalsOf, hasVoted, isAsked, isLive, isOwn } from './terms.js';
@@ -18,6 +19,7 @@ const MAX_COMMENT = 2000;
 export class DecisionBar {
   element = h('footer', { class: 'decision', 'aria-label': 'Decision', hidden: true });
   #me;
+  #selection;
   #submit;
   #change = null;
   #altered = false;
@@ -30,9 +32,14 @@ export class DecisionBar {
   #drafts = new Map();
   #comment;
 
-  /** `submit(kind, comment)` resolves when the gateway has answered; kinds are approve, reject, undo, again (look at the target again), applied and failed. */
-  constructor({ me, submit }) {
+  /**
+   * `selection` is what is decided together: `size()`, `has(id)`, `toggle(id)`, `clear()`; meanwhile this change has no
+   * buttons of its own to decide with. `submit(kind, comment)` resolves when the gateway has answered; kinds are approve, reject, undo, again (refresh the preview), applied
+   * and failed.
+   */
+  constructor({ me, submit, selection }) {
     this.#me = me;
+    this.#selection = selection;
     this.#submit = submit;
     this.#comment = h('textarea', {
       id: 'comment', rows: '1', maxlength: String(MAX_COMMENT), autocomplete: 'off', spellcheck: 'true',
@@ -87,9 +94,27 @@ export class DecisionBar {
     this.#render();
   }
 
-  /** The key `a` or the button; the second press where one is asked for. */
+  /** Something else is selected. */
+  follow() {
+    if (this.#change === null || this.#mode === 'busy') return;
+    if (this.#selection.size() > 0) this.#mode = 'idle';
+    this.#render();
+  }
+
+  /** The key `a`. Nothing is approved without a preview by a key that approves everywhere else: it leads to the button. */
+  approveByKey() {
+    if (this.#change?.preview?.failed && this.#mode === 'idle') {
+      const button = this.element.querySelector('[data-act=approve]:enabled');
+      button?.focus();
+      if (button) announce('The preview failed. Press Enter to approve without preview.');
+      return;
+    }
+    this.approve();
+  }
+
+  /** The button; the second press where one is asked for. */
   approve() {
-    if (!this.#may() || this.#change.state !== 'pending' || this.#barred()) return;
+    if (!this.#may() || this.#change.state !== 'pending' || this.#barred() || this.#selection.size() > 0) return;
     if (Date.now() < this.#notBefore) return;
     if (this.#lacksComment()) return;
     if (this.#mode === 'confirm') {
@@ -110,7 +135,7 @@ export class DecisionBar {
 
   /** The key `r`: the comment first. */
   startReject() {
-    if (!this.#may() || !decidable(this.#change.state) || !isAsked(this.#change, this.#me)) return;
+    if (!this.#may() || !decidable(this.#change.state) || !isAsked(this.#change, this.#me) || this.#selection.size() > 0) return;
     this.#mode = 'reject';
     this.#error = '';
     this.#render();
@@ -135,16 +160,16 @@ export class DecisionBar {
   // Why this person cannot approve it, or null. The gateway holds to the same; here it is said before anybody tries.
   #barred() {
     const change = this.#change;
-    if (!isAsked(change, this.#me)) return ['person', `The rule asks for ${change.terms.reviewers.join(', ')} to decide, and you are not among them.`];
+    if (!isAsked(change, this.#me)) return ['person', `Under this rule only ${change.terms.reviewers.join(', ')} can decide, and you are not one of them.`];
     if (isOwn(change, this.#me)) {
       const by = change.proposer.principal === this.#me.name ? 'You proposed this change' : 'This change was proposed with a key of the same owner as yours';
       return ['person', `${by}, so somebody else has to approve it.`];
     }
     if (hasVoted(change, this.#me)) {
       const missing = change.terms.quorum - approvalsOf(change).length;
-      return ['check', `You have approved it. ${missing === 1 ? 'One more person has' : `${count(missing)} more people have`} to.`];
+      return ['check', `You have approved this. ${missing === 1 ? 'One more approval is' : `${count(missing)} more approvals are`} needed.`];
     }
-    if (change.terms.previewRequired && !isLive(change)) return ['eye', 'The rule asks for a preview, and there is none: it cannot be approved, only rejected or edited.'];
+    if (change.terms.previewRequired && !isLive(change)) return ['eye', 'The rule requires a preview and there is none, so this can only be rejected or edited.'];
     return null;
   }
 
@@ -155,7 +180,7 @@ export class DecisionBar {
   // A decision that needs a comment waits for one, with the keyboard there.
   #lacksComment() {
     if (!this.#change.terms.requireComment || this.#comment.value.trim() !== '') return false;
-    this.#error = 'The rule asks for a comment with each decision.';
+    this.#error = 'The rule requires a comment with each decision.';
     this.#render();
     this.#comment.focus();
     return true;
@@ -176,8 +201,8 @@ export class DecisionBar {
   }
 
   #doubt() {
-    if (this.#altered) return 'It changed while you were reading. Have you seen the new version?';
-    if (this.#change.diff.truncated) return 'The diff is not complete. Have you read the arguments?';
+    if (this.#altered) return 'This change was updated while you were reading. Approve the new version?';
+    if (this.#change.diff.truncated) return 'The diff is incomplete. Have you read the arguments?';
     return this.#change.operation === 'DELETE' ? 'delete' : null;
   }
 
@@ -232,7 +257,7 @@ export class DecisionBar {
     this.element.hidden = false;
     this.element.dataset.mode = this.#mode;
     if (!this.#me.mayDecide) {
-      fill(this.element, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can look at changes, and others decide on them.'));
+      fill(this.element, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can see changes but not decide on them.'));
       return;
     }
     if (undoing) {
@@ -241,6 +266,10 @@ export class DecisionBar {
     }
     if (!settling && !isAsked(change, this.#me)) {
       this.#outside(busyWith);
+      return;
+    }
+    if (decidable(state) && this.#selection.size() > 0) {
+      this.#selecting();
       return;
     }
     const typing = document.activeElement === this.#comment;
@@ -265,7 +294,7 @@ export class DecisionBar {
   #note() {
     const change = this.#change;
     if (change.state === 'stale') {
-      return h('p', { class: 'decision-note' }, icon('refresh'), h('span', null, 'There is no valid preview any more, so it cannot be approved. Look again, reject it, or leave it to its proposer.'));
+      return h('p', { class: 'decision-note' }, icon('refresh'), h('span', null, 'The preview is out of date, so this cannot be approved. Refresh it, reject the change, or leave it to the proposer.'));
     }
     const barred = change.state === 'pending' && this.#barred();
     if (barred) return h('p', { class: 'decision-note' }, icon(barred[0]), h('span', null, barred[1]));
@@ -278,7 +307,19 @@ export class DecisionBar {
     return null;
   }
 
-  // Others decide; looking again is everybody's.
+  // What is selected is decided on below the list: two places to approve at are one too many.
+  #selecting() {
+    const { id, state } = this.#change;
+    const has = this.#selection.has(id);
+    const n = this.#selection.size();
+    fill(this.element, h('div', { class: 'confirm selecting' },
+      h('p', null, icon('stack'), h('span', null, `${plural(n, 'change')} selected. Approve or reject ${n === 1 ? 'it' : 'them'} below the list.`)),
+      h('div', { class: 'buttons' },
+        h('button', { type: 'button', data: { act: 'unselect' }, onclick: () => this.#selection.clear() }, 'Clear selection', h('kbd', { 'aria-hidden': 'true' }, 'Esc')),
+        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, has ? 'Remove this change' : 'Add this change', h('kbd', { 'aria-hidden': 'true' }, 'X')))));
+  }
+
+  // Others decide; refreshing is everybody's.
   #outside(busyWith) {
     fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
       h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#barred()[1]))),
@@ -287,7 +328,7 @@ export class DecisionBar {
 
   #againButton(busyWith) {
     return h('button', { type: 'button', disabled: this.#mode === 'busy', data: { act: 'again' }, 'aria-keyshortcuts': 'f', onclick: () => this.again() },
-      icon('refresh'), busyWith === 'again' ? 'Looking…' : 'Look again', h('kbd', { 'aria-hidden': 'true' }, 'F'));
+      icon('refresh'), busyWith === 'again' ? 'Refreshing…' : 'Refresh preview', h('kbd', { 'aria-hidden': 'true' }, 'F'));
   }
 
   #undoRow(busyWith) {
@@ -303,24 +344,27 @@ export class DecisionBar {
   #decideRow(busyWith) {
     const busy = this.#mode === 'busy';
     const canApprove = this.#change.state === 'pending' && !this.#barred();
+    // Nobody has seen what it would change: that is another button than the one for what was seen.
+    const blind = Boolean(this.#change.preview?.failed);
     return h('div', { class: 'buttons' },
       this.#change.state === 'stale' && this.#againButton(busyWith),
       h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
         icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      canApprove && h('button', { type: 'button', class: 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': 'a', onclick: () => this.approve() },
-        icon('check'), busyWith === 'approve' ? 'Approving…' : 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A')));
+      canApprove && h('button', { type: 'button', class: blind ? 'blind' : 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': blind ? null : 'a', onclick: () => this.approve() },
+        icon(blind ? 'alert' : 'check'), busyWith === 'approve' ? 'Approving…' : blind ? 'Approve without preview' : 'Approve', !blind && h('kbd', { 'aria-hidden': 'true' }, 'A')));
   }
 
   #confirmation() {
     const doubt = this.#doubt();
     const deletes = this.#change.operation === 'DELETE';
+    const blind = this.#change.preview?.failed ? ' without preview' : '';
     return h('div', { class: `confirm${deletes ? ' deletes' : ''}` },
       h('p', { role: 'alert' }, icon('alert'),
         doubt === 'delete' ? h('span', null, 'This deletes “', said(this.#change.target.label, 80), '”. Approve the deletion?') : h('span', null, doubt)),
       h('div', { class: 'buttons' },
         h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, 'Cancel'),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },
-          icon(deletes ? 'trash' : 'check'), deletes ? 'Approve deletion' : 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+          icon(deletes ? 'trash' : 'check'), `${deletes ? 'Approve deletion' : 'Approve'}${blind}`, h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   #settleRow() {

@@ -43,9 +43,9 @@ export class Detail {
 
   /**
    * `decided(change)` is told of each answer, `approved(change)` of each approval made here, `saw(change)` of what is on
-   * the screen, `settled(id)` before anything is decided here; `next()` opens the next change; `back()` returns to the list.
+   * the screen, `settled(id)` before anything is decided or edited here; `selection` is what is decided together; `next()` opens the next change; `back()` returns to the list.
    */
-  constructor({ api, me, decided, next, back, approved = () => {}, saw = () => {}, settled = () => {} }) {
+  constructor({ api, me, decided, next, back, approved = () => {}, saw = () => {}, settled = () => {}, selection }) {
     this.#api = api;
     this.#me = me;
     this.#approved = approved;
@@ -53,10 +53,12 @@ export class Detail {
     this.#settled = settled;
     this.#decided = decided;
     this.#next = next;
-    this.#bar = new DecisionBar({ me, submit: (kind, comment) => this.#send(kind, comment) });
+    this.#bar = new DecisionBar({ me, selection, submit: (kind, comment) => this.#send(kind, comment) });
     const part = (cls) => h('div', { class: cls });
     this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },
+      // On a small screen this is the whole page, and the list with its heading is away.
+      h('h1', { class: 'sr-only small-only', tabindex: '-1' }, 'Change'),
       h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), 'All changes'),
       this.#parts.head, this.#parts.notes, this.#parts.next, this.#parts.body, this.#parts.story);
     this.element = h('article', { class: 'detail', 'aria-label': 'Selected change' }, this.scroll, this.#bar.element);
@@ -77,7 +79,7 @@ export class Detail {
     this.#shown = null;
     this.#fetching?.abort();
     this.#bar.hide();
-    this.#blank(emptyState('inbox', 'No change selected', h('p', { class: 'hint' }, 'Choose one on the left, or press ', h('kbd', null, 'j'), '.')));
+    this.#blank(emptyState('inbox', 'No change selected', h('p', { class: 'hint' }, 'Select one on the left, or press ', h('kbd', null, 'j'), '.')));
   }
 
   #blank(...nodes) {
@@ -179,7 +181,7 @@ export class Detail {
     fill(this.#parts.head, content.head(change, this.#actions(change)), content.review(change), content.asked(change));
     this.#notes(current, { altered, moved, conflict });
     const source = current.source ?? 'null';
-    fill(this.#parts.body, content.outcome(change), content.result(change), content.questions(change), content.changes(change), content.edited(change, source, current.proposed), content.args(change, source));
+    fill(this.#parts.body, content.outcome(change), content.result(change), content.questions(change), content.changes(change, source), content.edited(change, source, current.proposed), content.args(change, source));
     this.#restore();
     if (this.#focusWanted) this.focus();
     this.#bar.show(change, { altered, sudden: sudden && (moved || before === null), anew: altered && conflict });
@@ -195,7 +197,7 @@ export class Detail {
     const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
       may && decidable(change.state) && change.terms.edit && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
-      may && button('rule', 'rule', 'From now on…', null, () => this.#rule()),
+      may && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
       button('print', 'print', 'Print', null, () => {
         this.#unfold();
         print();
@@ -225,6 +227,8 @@ export class Detail {
       open: { change, source: open.source ?? 'null' },
       schema: () => this.#schema(change),
       send: async (source, comment) => {
+        // Who edits it knows that it is another one.
+        this.#settled(change.id);
         try {
           return await this.#api.edit(change.id, { source, version: change.version, comment });
         } catch (error) {
@@ -240,17 +244,17 @@ export class Detail {
         this.#show(answer, { own: true });
         this.focus();
         this.scroll.scrollTop = 0;
-        announce('Saved. The diff shows what the new arguments would do. Decide now.');
-        notice('Saved, and previewed anew.', { tone: 'green', iconName: 'check' });
+        announce('Saved. The diff shows what the new arguments would change.');
+        notice('Saved with a new preview.', { tone: 'green', iconName: 'check' });
       },
     });
     return true;
   }
 
-  // The input schema as the provider's list of tools has it; without one the arguments are edited as JSON.
+  // The input schema as the server's list of tools has it; without one the arguments are edited as JSON.
   async #schema({ provider, tool }) {
     try {
-      const { tools } = await this.#api.provider(provider);
+      const { tools } = await this.#api.server(provider);
       const found = tools.find((t) => t.name === tool) ?? tools.find((t) => t.name.endsWith(`__${tool}`));
       return found ? JSON.parse(found.definition).inputSchema ?? null : null;
     } catch {
@@ -262,7 +266,7 @@ export class Detail {
     const { change } = this.#shown;
     openRule({
       change, make: (rule) => this.#api.makeRule(change.id, rule),
-      done: () => notice('The standing rule holds from now on.', { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
+      done: () => notice('Standing rule created.', { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
     });
   }
 
@@ -288,7 +292,7 @@ export class Detail {
       this.#parts.notes.querySelector('.altered')?.remove();
       if (conflict) {
         fill(this.#parts.notes, h('div', { class: 'banner tone-amber', role: 'status' }, icon('info'),
-          h('span', null, h('strong', null, 'Your decision was not recorded: '), `by then the change was ${stateOf(change.state).label.toLowerCase()}.`)));
+          h('span', null, h('strong', null, 'Your decision was not recorded: '), `the change was already ${stateOf(change.state).label.toLowerCase()}.`)));
       } else if (cause) {
         announce(`${cause.actor === 'system' ? 'Countersign' : cause.actor} ${eventOf(cause.type).label}.`);
       }
@@ -297,11 +301,11 @@ export class Detail {
     const list = differences(this.#baseline, current);
     fill(this.#parts.notes, h('div', { class: 'banner tone-amber altered', role: 'status' }, icon('refresh'),
       h('div', null,
-        h('p', null, h('strong', null, conflict ? 'Your decision was not recorded: the change has altered. ' : 'This change has altered while you were reading. '),
-          'What is below is the new version', cause && cause.actor !== 'system' ? [' (', actor(cause.actor), ` ${visibleString(eventOf(cause.type).label)})`] : null, '.'),
-        list.length ? comparison(list) : h('p', { class: 'quiet' }, 'The fields are the same; what it was computed against is not.'),
-        h('button', { type: 'button', class: 'link', onclick: () => this.#acknowledge() }, 'I have seen it'))));
-    announce('The open change has altered. Read the new version before you decide.');
+        h('p', null, h('strong', null, conflict ? 'Your decision was not recorded because the change was updated. ' : 'This change was updated while you were reading. '),
+          'The new version is shown below', cause && cause.actor !== 'system' ? [' (', actor(cause.actor), ` ${visibleString(eventOf(cause.type).label)})`] : null, '.'),
+        list.length ? comparison(list) : h('p', { class: 'quiet' }, 'The fields are the same, but the target they were compared with is not.'),
+        h('button', { type: 'button', class: 'link', onclick: () => this.#acknowledge() }, 'Got it'))));
+    announce('The open change was updated. Read the new version before you decide.');
   }
 
   #acknowledge() {
@@ -316,7 +320,7 @@ export class Detail {
       const { entries, nextCursor } = await this.#api.audit({ change: id, limit: 100 });
       if (this.#id !== id) return;
       fill(this.#parts.story, content.section('Timeline', null, timeline(entries, this.#shown.change),
-        h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, nextCursor ? 'All of it in the audit trail' : 'In the audit trail'))));
+        h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, 'Show in the audit trail'))));
     } catch (error) {
       if (this.#id === id && error.status !== 401) fill(this.#parts.story, content.section('Timeline', null, h('p', { class: 'quiet' }, visibleString(explain(error)))));
     }
@@ -341,8 +345,8 @@ export class Detail {
         if (!decidable(answer.change.state) || kind === 'approve') this.#offerNext();
       }
       announce({
-        approve: answer.change.state === 'pending' ? 'Your approval counts; others have to approve too.' : 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.',
-        undo: 'Undone. It waits for a decision again.', again: 'Looked again.',
+        approve: answer.change.state === 'pending' ? 'Your approval is recorded; more approvals are needed.' : 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.',
+        undo: 'Undone. The change is waiting for a decision again.', again: 'Preview refreshed.',
       }[kind]);
       return true;
     } catch (error) {
@@ -365,8 +369,13 @@ export class Detail {
     fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
   }
 
+  /** Something else is selected in the list. */
+  selected() {
+    this.#bar.follow();
+  }
+
   approve() {
-    this.#bar.approve();
+    this.#bar.approveByKey();
   }
 
   reject() {

@@ -5,29 +5,32 @@ import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { said } from '../core/text.js';
 import { emphasis } from './difflines.js';
-import { emphasized, lineDiff } from './lines.js';
+import { emphasized, lineDiff, plainText } from './lines.js';
 import { longText } from './longtext.js';
 
 const LONG = 100;
 
-/** The whole diff of a change; for an `operation` of `ASKED` fields without a before are what was asked for. */
+/** The whole diff of a change; for an `operation` of `ASKED` fields without a before are arguments: nothing is added. */
 export function diffView(diff, operation) {
   const view = h('div', { class: 'diff' });
   const brief = diff.fields.filter((field) => !isLong(field));
   if (brief.length) view.append(fieldTable(brief, operation));
-  for (const field of diff.fields) if (isLong(field)) view.append(lineDiff(field, restricted(field)));
+  for (const field of diff.fields) if (isLong(field)) view.append(isArgument(field, operation) ? plainText(field) : lineDiff(field, restricted(field)));
   if (!diff.fields.length) view.append(h('p', { class: 'quiet pad' }, 'No field differs.'));
   if (diff.truncated) {
     view.append(h('p', { class: 'banner tone-amber' }, icon('alert'),
-      h('span', null, 'The diff was too large and has been cut. The arguments below are complete; read them before you approve.')));
+      h('span', null, 'The diff was too large and has been cut. The arguments are complete; read them before you approve.')));
   }
   return view;
 }
 
 // What the proposer could not have read is shown to reviewers only.
 function restricted(field) {
-  return field.restricted ? h('span', { class: 'restricted', title: 'The agent that asked for this change was not shown what is there now.' }, icon('hidden'), 'not shown to the agent') : null;
+  return field.restricted ? h('span', { class: 'restricted', title: 'The agent that proposed this change was not shown what is there now.' }, icon('hidden'), 'not shown to the agent') : null;
 }
+
+// What the call was asked with, beside what is there or would be.
+const isArgument = ({ field, before, after }, operation) => operation === 'ASKED' && !known(before) && known(after) && field !== '$content';
 
 function isLong({ before, after, lines }) {
   if (lines?.length) return true;
@@ -37,9 +40,10 @@ function isLong({ before, after, lines }) {
 /** A diff that can be told in a table: one row per field. */
 function fieldTable(fields, operation) {
   const both = operation === 'UPDATE' || fields.some((f) => known(f.before) && known(f.after));
-  const columns = both ? ['Before', 'After'] : [{ DELETE: 'Removed', ASKED: 'Asked for' }[operation] ?? 'Added'];
+  const columns = both ? ['Before', 'After'] : [{ DELETE: 'Removed', ASKED: 'Value' }[operation] ?? 'Added'];
   const body = fields.map((field) => {
     const [was, now] = emphasis(field.before, field.after);
+    if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, said(field.label || field.field, 80)), both && h('td', { class: 'none' }), h('td', { class: 'asked' }, value(field.after ?? '')));
     const cells = both
       ? [valueCell(field.before, was, 'delete', known(field.after)), valueCell(field.after, now, 'insert', known(field.before))]
       : [known(field.after) ? valueCell(field.after, now, 'insert', false) : valueCell(field.before, was, 'delete', false)];
@@ -52,14 +56,15 @@ function fieldTable(fields, operation) {
 
 const known = (value) => value !== null && value !== undefined;
 
-function valueCell(value, parts, op, otherKnown) {
-  if (!known(value)) {
+function valueCell(text, parts, op, otherKnown) {
+  if (!known(text)) {
     return h('td', { class: 'none' }, h('span', { class: 'quiet' }, otherKnown && op === 'insert' ? 'removed' : 'none'));
   }
   const tag = op === 'insert' ? 'ins' : 'del';
-  const text = value === '' ? h('span', { class: 'quiet' }, 'empty') : emphasized(value, parts);
-  return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), h(tag, null, text));
+  return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), h(tag, null, value(text, parts)));
 }
+
+const value = (text, parts = null) => (text === '' ? h('span', { class: 'quiet' }, 'empty') : emphasized(text, parts));
 
 /** What a reviewer had seen, beside what is there now. */
 export function comparison(list) {

@@ -31,7 +31,7 @@ export function openEdit({ open, schema, send, done }) {
   const started = json.value;
   const jsonMarks = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
   marks(json, jsonMarks);
-  const comment = h('textarea', { id: 'edit-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, goes into the audit trail)' });
+  const comment = h('textarea', { id: 'edit-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
   comment.value = draft?.comment ?? '';
   const errors = h('div', { class: 'edit-errors', id: 'edit-errors', role: 'alert' });
   const body = h('div', { class: 'edit-fields' });
@@ -72,7 +72,7 @@ export function openEdit({ open, schema, send, done }) {
         marks(json, jsonMarks);
       } else {
         const form = formOf(text, schemaNow);
-        if (!form) throw new SyntaxError('This text cannot be shown as fields.');
+        if (!form) throw new SyntaxError('These arguments cannot be shown as fields.');
         fields = form;
       }
       show(next);
@@ -136,7 +136,7 @@ export function openEdit({ open, schema, send, done }) {
 
   let schemaNow = null;
   const form = h('form', { class: 'sheet-body edit', novalidate: true, onsubmit: submit, onkeydown: (event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && form.requestSubmit() },
-    h('p', { class: 'quiet' }, 'The gateway checks what you write against the tool’s schema and computes the diff anew. Approvals so far are cleared; you decide afterwards.'),
+    h('p', { class: 'quiet' }, 'The gateway validates your arguments against the tool’s schema and computes a new diff. Existing approvals are cleared; you decide afterwards.'),
     tabs, body, errors,
     h('label', { class: 'edit-label', for: 'edit-comment' }, 'Comment'), comment,
     h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
@@ -204,7 +204,7 @@ function fieldRow(field, inputs) {
     h('div', { class: 'edit-head' }, h('label', { class: 'edit-label', for: id }, said(field.title, 80), field.title !== field.key && h('code', { class: 'quiet' }, said(field.key, 60)), field.required && h('span', { class: 'quiet' }, 'required')),
       keep && h('label', { class: 'edit-keep quiet' }, keep, 'send')),
     input, note, field.help && h('p', { class: 'quiet edit-help', id: `${id}-help` }, said(field.help, 240)),
-    !field.known && h('p', { class: 'quiet edit-help' }, 'The schema does not name this one.'));
+    !field.known && h('p', { class: 'quiet edit-help' }, 'The tool’s schema does not define this argument.'));
   inputs.set(field.key, { input, initial: input.value, keep, row });
   return row;
 }
@@ -214,5 +214,5 @@ function marks(input, note) {
   const hidden = segments(input.value, { block: true }).filter((s) => s.text === undefined);
   if (!hidden.length) return fill(note);
   const names = [...new Set(hidden.map((s) => `U+${s.code.toString(16).toUpperCase().padStart(4, '0')} (${s.name})`))];
-  return fill(note, icon('alert'), `Holds characters that cannot be seen here: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
+  return fill(note, icon('alert'), `Contains characters that cannot be seen here: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
 }

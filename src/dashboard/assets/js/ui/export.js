@@ -8,7 +8,7 @@ import { icon } from '../core/icons.js';
 import { visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
-const FORMATS = [['jsonl', 'JSON lines', 'Everything that the hashes are of, to be checked or kept.'], ['csv', 'CSV', 'For a spreadsheet; what it would run as a formula is defused.']];
+const FORMATS = [['jsonl', 'JSON lines', 'Everything the hashes cover, to verify or archive.'], ['csv', 'CSV', 'For a spreadsheet. Formulas are neutralised.']];
 
 /** `{since, until}` of two days as date fields give them, both included and both optional. Pure but for the time zone. */
 export function spanOf(from, to) {
@@ -40,12 +40,12 @@ export function openExport({ load }) {
       const { name, blob } = await load({ format, ...spanOf(from.value, to.value), signal: abort.signal });
       download(blob, name);
       dialog.close();
-      notice(`The audit trail is in ${name}.`, { tone: 'green', iconName: 'check' });
+      notice(`The audit trail was saved as ${name}.`, { tone: 'green', iconName: 'check' });
     } catch (problem) {
       if (abort.signal.aborted) return;
       save.disabled = false;
       save.lastChild.textContent = 'Export';
-      fill(error, icon('alert'), visibleString(problem.status === 404 ? 'This gateway has no export of the audit trail.' : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === 404 ? 'This gateway cannot export the audit trail.' : explain(problem)));
     }
   };
   const dialog = openDialog({
@@ -57,7 +57,7 @@ export function openExport({ load }) {
       h('div', { class: 'export-span' },
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-from' }, 'From'), from),
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-to' }, 'To and including'), to)),
-      h('p', { class: 'quiet' }, 'Days are those of this browser. Without them, the whole trail is exported, the oldest entry first.'),
+      h('p', { class: 'quiet' }, 'Days are in this browser’s time zone. Leave both empty to export the whole trail, oldest entry first.'),
       error,
       h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)),
     closed: () => abort.abort(),

@@ -45,7 +45,7 @@ export class FilterBar {
     this.#panel = h('div', { class: 'narrow-panel', id: 'filters', hidden: true },
       FACETS.map(([key, label]) => select(key, label)),
       select('age', 'Age', [h('option', { value: '' }, 'Any'), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label))]),
-      grouping && h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, 'Group what belongs together'));
+      grouping && h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, 'Group related changes'));
     this.chips = h('div', { class: 'chips', role: 'group', 'aria-label': 'State' });
     this.element = h('div', { class: 'filterbar' },
       h('div', { class: 'filter-row' }, h('label', { class: 'filter' }, icon('search'), this.#search, h('kbd', { 'aria-hidden': 'true' }, '/')), this.#toggle), this.chips, this.#panel);

@@ -48,6 +48,14 @@ export function lineDiff(field, note = null) {
     body);
 }
 
+/** The text of a field that nothing stands beside: no line of it is added or removed. */
+export function plainText(field) {
+  const lines = known(field.after) ? field.after.split('\n') : (field.lines ?? []).map(({ text }) => text);
+  const body = h('div', { class: 'lines told', role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
+  paged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), rowOf);
+  return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, said(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
+}
+
 // Which layout; all diffs of the page follow.
 function switcher(changed) {
   const group = h('span', { class: 'layouts', role: 'group', 'aria-label': 'Layout of diffs' });
@@ -76,7 +84,7 @@ function switcher(changed) {
 
 /** The key `d`: the other layout, wherever there is a choice. */
 export function otherLayout() {
-  if (!document.querySelector('.layouts')) return false;
+  if (!document.querySelector('.layouts:not(.arg-layouts)')) return false;
   choose('diff', choice('diff', LAYOUTS) === 'split' ? 'unified' : 'split');
   document.dispatchEvent(new Event('difflayout'));
   return true;

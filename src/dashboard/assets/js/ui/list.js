@@ -2,6 +2,7 @@
 // filled again with what comes into it: scrolling makes no new elements.
 
 import { h } from '../core/dom.js';
+import { CHANGED } from './density.js';
 
 const OVERSCAN = 6;
 const NEAR_END = 20;
@@ -46,6 +47,12 @@ export class VirtualList {
     this.element.addEventListener('scroll', () => this.#later(), { passive: true });
     this.#list.addEventListener('keydown', (event) => this.#key(event));
     new ResizeObserver(() => this.#measure()).observe(this.element);
+    // Listens for as long as it is in the page.
+    const follow = () => {
+      if (!this.element.isConnected) return document.removeEventListener(CHANGED, follow);
+      return this.#remeasure();
+    };
+    document.addEventListener(CHANGED, follow);
   }
 
   #measure() {
@@ -56,6 +63,16 @@ export class VirtualList {
     if (height > 0) this.#rowHeight = height;
     this.#height = this.element.clientHeight;
     this.#stretch();
+    this.#paint(this.element.scrollTop);
+  }
+
+  // Rows of another height: what stood at the top stays there.
+  #remeasure() {
+    const anchor = this.#anchor(this.element.scrollTop);
+    for (const row of this.#rows.values()) row.at = -1;
+    this.#measure();
+    if (!anchor) return;
+    this.element.scrollTop = anchor.index * this.#rowHeight;
     this.#paint(this.element.scrollTop);
   }
 

@@ -61,8 +61,8 @@ export class ReloadBar {
     const loosens = waiting.loosens ?? [];
     return h('div', { class: 'reload-item tone-amber' },
       h('div', { class: 'reload-line' }, icon('eye'),
-        h('p', null, h('strong', null, `The configuration waits for ${this.#may ? 'your' : 'a reviewer’s'} consent. `),
-          `It would loosen ${plural(loosens.length, 'setting')}; until then the stricter ones stay. `, h('span', { class: 'quiet' }, time(waiting.since))),
+        h('p', null, h('strong', null, 'Configuration change needs approval. '),
+          `It would loosen ${plural(loosens.length, 'setting')}; the stricter ones stay in force until ${this.#may ? 'it is approved' : 'a reviewer approves it'}. `, h('span', { class: 'quiet' }, time(waiting.since))),
         h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
           this.#open = !this.#open;
           this.#paint();
@@ -70,28 +70,28 @@ export class ReloadBar {
         } }, this.#open ? 'Hide' : 'Review')),
       this.#open && h('div', { class: 'reload-body' },
         h('table', { class: 'fields both compare' },
-          h('thead', null, h('tr', null, ['Setting', 'In force', 'Would be'].map((c) => h('th', { scope: 'col' }, c)))),
+          h('thead', null, h('tr', null, ['Setting', 'In force now', 'After the change'].map((c) => h('th', { scope: 'col' }, c)))),
           h('tbody', null, loosens.map(({ key, from, to }) => h('tr', null, h('th', { scope: 'row' }, said(key, 200)), cell(from, 'delete'), cell(to, 'insert'))))),
         (waiting.content ?? []).map(contentOf),
         this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
         this.#may
           ? h('div', { class: 'reload-buttons' },
-            h('button', { type: 'button', class: 'approve', disabled: this.#held(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), 'Let it take effect'),
-            h('button', { type: 'button', class: 'reject', disabled: this.#held(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), 'Refuse'))
-          : h('p', { class: 'quiet' }, 'A reviewer decides on this; you can look.')));
+            h('button', { type: 'button', class: 'approve', disabled: this.#held(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), 'Apply change'),
+            h('button', { type: 'button', class: 'reject', disabled: this.#held(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), 'Reject change'))
+          : h('p', { class: 'quiet' }, 'Only a reviewer can decide on this.')));
   }
 
   #refused(refusal) {
     const problems = refusal.problems ?? [];
     return h('div', { class: 'reload-item tone-red' },
       h('div', { class: 'reload-line' }, icon('alert'),
-        h('p', null, h('strong', null, 'The changed configuration file was refused as a whole; the old one stays in force. '), h('span', { class: 'quiet' }, time(refusal.at))),
+        h('p', null, h('strong', null, 'The changed configuration file is invalid and was rejected; the previous configuration stays in force. '), h('span', { class: 'quiet' }, time(refusal.at))),
         h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Hide', title: 'Hide', onclick: () => {
           this.#dismissed = JSON.stringify(refusal);
           this.#paint();
         } }, icon('cross'))),
       h('ul', { class: 'reload-problems' }, problems.slice(0, 5).map((p) => h('li', null, said(problemLine(p), 400))),
-        problems.length > 5 && h('li', { class: 'quiet' }, `and ${count(problems.length - 5)} more; see the log.`)));
+        problems.length > 5 && h('li', { class: 'quiet' }, `and ${count(problems.length - 5)} more; see the gateway’s log.`)));
   }
 
   #held() {
@@ -109,7 +109,7 @@ export class ReloadBar {
       this.#busy = false;
       this.#show(status);
     } catch (error) {
-      this.#error = error.status === 409 ? 'The file changed meanwhile. What stands here now is what would take effect now.' : explain(error);
+      this.#error = error.status === 409 ? 'The file has changed since. This page now shows its current content.' : explain(error);
       this.#busy = false;
       await this.load();
     }

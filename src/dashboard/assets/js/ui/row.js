@@ -28,12 +28,12 @@ export function changeRow(change, href, quietState, old = null) {
   const soon = waits && until(change.expiresAt) < SOON;
   const voting = change.state === 'pending' && change.quorum > 1;
   const failed = waits && change.previewFailed;
-  part(link, 'glyph', change.operation, () => operationGlyph(change.operation));
+  part(link, 'glyph', `${change.operation}\n${change.summary}`, () => operationGlyph(change.operation, change.summary));
   part(link, 'title', change.summary, () => said(change.summary, 240));
   part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.twinOf && 1, change.edited, failed, soon && change.expiresAt].join(), () => [
     change.state !== quietState && stateBadge(change.state),
     voting && mark('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
-    change.twinOf && mark('accent', 'twin', 'Twin', ' of another change that waits'),
+    change.twinOf && mark('accent', 'twin', 'Duplicate', ' of another pending change'),
     change.edited && mark('grey', 'pencil', 'Edited', ' by a reviewer'),
     failed && mark('red', 'alert', 'No preview', ': it failed'),
     soon && h('span', { class: 'expiring' }, icon('clock'), 'expires ', time(change.expiresAt))]);
@@ -62,7 +62,7 @@ export function groupRow({ id, rows, open }, turn, old = null) {
   part(button, 'count', rows.length, () => count(rows.length));
   part(button, 'title', `${first.toolTitle || first.tool}\n${first.provider}`, () => [said(first.toolTitle || first.tool, 60), h('span', { class: 'quiet' }, ' · ', said(first.provider, 40))]);
   part(button, 'who', `${first.proposer.principal}\n${first.proposer.clientName ?? ''}`, () => proposerLine(first.proposer));
-  part(button, 'marks', twins, () => twins > 0 && mark('accent', 'twin', plural(twins, 'twin'), ' among them'));
+  part(button, 'marks', twins, () => twins > 0 && mark('accent', 'twin', plural(twins, 'duplicate'), ' among them'));
   part(button, 'time', first.createdAt, () => time(first.createdAt, 'brief'));
   return button;
 }
@@ -70,7 +70,7 @@ export function groupRow({ id, rows, open }, turn, old = null) {
 function blankHead(turn) {
   const span = (name) => h('span', { class: name });
   const parts = { count: span('group-count'), title: span('group-title'), who: span('row-who'), marks: span('row-marks'), time: span('row-time') };
-  const button = h('button', { type: 'button', class: 'group-row', title: 'Open or close the group (c)', onclick: () => turn(says.get(button).id) },
+  const button = h('button', { type: 'button', class: 'group-row', title: 'Expand or collapse the group (c)', onclick: () => turn(says.get(button).id) },
     h('span', { class: 'turn' }, icon('chevron')), parts.count,
     h('span', { class: 'row-body' }, parts.title, h('span', { class: 'row-meta' }, parts.who, parts.marks, parts.time)));
   says.set(button, { parts, keys: {}, id: null });

@@ -15,7 +15,7 @@ export function openRule({ change, make, done }) {
   const chosen = { verdict: 'allow', arguments: 'exact', principal: 'same', for: 3600 };
   const sentence = h('p', { class: 'rule-sentence', 'aria-live': 'polite' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const comment = h('textarea', { id: 'rule-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, goes into the audit trail)' });
+  const comment = h('textarea', { id: 'rule-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
   const span = h('select', { id: 'rule-for', onchange: () => {
     chosen.for = Number(span.value);
     paint();
@@ -31,7 +31,7 @@ export function openRule({ change, make, done }) {
 
   const spans = () => {
     const forever = chosen.verdict === 'deny';
-    fill(span, SPANS.map(([value, label]) => h('option', { value: String(value) }, label)), forever && h('option', { value: '0' }, 'until somebody revokes it'));
+    fill(span, SPANS.map(([value, label]) => h('option', { value: String(value) }, label)), forever && h('option', { value: '0' }, 'until revoked'));
     chosen.for = forever ? 0 : 3600;
     span.value = String(chosen.for);
   };
@@ -40,12 +40,12 @@ export function openRule({ change, make, done }) {
     const who = chosen.principal === 'same' ? said(change.proposer.principal, 60) : 'any agent';
     const what = h('code', null, said(change.tool, 80));
     const with_ = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
-    const time = chosen.for ? ` for ${SPANS.find(([v]) => v === chosen.for)[1]}` : ' until somebody revokes this';
+    const time = chosen.for ? ` for ${SPANS.find(([v]) => v === chosen.for)[1]}` : ' until the rule is revoked';
     const allow = chosen.verdict === 'allow';
     fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls of ', what, ' by ', h('strong', null, who), with_, time,
-      allow ? ' run at once, without review.' : ' are refused, without review.'));
+      allow ? ' run without review.' : ' are denied without review.'));
     sentence.className = `rule-sentence tone-${allow ? (chosen.arguments === 'any' ? 'amber' : 'green') : 'red'}`;
-    fill(save, icon('rule'), allow ? 'Allow from now on' : 'Refuse from now on');
+    fill(save, icon('rule'), 'Create standing rule');
   };
 
   const submit = async (event) => {
@@ -59,13 +59,13 @@ export function openRule({ change, make, done }) {
       done(rule);
     } catch (problem) {
       save.disabled = false;
-      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? 'This gateway has no standing rules.' : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? 'This gateway does not support standing rules.' : explain(problem)));
     }
   };
 
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
-    h('p', { class: 'quiet' }, 'A standing rule decides later calls by itself. It does not decide this change. Everybody sees it in the list of standing rules and in the audit trail, and any reviewer can revoke it.'),
-    radios('verdict', 'From now on', [['allow', 'Allow'], ['deny', 'Refuse']]),
+    h('p', { class: 'quiet' }, 'A standing rule decides future calls automatically; this change still needs its own decision. The rule is listed under Standing rules and in the audit trail, and any reviewer can revoke it.'),
+    radios('verdict', 'Future calls', [['allow', 'Allow'], ['deny', 'Deny']]),
     radios('arguments', 'Arguments', [['exact', 'Exactly these'], ['any', 'Any']]),
     radios('principal', 'Agent', [['same', h('span', null, 'Only ', said(change.proposer.principal, 60))], ['any', 'Any agent']]),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, 'For'), span),
@@ -74,7 +74,7 @@ export function openRule({ change, make, done }) {
     h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
   spans();
   paint();
-  const dialog = openDialog({ title: 'Decide like this from now on', build: () => form });
+  const dialog = openDialog({ title: 'Create standing rule', build: () => form });
   form.querySelector('input')?.focus();
   return dialog;
 }

@@ -12,7 +12,7 @@ export function emptyState(iconName, title, ...text) {
 
 export function errorState(error, retry) {
   return h('div', { class: 'empty error', role: 'alert' }, h('span', { class: 'empty-icon' }, icon('alert')),
-    h('p', { class: 'empty-title' }, error.status === 403 ? 'Not for you' : error.status === 404 ? 'Not found' : 'That did not work'),
+    h('p', { class: 'empty-title' }, error.status === 403 ? 'Not allowed' : error.code === 'CHANGE_NOT_FOUND' ? 'Change not found' : error.status === 404 ? 'Not found' : 'Something went wrong'),
     h('p', null, visibleString(explain(error))),
     retry && h('button', { type: 'button', onclick: retry }, 'Try again'));
 }

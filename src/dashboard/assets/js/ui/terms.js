@@ -43,9 +43,9 @@ export function termsLine(change) {
   if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', terms.reviewers.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, said(name, 60))])));
   if (terms.quorum > 1) parts.push(part('check', `${count(terms.quorum)} people have to approve`));
   if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
-  if (terms.previewRequired) parts.push(part('eye', 'Only with a preview of what it would do'));
+  if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));
   if (!terms.edit) parts.push(part('hidden', 'Reviewers may not edit it'));
-  if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after it was approved; until then it can be undone`));
+  if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after approval and can be undone until then`));
   if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
   return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule asks' }, parts) : null;
 }
@@ -65,20 +65,20 @@ export function quorumLine(change) {
 }
 
 const KINDS = {
-  dry_run: 'The preview is what the tool’s own dry run answered.',
-  before_after: 'The preview compares what is there now with what these arguments would make of it.',
+  dry_run: 'This preview is the result of the tool’s own dry run.',
+  before_after: 'This preview compares what is there now with the result of these arguments.',
 };
 
 /** How the preview was made; loud where there is none. */
 export function previewNote(change) {
   const { preview, terms } = change;
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
-  const barred = terms.previewRequired && !isLive(change) && ' The rule asks for a preview: it cannot be approved.';
+  const barred = terms.previewRequired && !isLive(change) && ' The rule requires a preview, so this cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'Below are only the arguments, not what would come of them.', barred, ' Reason: ', said(preview.failed, 600)));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', barred, ' Reason: ', said(preview.failed, 600)));
   }
   if (preview.kind === 'arguments') {
-    return h('p', { class: 'banner tone-amber preview-note' }, icon('eye'), h('span', null, h('strong', null, 'No preview. '), 'Nobody can tell what this call would do; below are its arguments, field by field.', barred));
+    return h('p', { class: barred ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', barred));
   }
   return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, visibleString(KINDS[preview.kind] ?? preview.kind)));
 }

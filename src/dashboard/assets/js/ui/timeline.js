@@ -29,7 +29,7 @@ export function timeline(entries, change) {
 // A standing rule that was made from this change.
 function ruleLine(rule) {
   const uses = Number(rule.uses) > 0 ? `, used ${plural(Number(rule.uses), 'time')} so far` : '';
-  return [h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, ', the rule')), ` ${rule.verdict === 'deny' ? 'refuses' : 'allows'} `, h('code', null, said(rule.tool ?? '', 80)), uses];
+  return [h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, ', the rule')), ` ${rule.verdict === 'deny' ? 'denies' : 'allows'} `, h('code', null, said(rule.tool ?? '', 80)), uses];
 }
 
 // What comes next, where the change has not ended.
@@ -37,11 +37,11 @@ function ahead(change) {
   const missing = change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length;
   const step = (name, ...text) => h('li', { class: 'tone-grey ahead' }, h('span', { class: 'dot' }, icon(name)), h('div', { class: 'timeline-body' }, h('p', { class: 'quiet' }, text)));
   if (decidable(change.state)) {
-    return step('clock', change.state === 'stale' ? 'Waits to be looked at again or rejected' : missing > 1 ? `Waits for ${missing} approvals` : missing === 1 && change.terms.quorum > 1 ? 'Waits for one more approval' : 'Waits for a decision',
+    return step('clock', change.state === 'stale' ? 'Waiting to be refreshed or rejected' : missing > 1 ? `Waiting for ${missing} approvals` : missing === 1 && change.terms.quorum > 1 ? 'Waiting for one more approval' : 'Waiting for a decision',
       change.terms.onExpiry === 'reject' ? '; is rejected ' : '; expires ', time(change.expiresAt));
   }
   if (change.state === 'approved' && change.runAfter) return step('play', 'Runs ', time(change.runAfter, 'countdown'));
-  if (change.state === 'outcome_unknown') return step('question', 'Waits for somebody who finds out how it ended');
+  if (change.state === 'outcome_unknown') return step('question', 'Waiting for somebody to settle the outcome');
   return null;
 }
 

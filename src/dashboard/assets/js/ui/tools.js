@@ -3,9 +3,12 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { notice } from '../core/announce.js';
+import { go, routeTo } from '../core/router.js';
 import { plural, said, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { definitionBlock, definitionDiff } from './definition.js';
+import { openLetRun } from './letrun.js';
 import { longText } from './longtext.js';
 
 // What has altered by itself is not accepted by a press that was already under way.
@@ -17,7 +20,7 @@ const VERDICTS = {
   deny: { label: 'Denied', tone: 'red', icon: 'cross' },
   depends: { label: 'Depends', tone: 'accent', icon: 'question' },
 };
-const STANDINGS = { module: 'built in', accepted: 'accepted', seen: 'as first seen', new: 'new', changed: 'changed' };
+const STANDINGS = { module: 'built in', accepted: 'accepted', seen: 'not accepted', new: 'new', changed: 'changed' };
 
 /** Says that it only reads, whether that counts or not. */
 const saysRead = (tool) => tool.annotations?.readOnlyHint === true;
@@ -36,7 +39,7 @@ export class ToolsPanel {
   #unchecked = new Set();
   #opened = new Set();
 
-  /** `act('accept'|'revoke', tools)` resolves with the tools as they are then. */
+  /** `act('accept'|'revoke'|'allow', tools, reason)` resolves with the tools as they are then. */
   constructor({ server, may, act }) {
     this.#server = server;
     this.#may = may;
@@ -75,6 +78,7 @@ export class ToolsPanel {
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
       reads.length > 0 && this.#reads(reads),
       marked.map((tool) => this.#marked(tool)),
+      this.#silent(),
       this.#all());
     if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -89,7 +93,7 @@ export class ToolsPanel {
     return h('section', { class: 'offer', 'aria-label': visibleString(`Claimed reads of ${this.#server}`) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
         h('h3', null, `${plural(reads.length, 'tool says', 'tools say')} that ${reads.length === 1 ? 'it only reads' : 'they only read'}`),
-        h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. What is accepted is the definition as it stands here.`))),
+        h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. Accepting covers the definition shown here and no other.`))),
       h('ul', { class: 'offers' }, reads.map((tool) => h('li', null,
         h('label', { class: 'offer-name' },
           this.#may && h('input', { type: 'checkbox', checked: !this.#unchecked.has(tool.name), data: { key: `check ${tool.name}` }, onchange: (event) => {
@@ -99,8 +103,32 @@ export class ToolsPanel {
           } }),
           h('code', null, said(tool.name, 200))),
         tool.description && longText(tool.description, { chars: 400, lines: 4, className: 'offer-text' }),
-        this.#fold(`read ${tool.name}`, 'Whole definition', () => definitionBlock(tool))))),
+        this.#fold(`read ${tool.name}`, 'Full definition', () => definitionBlock(tool))))),
       this.#may ? h('div', { class: 'offer-foot' }, button) : onlyReviewers());
+  }
+
+  // A server that does not say which of its tools only read has all of them reviewed: here is the way out.
+  #silent() {
+    const may = this.#mayLetRun();
+    if (!this.#may || may.length === 0 || this.#tools.some((tool) => saysRead(tool) || tool.letRun)) return null;
+    return h('div', { class: 'silent' }, icon('info'), h('p', null, 'This server does not say which of its tools only read, so every call is reviewed. You can let tools that you trust run without review.'),
+      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(may) }, 'Let tools run without review…'));
+  }
+
+  #mayLetRun() {
+    return this.#tools.filter((tool) => tool.mayLetRun);
+  }
+
+  #letRun(tools) {
+    openLetRun({
+      server: this.#server, tools,
+      allow: async (chosen, reason) => {
+        const now = await this.#act('allow', chosen.map(({ name, hash }) => ({ name, hash })), reason);
+        this.#text = '';
+        this.show(now);
+      },
+      done: (n) => notice(`${plural(n, 'tool now runs', 'tools now run')} without review.`, { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
+    });
   }
 
   #marked(tool) {
@@ -109,14 +137,14 @@ export class ToolsPanel {
       h('div', { class: 'offer-head' }, icon(changed ? 'pencil' : 'plus'), h('div', null,
         h('h3', null, h('code', null, said(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, changed ? 'Changed' : 'New')),
         h('p', { class: 'quiet' }, changed && !tool.previous
-          ? 'It was accepted when another command or address was behind this server\u2019s name. Every call is reviewed until a reviewer accepts it anew.'
+          ? 'It was accepted when this server had another command or address. Every call is reviewed until a reviewer accepts it again.'
           : changed
-          ? 'Its definition is another than the one that was accepted or first seen. Every call is reviewed until a reviewer accepts the new one.'
-          : 'It came after its server was first connected. Every call is reviewed until a reviewer accepts it.'))),
+          ? 'Its definition has changed since it was accepted or first seen. Every call is reviewed until a reviewer accepts the new one.'
+          : 'The server added it after it was first connected. Every call is reviewed until a reviewer accepts it.'))),
       h('div', { class: 'offer-body' }, changed && tool.previous ? definitionDiff(tool) : [tool.description && longText(tool.description, { chars: 400, lines: 6 }), definitionBlock(tool)]),
       this.#may
         ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => (changed && tool.previous ? 'Accept the new definition' : 'Accept this tool')),
-          h('span', { class: 'quiet' }, saysRead(tool) ? 'It says that it only reads: accepted, its calls run without a review unless a rule says otherwise.' : 'It may write: its calls are decided on as the policy says.'))
+          h('span', { class: 'quiet' }, saysRead(tool) ? 'It says that it only reads: once accepted, its calls run without review unless a rule says otherwise.' : 'It may write: accepting the definition does not let it run without review.'))
         : onlyReviewers());
   }
 
@@ -143,7 +171,7 @@ export class ToolsPanel {
       this.show(now);
     } catch (error) {
       this.#busy = false;
-      this.#error = error.status === 409 ? 'A definition changed while you were reading; nothing was accepted. What stands here now is what is there now.' : error.message;
+      this.#error = error.status === 409 ? 'A definition changed while you were reading, so nothing was accepted. This page now shows the current definitions.' : error.message;
       this.#paint();
     }
   }
@@ -161,7 +189,9 @@ export class ToolsPanel {
     return h('tr', null,
       h('td', { data: { label: 'Tool' } }, h('code', null, said(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, said(tool.title, 120))),
       h('td', { class: 'nowrap', data: { label: 'Calls' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
-      h('td', { data: { label: 'Why' } }, said(why, 300), rule && h('div', { class: 'quiet' }, 'by ', h('code', null, said(rule, 64)))),
+      h('td', { data: { label: 'Why' } }, said(why, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, 'by ', h('code', null, said(rule, 64))),
+        tool.letRun && h('div', null, h('a', { href: routeTo('rules', tool.letRun.rule) }, 'Standing rule', h('span', { class: 'sr-only' }, ` for ${visibleString(tool.name)}`))),
+        this.#may && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
       h('td', { data: { label: 'Preview' } }, this.#preview(tool)),
       h('td', { data: { label: 'Definition' } },
         h('span', null, STANDINGS[tool.standing] ?? visibleString(String(tool.standing))),
@@ -198,4 +228,4 @@ export const hasRecipe = (name, recipes) => recipes.some((own) => name === own |
 /** What a reviewer has to look at. */
 export const waits = (tool) => Boolean(tool.claimsRead || tool.mark);
 
-const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'A reviewer decides on this; you can look.');
+const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'Only a reviewer can decide on this.');

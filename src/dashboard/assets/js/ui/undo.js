@@ -90,7 +90,7 @@ export class UndoStack {
     fill(held.button, 'Undoing…');
     try {
       const answer = await this.#undo(id, held.change.version);
-      notice('Undone: it waits for a decision again.', { tone: 'accent', iconName: 'undo' });
+      notice('Undone: the change is waiting for a decision again.', { tone: 'accent', iconName: 'undo' });
       this.#undone(answer);
     } catch (error) {
       notice(`Not undone: ${explain(error)}`, { tone: 'red', iconName: 'alert' });

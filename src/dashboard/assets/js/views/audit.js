@@ -5,50 +5,75 @@ import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { count, plural, said, short, visible, visibleString } from '../core/text.js';
-import { time } from '../core/time.js';
-import { routeTo } from '../core/router.js';
+import { now, time } from '../core/time.js';
+import { replaceRoute, routeTo } from '../core/router.js';
 import { eventName, eventOf, stateOf } from '../core/vocab.js';
+import { AuditFilter, auditQuery, auditRequest, isNarrow, readAuditFilter } from '../ui/auditfilter.js';
 import { copyButton } from '../ui/badges.js';
+import { densityButton } from '../ui/density.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { actor } from '../ui/timeline.js';
 import { openExport } from '../ui/export.js';
 import { longText } from '../ui/longtext.js';
 
 const PAGE = 50;
+// A long trail is searched in steps: so many are taken by themselves before somebody is asked whether to go on.
+const STEPS = 10;
 
 export class AuditView {
   element;
   #api;
   #change = null;
+  #filter = readAuditFilter(new URLSearchParams());
+  #wanted = {};
   #entries = [];
+  #titles = {};
   #cursor = null;
   #head = null;
   #generation = 0;
   #timer = null;
+  #bar;
   #parts;
 
   constructor({ api }) {
     this.#api = api;
+    this.#bar = new AuditFilter({ change: (filter) => replaceRoute(routeTo('audit', this.#change, auditQuery(filter))) });
     this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (wanted) => api.exportAudit(wanted) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
     this.element = h('div', { class: 'page audit' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), this.#parts.export), this.#parts.sub), this.#parts.head, this.#parts.body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), h('span', { class: 'pane-tools' }, densityButton(), this.#parts.export)), this.#parts.sub), this.#bar.element, this.#parts.head, this.#parts.body);
   }
 
   dispose() {
     this.#generation += 1;
     clearTimeout(this.#timer);
+    this.#bar.dispose();
   }
 
-  route({ id }) {
-    if (this.#generation > 0 && id === this.#change) return;
+  route({ id, query }) {
+    const filter = readAuditFilter(query);
+    if (this.#generation > 0 && id === this.#change && JSON.stringify(filter) === JSON.stringify(this.#filter)) return;
+    const other = id !== this.#change || this.#generation === 0;
     this.#change = id;
+    this.#filter = filter;
+    this.#wanted = auditRequest(filter, now());
+    this.#bar.show(filter);
+    if (!other) {
+      this.#load();
+      return;
+    }
     this.#offer();
-    fill(this.#parts.sub, id
-      ? [h('span', null, 'What happened to '), h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'everything')]
-      : 'Every transition of every change, in one chain of hashes.');
+    this.#about();
     fill(this.#parts.head);
     fill(this.#parts.body, skeleton(8));
     this.#load();
+  }
+
+  // Whose trail it is: everybody's, or that of one change.
+  #about() {
+    const id = this.#change;
+    fill(this.#parts.sub, id
+      ? [h('span', null, 'History of '), this.#titles[id] && [h('strong', null, said(this.#titles[id], 200)), ' '], h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'show everything')]
+      : 'Everything that happened, in one tamper-evident chain of hashes.');
   }
 
   // The whole trail is exported, so that is where it is offered.
@@ -75,26 +100,46 @@ export class AuditView {
     this.#load();
   }
 
+  keys() {
+    return { '/': () => this.#bar.focus() };
+  }
+
   async #load() {
     this.#generation += 1;
     const generation = this.#generation;
     try {
-      const page = await this.#api.audit({ change: this.#change, limit: PAGE });
-      if (generation !== this.#generation) return;
+      const page = await this.#page(null, () => generation === this.#generation);
+      if (!page) return;
+      this.#titles = page.titles ?? {};
       this.#entries = page.entries;
       this.#cursor = page.nextCursor;
       this.#head = page.head;
+      this.#about();
       this.#paint();
     } catch (error) {
       if (generation === this.#generation && error.status !== 401) fill(this.#parts.body, errorState(error, () => this.#load()));
     }
   }
 
+  // The next page that holds anything, or null where nobody wants it any more.
+  async #page(cursor, wanted) {
+    let page;
+    let from = cursor;
+    for (let step = 0; step < STEPS; step += 1) {
+      page = await this.#api.audit({ ...this.#wanted, change: this.#change, limit: PAGE, cursor: from });
+      if (!wanted()) return null;
+      if (page.entries.length || !page.nextCursor) break;
+      from = page.nextCursor;
+    }
+    return page;
+  }
+
   async #newer() {
     const generation = this.#generation;
     try {
-      const page = await this.#api.audit({ change: this.#change, limit: PAGE });
+      const page = await this.#api.audit({ ...this.#wanted, change: this.#change, limit: PAGE });
       if (generation !== this.#generation) return;
+      Object.assign(this.#titles, page.titles);
       const newest = this.#entries[0]?.seq ?? -1;
       const fresh = page.entries.filter((e) => e.seq > newest);
       // More has happened than fits on a page: what lies between would be missing.
@@ -115,8 +160,9 @@ export class AuditView {
     const generation = this.#generation;
     button.disabled = true;
     try {
-      const page = await this.#api.audit({ change: this.#change, limit: PAGE, cursor: this.#cursor });
-      if (generation !== this.#generation) return;
+      const page = await this.#page(this.#cursor, () => generation === this.#generation);
+      if (!page) return;
+      Object.assign(this.#titles, page.titles);
       const oldest = this.#entries.at(-1)?.seq ?? Infinity;
       this.#entries.push(...page.entries.filter((e) => e.seq < oldest));
       this.#cursor = page.nextCursor;
@@ -130,16 +176,23 @@ export class AuditView {
   #paint() {
     const links = chain(this.#entries, this.#head);
     fill(this.#parts.head, this.#headLine(links));
+    this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
+    const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#older(e.currentTarget) }, this.#entries.length ? 'Load older' : 'Search older entries'));
+    if (!this.#entries.length && isNarrow(this.#filter)) {
+      fill(this.#parts.body, emptyState('search', this.#cursor ? `Nothing found down to no. ${count(Number(this.#cursor))}` : 'Nothing matches',
+        h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, 'Clear the filter'))), older);
+      return;
+    }
     if (!this.#entries.length) {
-      fill(this.#parts.body, emptyState('audit', 'Nothing has happened yet', 'The first entry is written when an agent proposes a change.'));
+      fill(this.#parts.body, emptyState('audit', 'Nothing here yet', 'The first entry is written when an agent proposes a change.'));
       return;
     }
     const all = this.#change === null;
     fill(this.#parts.body,
-      h('table', { class: 'records' },
-        h('thead', null, h('tr', null, ['No.', 'When', 'Who', 'What', all && 'Change', 'Hash'].filter(Boolean).map((c) => h('th', { scope: 'col' }, c)))),
+      h('table', { class: `records audit-records${all ? ' all' : ''}` },
+        h('thead', null, h('tr', null, ['No.', 'When', 'Who', 'What', all && 'Subject', 'Hash'].filter(Boolean).map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, this.#entries.map((entry) => this.#row(entry, all, links.broken.has(entry.seq))))),
-      this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#older(e.currentTarget) }, 'Load older')));
+      older);
   }
 
   #headLine({ compared, broken }) {
@@ -147,10 +200,17 @@ export class AuditView {
     const ok = broken.size === 0;
     return [
       h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)} `),
-        h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the head’s hash')),
+        h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the hash of the head')),
       ok ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${count(compared)} links compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
         : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not carry the hash of the one before it. Run ', h('code', null, 'countersign audit verify'), '.')),
     ];
+  }
+
+  // What a change is called, with its id beside it.
+  #subject(id) {
+    const title = this.#titles[id];
+    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id), class: title ? null : 'mono' }, h('span', { class: 'sr-only' }, 'History of '), title ? said(title, 160) : visible(short(id, 12))),
+      title && h('code', { class: 'nowrap', title: visibleString(id) }, visible(short(id, 12))));
   }
 
   #row(entry, all, broken) {
@@ -163,7 +223,7 @@ export class AuditView {
       h('td', { class: `tone-${tone}`, data: { label: 'What' } },
         h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.to && entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
-      all && h('td', { data: { label: 'Change' } }, !entry.changeId ? about(entry.details) : h('a', { class: 'mono', href: routeTo('audit', entry.changeId) }, h('span', { class: 'sr-only' }, 'What happened to '), visible(short(entry.changeId, 12)))),
+      all && h('td', { data: { label: 'Subject' } }, !entry.changeId ? about(entry.details) : this.#subject(entry.changeId)),
       h('td', { data: { label: 'Hash' } }, h('span', { class: 'hash', title: `after ${visibleString(entry.prevHash ?? '')}` },
         broken ? icon('alert') : null, h('code', null, visible(bareHash(entry.hash).slice(0, 12))))));
   }

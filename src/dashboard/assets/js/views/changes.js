@@ -9,8 +9,9 @@ import { notifying, toggleNotifying } from '../core/notify.js';
 import { count } from '../core/text.js';
 import { now } from '../core/time.js';
 import { go, parseRoute, replaceRoute, routeTo } from '../core/router.js';
-import { INBOX_STATES, STATES } from '../core/vocab.js';
+import { HISTORY_STATES, INBOX_STATES } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
+import { densityButton } from '../ui/density.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
 import { otherLayout } from '../ui/lines.js';
@@ -21,7 +22,7 @@ import { Picking } from './picking.js';
 
 const wide = matchMedia('(min-width: 60rem)');
 const NO_HEADS = new Set();
-const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications of this page' };
+const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications from this page' };
 
 export class ChangesView {
   element;
@@ -59,8 +60,11 @@ export class ChangesView {
     this.#filter = filter;
     this.#asked = filter;
     this.#onFilter = onFilter;
+    // What is decided together waits for a decision: nothing in the history does.
+    const selecting = me.mayDecide && name === 'inbox';
     this.#detail = new Detail({
       api, me,
+      selection: { size: () => this.#picking?.size ?? 0, has: (id) => this.#picking.has(id), toggle: (id) => this.#picking.pick(id), clear: () => this.#picking.none() },
       decided: (change) => this.#collection.apply(change, false),
       approved: (change) => this.#undos.add(change),
       settled: (id) => this.#picking.forget(id),
@@ -71,19 +75,20 @@ export class ChangesView {
     this.#list = new VirtualList({
       label: title,
       render: (item, old) => (item.group ? groupRow(item, (id) => this.#turn(id), old) : this.#row(item, old)),
-      aside: (item, current) => (item.group || !me.mayDecide ? null : this.#picking.box(() => current().id)),
+      aside: (item, current) => (item.group || !selecting ? null : this.#picking.box(() => current().id)),
       decorate: (row, item) => this.#decorate(row, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
-    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : Object.keys(STATES), filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
+    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : HISTORY_STATES, filter, change: (next) => this.#ask(next), leave: () => this.#list.focus() });
     this.#picking = new Picking({
-      api, triage, list: this.#list, get: (id) => this.#collection.get(id), may: me.mayDecide,
+      api, triage, list: this.#list, get: (id) => this.#collection.get(id), may: selecting,
       decided: (change, verdict) => {
         this.#collection.apply(change, false);
         if (verdict === 'approve') this.#undos.add(change);
       },
       done: () => this.#detail.refresh(),
+      changed: () => this.#detail.selected(),
     });
     this.#parts = {
       count: h('span', { class: 'quiet' }),
@@ -93,9 +98,9 @@ export class ChangesView {
     const pane = h('section', { class: 'pane-list', 'aria-label': title },
       h('div', { class: 'pane-head' },
         h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, title), this.#parts.count,
-          h('span', { class: 'pane-tools' }, me.mayDecide && this.#picking.toggle, name === 'inbox' && notifying() !== 'none' && this.#parts.bell)),
+          h('span', { class: 'pane-tools' }, selecting && this.#picking.toggle, densityButton(), name === 'inbox' && notifying() !== 'none' && this.#parts.bell)),
         this.#bar.element),
-      this.#parts.status, this.#list.element, this.#picking.element);
+      this.#parts.status, this.#list.element, selecting && this.#picking.element);
     this.element = h('div', { class: 'split' }, pane, this.#detail.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
     this.#paintBell();
@@ -140,7 +145,7 @@ export class ChangesView {
 
   /** The route asks for a change, or for none, and for a filter. */
   route({ id, query }) {
-    const filter = readFilter(query);
+    const filter = readFilter(query, this.#name === 'history' ? HISTORY_STATES : undefined);
     const other = JSON.stringify(filter) !== JSON.stringify(this.#filter);
     this.#filter = filter;
     if (other) this.#list.element.scrollTop = 0;
@@ -190,7 +195,7 @@ export class ChangesView {
     this.#heads = this.#items === this.#shown ? NO_HEADS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
     this.#list.setItems(this.#items, this.#detail.id);
     const { status } = this.#collection;
-    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#asked.state ? [this.#asked.state] : Object.keys(STATES));
+    const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#asked.state ? [this.#asked.state] : HISTORY_STATES);
     const more = status === 'partial' ? '+' : '';
     const told = !some ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
     if (this.#parts.count.textContent !== told) this.#parts.count.textContent = told;
@@ -225,10 +230,10 @@ export class ChangesView {
       empty.classList.add('no-match');
       return fill(box, empty);
     }
-    if (this.#name === 'history') return fill(box, emptyState('history', 'Nothing here yet', 'Changes that agents propose stay here, with how each of them ended.'));
+    if (this.#name === 'history') return fill(box, emptyState('history', 'Nothing here yet', 'Decided changes appear here with their outcome.'));
     if (box.querySelector('.all-clear')) return box;
     const endpoint = `${location.origin}/mcp`;
-    const empty = emptyState('check', 'Nothing waits for you', 'When an agent wants to write something, it appears here within a second.',
+    const empty = emptyState('check', 'You\'re all caught up', 'When an agent proposes a change, it appears here right away.',
       h('p', { class: 'endpoint' }, 'Agents connect to'), h('p', { class: 'with-copy' }, h('code', null, endpoint), copyButton(endpoint, 'Copy the address for agents')));
     empty.classList.add('all-clear');
     return fill(box, empty);
@@ -265,8 +270,8 @@ export class ChangesView {
   async #ringBell() {
     const was = notifying();
     const is = await toggleNotifying();
-    if (is === 'blocked') notice('The browser blocks notifications of this page. Its settings for this site can allow them.', { tone: 'amber', iconName: 'bell' });
-    else if (is !== was) notice(is === 'on' ? 'You are notified of new changes while you look elsewhere.' : 'Notifications are off.', { tone: 'accent', iconName: 'bell' });
+    if (is === 'blocked') notice('The browser blocks notifications from this page. You can allow them in its settings for this site.', { tone: 'amber', iconName: 'bell' });
+    else if (is !== was) notice(is === 'on' ? 'You will be notified of new changes while this page is in the background.' : 'Notifications are off.', { tone: 'accent', iconName: 'bell' });
     this.#paintBell();
   }
 

@@ -15,7 +15,7 @@ const LOOK = 5_000;
 const PAGE = 25;
 const STATES = {
   delivered: { label: 'Delivered', tone: 'green', icon: 'check' },
-  waiting: { label: 'Waits', tone: 'amber', icon: 'clock' },
+  waiting: { label: 'Waiting', tone: 'amber', icon: 'clock' },
   given_up: { label: 'Given up', tone: 'red', icon: 'cross' },
 };
 
@@ -36,7 +36,7 @@ export class HooksView {
     this.#api = api;
     this.#may = Boolean(me.mayDecide);
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway tells others what happens. They are set in the configuration file, and follow it while the gateway runs.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway reports what happens. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
     this.#load();
     this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
   }
@@ -81,7 +81,7 @@ export class HooksView {
       this.#paint(hooks);
     } catch (error) {
       if (this.#abort.signal.aborted || error.status === 401 || this.#shown) return;
-      fill(this.#body, error.status === 404 ? emptyState('hooks', 'No webhooks here', 'This gateway sends none.') : errorState(error, () => this.#load()));
+      fill(this.#body, error.status === 404 ? emptyState('webhooks', 'No webhooks here', 'This gateway does not support webhooks.') : errorState(error, () => this.#load()));
     }
   }
 
@@ -90,7 +90,7 @@ export class HooksView {
     if (!hooks.length) {
       this.#hooks.clear();
       this.#list.replaceChildren();
-      fill(this.#body, emptyState('hooks', 'No webhooks', 'Name an address under webhooks in the configuration, and it is told of every change: signed, in order, and again until it answers.'));
+      fill(this.#body, emptyState('webhooks', 'No webhooks', 'Add an address under webhooks in the configuration to be told of every change: signed, in order, and retried until it answers.'));
       return;
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);
@@ -137,7 +137,7 @@ class Hook {
     this.#signal = signal;
     this.#changed = changed;
     this.#retry = may && h('button', { type: 'button', class: 'small', onclick: () => this.#again() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
-    this.#test = may && h('button', { type: 'button', class: 'small', onclick: () => this.#try() }, icon('hooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
+    this.#test = may && h('button', { type: 'button', class: 'small', onclick: () => this.#try() }, icon('webhooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
     this.#fold = h('details', { class: 'fold-section' }, h('summary', null, 'Deliveries'), this.#rest);
     this.#fold.addEventListener('toggle', () => this.#fold.open && this.#newest());
     this.element = h('li', { class: 'card hook' }, this.#head, this.#fold);
@@ -153,9 +153,9 @@ class Hook {
     fill(this.#head,
       h('div', { class: 'card-head' },
         h('h2', null, said(w.name, 80)),
-        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Works'), this.#test, this.#retry)),
+        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Working'), this.#test, this.#retry)),
       h('p', { class: 'server-target' }, h('code', null, said(w.url, 300))),
-      w.lastError && h('p', { class: `banner tone-${w.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, said(w.lastError, 500), w.nextAttemptAt && h('span', { class: 'quiet' }, ' · tried again ', time(w.nextAttemptAt, 'countdown')))),
+      w.lastError && h('p', { class: `banner tone-${w.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, said(w.lastError, 500), w.nextAttemptAt && h('span', { class: 'quiet' }, ' · next attempt ', time(w.nextAttemptAt, 'countdown')))),
       h('dl', { class: 'rule-facts' },
         fact('Position', `${count(w.position)} of ${count(w.head)}`),
         fact('Behind', behind === 0 ? 'nothing' : plural(behind, 'event')),
@@ -201,7 +201,7 @@ class Hook {
 
   #list() {
     if (!this.#deliveries.length) {
-      fill(this.#rest, h('p', { class: 'quiet' }, 'Nothing has gone out yet.'));
+      fill(this.#rest, h('p', { class: 'quiet' }, 'Nothing has been sent yet.'));
       return;
     }
     fill(this.#rest, h('table', { class: 'records deliveries' },
@@ -227,8 +227,8 @@ class Hook {
     this.#test.disabled = true;
     try {
       const { delivered, status, error } = await this.#api.testWebhook(this.#name);
-      if (delivered) notice(`The test of ${this.#name} arrived: it answered ${Number(status)}.`, { tone: 'green', iconName: 'check' });
-      else notice(`The test of ${this.#name} did not get through: ${error}`, { tone: 'red', iconName: 'alert' });
+      if (delivered) notice(`The test of ${this.#name} was delivered: it answered ${Number(status)}.`, { tone: 'green', iconName: 'check' });
+      else notice(`The test of ${this.#name} failed: ${error}`, { tone: 'red', iconName: 'alert' });
     } catch (error) {
       notice(explain(error), { tone: 'red', iconName: 'alert' });
     } finally {
@@ -240,7 +240,7 @@ class Hook {
     this.#retry.disabled = true;
     try {
       const { again } = await this.#api.retryWebhook(this.#name);
-      notice(again > 0 ? `What waits for ${this.#name} is sent now, and ${plural(again, 'delivery', 'deliveries')} that had been given up.` : `What waits for ${this.#name} is sent now.`, { tone: 'accent', iconName: 'refresh' });
+      notice(again > 0 ? `Sending what is waiting for ${this.#name}, and ${plural(again, 'delivery', 'deliveries')} that had been given up.` : `Sending what is waiting for ${this.#name}.`, { tone: 'accent', iconName: 'refresh' });
       this.#changed();
     } catch (error) {
       notice(explain(error), { tone: 'red', iconName: 'alert' });

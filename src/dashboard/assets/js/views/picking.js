@@ -1,4 +1,4 @@
-// Picking changes of a list to decide on them together: boxes beside the rows, the bar below, the question.
+// Selecting changes of a list to decide on them together: boxes beside the rows, the bar below, the question.
 
 import { announce, notice } from '../core/announce.js';
 import { h } from '../core/dom.js';
@@ -18,15 +18,17 @@ export class Picking {
   #may;
   #decided;
   #done;
+  #changed;
+  #told = '';
   #bar;
   #wanted = false;
   #deciding = false;
 
   /**
    * `get(id)` is the row as it is now; `decided(change, verdict)` is told of each result and `done()` when the dialog is
-   * closed. `triage` knows what was on the screen and what is picked.
+   * closed; `changed()` whenever something else is selected. `triage` knows what was on the screen and what is selected.
    */
-  constructor({ api, triage, list, get, may, decided, done }) {
+  constructor({ api, triage, list, get, may, decided, done, changed }) {
     this.#api = api;
     this.#triage = triage;
     this.#list = list;
@@ -34,14 +36,15 @@ export class Picking {
     this.#may = may;
     this.#decided = decided;
     this.#done = done;
+    this.#changed = changed;
     this.#bar = new BulkBar({ approve: () => this.decide('approve'), reject: () => this.decide('reject'), clear: () => this.none() });
     this.element = this.#bar.element;
-    this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Pick several', title: 'Pick several (x)', onclick: () => this.#want(!this.#wanted) }, icon('stack'));
+    this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Select several', title: 'Select several (x)', onclick: () => this.#want(!this.#wanted) }, icon('stack'));
   }
 
   /** The box beside a row, for the change that `current()` names. */
   box(current) {
-    const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Pick this change', onclick: () => {
+    const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Select this change', onclick: () => {
       const id = current();
       this.pick(id);
       box.checked = this.#triage.isPicked(id);
@@ -58,7 +61,7 @@ export class Picking {
     const label = row.beside;
     if (!label) return;
     if (label.firstChild.checked !== picked) label.firstChild.checked = picked;
-    const title = seen ? 'Pick (x)' : PICK_REFUSALS.unseen;
+    const title = seen ? 'Select (x)' : PICK_REFUSALS.unseen;
     if (label.title !== title) label.title = title;
   }
 
@@ -80,7 +83,7 @@ export class Picking {
     if (!row || !this.#may) return false;
     const what = this.#triage.toggle(row);
     if (PICK_REFUSALS[what]) notice(PICK_REFUSALS[what], { tone: 'amber', iconName: 'info' });
-    else announce(what === 'picked' ? `Picked, ${plural(this.#triage.size, 'change')} in all.` : 'No longer picked.');
+    else announce(what === 'picked' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
     this.#paint();
     return true;
   }
@@ -105,22 +108,36 @@ export class Picking {
   }
 
   #show() {
-    this.#bar.show(this.#triage.size);
-    this.#list.element.classList.toggle('picking', this.#wanted || this.#triage.size > 0);
+    const { size } = this.#triage;
+    this.#bar.show(this.#may ? size : 0);
+    this.#list.element.classList.toggle('picking', this.#may && (this.#wanted || size > 0));
+    const told = this.#triage.picked.map(({ id }) => id).join();
+    if (told === this.#told) return;
+    this.#told = told;
+    this.#changed();
   }
 
-  /** What was picked and has altered since is not what somebody picked. */
+  /** How many are selected, and whether this one is. */
+  get size() {
+    return this.#may ? this.#triage.size : 0;
+  }
+
+  has(id) {
+    return this.#may && this.#triage.isPicked(id);
+  }
+
+  /** What was selected and has changed since is not what somebody selected. To be asked once all that is pending is here. */
   follow() {
-    if (!this.#triage.size || this.#deciding) return;
+    if (!this.#triage.size || this.#deciding || !this.#may) return;
     const dropped = this.#triage.follow(this.#get);
-    if (dropped) notice(`${plural(dropped, 'picked change')} altered meanwhile, and ${dropped === 1 ? 'is' : 'are'} no longer picked.`, { tone: 'amber', iconName: 'refresh' });
+    if (dropped) notice(`${plural(dropped, 'selected change')} ${dropped === 1 ? 'has' : 'have'} changed since and ${dropped === 1 ? 'is' : 'are'} no longer selected.`, { tone: 'amber', iconName: 'refresh' });
     this.#show();
   }
 
   /** Asks, and decides all that is picked. Returns whether anything is. */
   decide(decision) {
     const { picked } = this.#triage;
-    if (!picked.length) return false;
+    if (!picked.length || !this.#may) return false;
     this.#deciding = true;
     openBulk({
       decision, picked,

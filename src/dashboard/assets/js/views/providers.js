@@ -16,8 +16,8 @@ const STATUS = {
 };
 const TRANSPORTS = { stdio: 'stdio', 'streamable-http': 'Streamable HTTP', sse: 'HTTP + SSE', websocket: 'WebSocket' };
 const BREAKERS = {
-  open: 'Circuit open: calls are not tried for a while, because too many failed.',
-  'half-open': 'Circuit half-open: one call is being tried.',
+  open: 'Circuit open: too many calls failed, so calls are not attempted for a while.',
+  'half-open': 'Circuit half-open: one call is being attempted.',
 };
 
 /** How much of a server waits for a reviewer. */
@@ -39,7 +39,7 @@ export class ProvidersView {
     this.#api = api;
     this.#me = me;
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway routes calls to, and what it makes of their tools.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how calls of each tool are treated.')), this.#body);
     this.#load();
     this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
   }
@@ -57,13 +57,18 @@ export class ProvidersView {
     this.#load();
   }
 
+  // A tool that is let run without review, or no longer.
+  ruleEvent() {
+    for (const server of this.#servers.values()) server.again();
+  }
+
   refresh() {
     this.#load();
   }
 
   async #load() {
     try {
-      const providers = await this.#api.providers(this.#abort.signal);
+      const providers = await this.#api.servers(this.#abort.signal);
       this.#shown = true;
       this.#paint(providers);
     } catch (error) {
@@ -74,7 +79,7 @@ export class ProvidersView {
   #paint(providers) {
     this.#count.textContent = count(providers.length);
     if (!providers.length) {
-      fill(this.#body, emptyState('providers', 'No servers', 'Paste the mcpServers block of your desktop client into the configuration, or enable a module.'));
+      fill(this.#body, emptyState('servers', 'No servers', 'Paste the mcpServers block of your MCP client into the configuration, or enable a module.'));
       return;
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);
@@ -99,7 +104,7 @@ export class ProvidersView {
 
 // `Previews: recipes for 4 tools, with the shipped set filesystem.`
 function previews({ sets = [], tools = [] }) {
-  if (!tools.length) return ['Previews: no recipes; reviewers see the arguments.'];
+  if (!tools.length) return ['Previews: none; reviewers see the arguments.'];
   return [`Previews: recipes for ${plural(tools.length, 'tool')}`, sets.length > 0 && [`, with the shipped ${sets.length === 1 ? 'set' : 'sets'} `, said(sets.join(', '), 200)], '.'].flat().filter(Boolean);
 }
 
@@ -123,9 +128,9 @@ class Server {
     this.#panel = new ToolsPanel({
       server: name,
       may: Boolean(me.mayDecide),
-      act: async (kind, tools) => {
+      act: async (kind, tools, reason) => {
         try {
-          return (await api.definitions(name, kind, tools)).tools;
+          return (await (kind === 'allow' ? api.letRun(name, tools, reason) : api.definitions(name, kind, tools))).tools;
         } catch (error) {
           if (error.status === 409) await this.#ask();
           throw error;
@@ -140,9 +145,16 @@ class Server {
     if (text !== this.#text) {
       this.#text = text;
       this.#paint(p);
+      // What can be done about a server's tools is in sight without being asked for.
+      if (p.kind === 'upstream' && p.tools > 0) this.#ask();
     }
     if (toReview(p) > 0) this.#wanted = true;
     if (this.#wanted) this.#ask();
+  }
+
+  /** Reads the tools again where they are in sight. */
+  again() {
+    if (this.#panel.element.isConnected) this.#ask();
   }
 
   #open() {
@@ -155,7 +167,7 @@ class Server {
     if (this.#asking) return;
     this.#asking = true;
     try {
-      this.#panel.show((await this.#api.provider(this.#name, this.#signal)).tools);
+      this.#panel.show((await this.#api.server(this.#name, this.#signal)).tools);
       if (!this.#panel.element.isConnected) fill(this.#rest, this.#panel.element);
     } catch (error) {
       if (!this.#signal.aborted && error.status !== 401 && !this.#panel.element.isConnected) {
@@ -181,9 +193,12 @@ class Server {
       h('p', { class: 'quiet server-line' }, [KINDS[p.kind] ?? visibleString(String(p.kind)), ...through.map((t) => visibleString(String(t))), p.required && 'required'].filter(Boolean).join(' · ')),
       p.target && h('p', { class: 'server-target' }, h('code', null, said(p.target, 300))),
       p.kind === 'upstream' && p.previews && h('p', { class: 'quiet server-line' }, ...previews(p.previews)),
-      p.lastError && p.status !== 'up' && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, said(p.lastError, 500), p.since && h('span', { class: 'quiet' }, ' · ', time(p.since)))),
+      p.status !== 'up' && p.kind === 'upstream' && (p.lastError || p.lastStderr) && h('div', { class: `banner tone-${p.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
+        h('p', null, p.lastError ? said(p.lastError, 500) : 'The reason is not known.', p.since && h('span', { class: 'quiet' }, ' · ', time(p.since))),
+        p.lastStderr && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Last line on stderr: '), h('code', null, said(p.lastStderr, 500))),
+        p.restarts > 0 && h('p', { class: 'quiet' }, `Restarted ${plural(p.restarts, 'time')} so far.`))),
       p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
-      p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.warnings.length)} to know`), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
+      p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(p.warnings.length, 'warning')), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, said(text, 300))))),
       h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts], ['In flight', p.inFlight], ['Restarts', p.restarts]]
         .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
     if (!this.#rest.hasChildNodes() && p.tools > 0) fill(this.#rest, this.#more);

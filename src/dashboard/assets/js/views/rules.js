@@ -46,7 +46,7 @@ export class RulesView {
     this.#parts = { count: h('span', { class: 'quiet' }), chips: h('div', { class: 'chips page-chips' }), body: h('div', { class: 'page-body' }, skeleton(5)) };
     this.element = h('div', { class: 'page rules-page' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Standing rules'), this.#parts.count),
-        h('p', { class: 'quiet' }, 'What reviewers decided once for later calls. A rule is made from a change, with “From now on…”.')),
+        h('p', { class: 'quiet' }, 'Decisions that reviewers made in advance for future calls. To make one, open a change and choose “Create standing rule…”.')),
       this.#parts.chips, this.#parts.body);
     this.#load();
     this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
@@ -85,7 +85,7 @@ export class RulesView {
       else this.#paint();
     } catch (error) {
       if (this.#abort.signal.aborted || error.status === 401 || this.#rules) return;
-      fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not keep any.') : errorState(error, () => this.#load()));
+      fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not support standing rules.') : errorState(error, () => this.#load()));
     }
   }
 
@@ -119,7 +119,7 @@ export class RulesView {
     const all = this.#rules.filter((entry) => ended(entry) === this.#ended);
     if (all.length === 0) {
       fill(this.#parts.body, emptyState('rule', over > 0 ? 'No rule is in force' : 'No standing rules',
-        'Every call is decided by the policy and by reviewers. To decide the next ones like it, open a change and choose “From now on…”.'));
+        'The policy and reviewers decide every call. To decide future calls in advance, open a change and choose “Create standing rule…”.'));
     } else {
       fill(this.#parts.body, h('ul', { class: 'rules' }, all.slice(0, SHOWN).map((entry) => this.#item(entry, at))),
         all.length > SHOWN && h('p', { class: 'quiet pad' }, `and ${plural(all.length - SHOWN, 'older rule')}.`));
@@ -133,27 +133,27 @@ export class RulesView {
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
     return h('li', { class: `card rule${state === 'holds' ? '' : ' over'}${rule.id === this.#chosen ? ' chosen' : ''}` },
       h('div', { class: 'card-head' },
-        h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), allow ? 'Allows' : 'Refuses'), ' ', h('code', null, said(rule.tool, 200))),
+        h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), allow ? 'Allows' : 'Denies'), ' ', h('code', null, said(rule.tool, 200))),
         state !== 'holds' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), state === 'revoked' ? 'Revoked' : 'Expired'),
         state === 'holds' && this.#may && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#ask(rule) }, icon('undo'), 'Revoke',
           h('span', { class: 'sr-only' }, ` the rule for ${visibleString(short(rule.tool, 60))}`))),
       h('p', { class: 'rule-words' }, ...sentence(rule)),
-      rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, 'The key that ', h('strong', null, said(rule.createdBy, 60)), ' gave it with was revoked, or may not decide any more; ',
-        allow ? 'so it allows nothing since ' : 'it refuses until a reviewer revokes it. Noticed ', time(rule.orphanedAt), '.')),
+      rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, 'The key of ', h('strong', null, said(rule.createdBy, 60)), ', who created this rule, was revoked or may no longer decide. ',
+        allow ? 'The rule has allowed nothing since ' : 'The rule still denies calls until a reviewer revokes it. Noticed ', time(rule.orphanedAt), '.')),
       rule.comment && h('blockquote', null, longText(String(rule.comment), { chars: 400, lines: 4 })),
       h('dl', { class: 'rule-facts' },
         state === 'revoked' ? fact('Revoked', time(rule.revokedAt), ' by ', actor(rule.revokedBy))
-          : state === 'expired' ? fact('Expired', time(rule.expiresAt ?? rule.expiredAt)) : fact('Until', rule.expiresAt ? time(rule.expiresAt) : 'somebody revokes it'),
+          : state === 'expired' ? fact('Expired', time(rule.expiresAt ?? rule.expiredAt)) : fact('Until', rule.expiresAt ? time(rule.expiresAt) : 'revoked'),
         fact('Used', rule.uses === 0 ? 'never' : plural(rule.uses, 'time')),
-        fact('Given by', said(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
+        fact('Created by', said(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
         fact('Server', said(rule.provider, 80)),
-        fact('From', h('a', { class: 'mono', href: routeTo('history', rule.fromChange) }, visible(short(rule.fromChange, 14)), h('span', { class: 'sr-only' }, ', the change')))),
+        rule.fromChange && fact('From', h('a', { class: 'mono', href: routeTo('history', rule.fromChange) }, visible(short(rule.fromChange, 14)), h('span', { class: 'sr-only' }, ', the change')))),
       rule.argumentsHash && this.#arguments(rule, source));
   }
 
   #arguments(rule, source) {
     // What was too large to be kept is known by its hash only.
-    if (source === null) return h('p', { class: 'quiet rule-hash' }, 'These arguments were too large to be kept; they are known by their hash ', h('code', { class: 'breakable' }, visibleString(rule.argumentsHash)), '.');
+    if (source === null) return h('p', { class: 'quiet rule-hash' }, 'These arguments were too large to store; the rule recognises them by their hash ', h('code', { class: 'breakable' }, visibleString(rule.argumentsHash)), '.');
     const body = h('div', { class: 'fold-body' });
     const fold = h('details', { class: 'fold-section', open: this.#open.has(rule.id) }, h('summary', { data: { key: `args ${rule.id}` } }, 'Arguments'), body);
     const show = () => !body.hasChildNodes() && body.append(jsonBlock(source, 'Arguments of the rule'));
@@ -168,7 +168,7 @@ export class RulesView {
 
   #ask(rule) {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
-    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, goes into the audit trail)' });
+    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
     const save = h('button', { type: 'submit', class: 'primary' }, icon('undo'), 'Revoke the rule');
     const submit = async (event) => {
       event.preventDefault();
@@ -177,13 +177,13 @@ export class RulesView {
       try {
         await this.#api.revokeRule(rule.id, comment.value.trim() || undefined);
         dialog.close();
-        notice('The rule is revoked: the policy and reviewers decide again.', { tone: 'green', iconName: 'undo' });
+        notice('Rule revoked: the policy and reviewers decide again.', { tone: 'green', iconName: 'undo' });
         this.#load();
       } catch (problem) {
         save.disabled = false;
         // It may be over already: the list says so.
         this.#load();
-        fill(error, icon('alert'), visibleString(problem.code === 'SELF_APPROVAL' ? 'This rule refuses your own calls, so somebody else has to revoke it.' : explain(problem)));
+        fill(error, icon('alert'), visibleString(problem.code === 'SELF_APPROVAL' ? 'This rule denies your own calls, so somebody else has to revoke it.' : explain(problem)));
       }
     };
     const dialog = openDialog({
@@ -207,5 +207,5 @@ export class RulesView {
 function sentence(rule) {
   return [rule.principal === null || rule.principal === undefined ? 'Calls by any agent' : ['Calls by ', h('strong', null, said(rule.principal, 80))],
     rule.argumentsHash ? ' with exactly these arguments' : ' with any arguments',
-    rule.verdict === 'allow' ? ' run at once, without review.' : ' are refused, without review.'];
+    rule.verdict === 'allow' ? ' run without review.' : ' are denied without review.'];
 }

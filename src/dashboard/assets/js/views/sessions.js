@@ -21,7 +21,7 @@ export class SessionsView {
     this.#api = api;
     this.#parts = { count: h('span', { class: 'quiet' }), body: h('div', { class: 'page-body' }, skeleton(5)) };
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents that are connected to this gateway.')),
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents connected to this gateway.')),
       this.#parts.body);
     this.#load();
     this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
@@ -60,7 +60,7 @@ export class SessionsView {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
     this.#parts.count.textContent = count(all.length);
     if (!all.length) {
-      fill(this.#parts.body, emptyState('sessions', 'Nobody is connected', 'Agents appear here while they hold a connection. One-shot HTTP calls come and go without one.'));
+      fill(this.#parts.body, emptyState('sessions', 'Nobody is connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
       return;
     }
     // What nobody could read anyway is summed up: a gateway may hold thousands.

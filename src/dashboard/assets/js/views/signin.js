@@ -77,8 +77,8 @@ export class SignInView {
 /** What to tell somebody whose sign-in did not work. */
 export function signInProblem(error, byCode) {
   if (error instanceof ApiError && error.status === 401) {
-    return byCode ? 'This link has been used already, or it is too old. Run “countersign open” for a new one.' : 'This key is not known here, or it has been revoked.';
+    return byCode ? 'This link has already been used or has expired. Run “countersign open” for a new one.' : 'This key is not known here or has been revoked.';
   }
-  if (error instanceof ApiError && error.status === 403) return 'This key is for agents. The dashboard needs a key of the role reviewer, viewer or admin.';
+  if (error instanceof ApiError && error.status === 403) return 'This key is for agents. The dashboard needs a key with the role reviewer, viewer or admin.';
   return explain(error);
 }

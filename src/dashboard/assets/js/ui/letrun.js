@@ -1,0 +1,77 @@
+// Letting tools run without review: which ones, with their definitions in sight, and why. What comes of it is a standing
+// rule for each, which anybody sees and any reviewer revokes.
+
+import { explain } from '../core/api.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { plural, said, visibleString } from '../core/text.js';
+import { definitionBlock } from './definition.js';
+import { openDialog } from './dialog.js';
+import { longText } from './longtext.js';
+
+const MAX_REASON = 2000;
+
+const nameOf = (n) => (n === 1 ? 'Let this tool run without review' : `Let ${plural(n, 'tool')} run without review`);
+
+/**
+ * `tools` are those to choose from; with one only there is nothing to choose. `allow(tools, reason)` resolves once the
+ * gateway has made the rules, `done(n)` is told of how many.
+ */
+export function openLetRun({ server, tools, allow, done }) {
+  const chosen = new Set(tools.length === 1 ? tools.map((t) => t.name) : []);
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const reason = h('textarea', { id: 'let-run-reason', rows: '2', maxlength: String(MAX_REASON), 'aria-required': 'true', placeholder: 'Why do these calls need no review? (recorded in the audit trail)' });
+  const go = h('button', { type: 'submit', class: 'approve' }, icon('check'), h('span'));
+  const relabel = () => {
+    go.disabled = chosen.size === 0;
+    go.lastChild.textContent = chosen.size === 0 ? 'Choose a tool' : nameOf(chosen.size);
+  };
+  const definition = (tool) => {
+    const body = h('div', { class: 'fold-body' });
+    const fold = h('details', { class: 'fold-section' }, h('summary', null, 'Full definition'), body);
+    fold.addEventListener('toggle', () => fold.open && !body.hasChildNodes() && body.append(definitionBlock(tool)));
+    return fold;
+  };
+  const list = h('ul', { class: 'bulk-list let-run', tabindex: '0', 'aria-label': 'Tools' }, tools.map((tool) => h('li', null, h('div', null,
+    h('label', { class: 'offer-name' },
+      tools.length > 1 && h('input', { type: 'checkbox', onchange: (event) => {
+        if (event.target.checked) chosen.add(tool.name);
+        else chosen.delete(tool.name);
+        relabel();
+      } }),
+      h('code', null, said(tool.name, 200))),
+    tool.description && longText(tool.description, { chars: 300, lines: 3, className: 'offer-text' }),
+    definition(tool)))));
+  const submit = async (event) => {
+    event.preventDefault();
+    fill(error);
+    if (reason.value.trim() === '') {
+      fill(error, icon('alert'), 'Give a reason: the rule and the audit trail keep it.');
+      reason.focus();
+      return;
+    }
+    const wanted = tools.filter((t) => chosen.has(t.name));
+    go.disabled = true;
+    try {
+      await allow(wanted, reason.value.trim());
+      dialog.close();
+      done(wanted.length);
+    } catch (problem) {
+      go.disabled = false;
+      fill(error, icon('alert'), visibleString(problem.status === 409 ? 'A definition has changed since. Close this dialog to see the current one; nothing was allowed.' : explain(problem)));
+    }
+  };
+  relabel();
+  const dialog = openDialog({
+    title: tools.length === 1 ? 'Let this tool run without review' : `Let tools of ${visibleString(server)} run without review`,
+    build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
+      h('p', null, 'Calls will run at once, from any agent and with any arguments. This covers the definition shown here, from the server’s current command or address: when either changes, calls are reviewed again.'),
+      h('p', { class: 'quiet' }, 'Rules in the configuration file still come first. Each tool becomes a standing rule, which any reviewer can revoke. Your own calls are still reviewed.'),
+      list,
+      h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'let-run-reason' }, 'Reason'), reason),
+      error,
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), go)),
+  });
+  (tools.length === 1 ? reason : list.querySelector('input')).focus();
+  return dialog;
+}
