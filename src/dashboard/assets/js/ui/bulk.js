@@ -95,7 +95,7 @@ export function openBulk({ decision, picked: all, decide, decided, done }) {
         fill(place, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, 'Not decided: ', visibleString(explainProblem(problem)))));
       }
     }
-    const text = good === all.length ? `All ${plural(good, 'change')} decided.` : `${good} of ${all.length} decided.`;
+    const text = good < all.length ? `${good} of ${all.length} decided.` : good === 1 ? '1 change decided.' : `All ${plural(good, 'change')} decided.`;
     fill(error);
     fill(summary, icon(good === all.length ? 'check' : 'alert'), text);
     summary.className = `bulk-summary tone-${good === all.length ? 'green' : 'amber'}`;

@@ -1,0 +1,424 @@
+// What people stumbled over in their first hours: previews that failed, servers that say nothing of themselves, a selection
+// that another page undid, changes that are calls, an audit trail to find things in, and words.
+
+import assert from 'node:assert/strict';
+import { mkdtempSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { prepare, SERVERS } from '../clients/servers.mjs';
+import { armed, assertClean, becomes, button, dashboard, focused, heading, holds, launch, live, matches, open, row, status } from './lib/browser.mjs';
+import { eventually, Gateway, real } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const ALTERING = new URL('lib/altering-server.mjs', import.meta.url).pathname;
+// Nothing of its tools: as many servers come.
+const DEFINITIONS = ['{"name":"read_query","description":"Runs a SELECT on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}}', '{"name":"write_query","description":"Runs any statement on the database","inputSchema":{"type":"object","properties":{"query":{"type":"string"},"dry":{"type":"boolean"}},"required":["query"]}}'];
+
+const options = { skip: !real && 'the mock has nothing behind it' };
+let browser;
+let gateway;
+let folder;
+let repository;
+
+before(async () => {
+  browser = await launch();
+  if (!real) return;
+  folder = realpathSync(mkdtempSync(join(tmpdir(), 'countersign-first-')));
+  repository = join(folder, 'repository');
+  await prepare('filesystem', join(folder, 'files'));
+  await prepare('git', repository);
+  writeFileSync(join(folder, 'tools'), DEFINITIONS.join('\n'));
+  gateway = await Gateway.start({
+    rules: [{ name: 'no-db', tools: 'db__*', then: 'deny' }],
+    servers: {
+      filesystem: { ...SERVERS.filesystem.entry(join(folder, 'files')), trust_annotations: true },
+      git: SERVERS.git.entry(repository),
+      sqlite: { command: process.execPath, args: [ALTERING, join(folder, 'tools')] },
+      broken: { command: process.execPath, args: ['-e', 'console.error("Error: DATABASE_URL is not set"); process.exit(3)'] },
+    },
+  });
+  for (const [name, n] of [['filesystem', 5], ['git', 5], ['sqlite', 2]]) await eventually(`${name} is connected`, async () => (await gateway.api(`providers/${name}`)).value.tools?.length >= n, 60_000);
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+  if (folder) rmSync(folder, { recursive: true, force: true });
+});
+
+const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
+/** Buttons in sight that approve by that very name. */
+const approving = (page) => page.locator('button:visible').evaluateAll((all) => all.filter((b) => /^Approve/.test(b.innerText.trim()) && /\bA$/.test(b.innerText.trim())).length);
+const withdraw = async (...ids) => {
+  for (const id of ids) await gateway.decide(id, 'reject');
+};
+
+test('what could not be previewed is approved by a button that says so, and by no key', options, async () => {
+  const id = await gateway.propose('filesystem__write_file', { path: '/etc/countersign-first-hours', content: 'no\n' });
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
+  await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied' }).waitFor();
+  await armed(page);
+  await becomes(() => page.locator('footer.decision button').evaluateAll((all) => all.map((b) => b.innerText.replace(/\s+/g, ' ').trim())), ['Reject R', 'Approve without preview']);
+  let sent = 0;
+  page.on('request', (r) => { sent += r.url().endsWith('/decision') ? 1 : 0; });
+  await page.keyboard.press('a');
+  await focused(page, '[data-act=approve]', 'the key leads to the button and presses nothing');
+  await page.keyboard.press('a');
+  assert.equal(sent, 0);
+  assert.equal((await gateway.change(id)).state, 'pending');
+  // Together with others it is left out.
+  const other = await gateway.proposeIssue('Beside the blind one');
+  await page.keyboard.press('x');
+  await open(page, 'Beside the blind one');
+  await page.keyboard.press('x');
+  await page.keyboard.press('a');
+  const dialog = page.getByRole('dialog', { name: 'Approve 1 change?' });
+  await dialog.locator('li', { hasText: 'countersign-first-hours' }).getByText('its preview failed, so approve it on its own').waitFor();
+  await dialog.getByRole('button', { name: 'Approve 1 change' }).click();
+  await dialog.getByText('1 change decided.').waitFor();
+  await dialog.getByRole('button', { name: 'Close' }).last().click();
+  await gateway.reaches(other, 'applied');
+  assert.equal((await gateway.change(id)).state, 'pending');
+  await page.locator('.bulk').getByRole('button', { name: 'Clear' }).click();
+  await page.goto(`${gateway.url}/#/inbox/${id}`);
+  await armed(page);
+  await page.keyboard.press('a');
+  await focused(page, '[data-act=approve]');
+  await page.keyboard.press('Enter');
+  await page.locator('.outcome', { hasText: 'Failed' }).waitFor();
+  assert.deepEqual((await gateway.reaches(id, 'failed')).decisions.map((d) => [d.reviewer, d.verdict]), [['alice', 'approve']]);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a call without a recipe is a CALL: its arguments once, in no colour of a diff, the telling one in its title', options, async () => {
+  const query = 'UPDATE cards SET credit = 500 WHERE owner = 7';
+  const id = await gateway.propose('sqlite__write_query', { query, dry: false });
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
+  await heading(page).filter({ hasText: `sqlite / write_query: ${query}` }).waitFor();
+  await becomes(() => page.locator('.detail-marks .badge.operation').innerText(), 'CALL');
+  await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
+  const body = page.locator('.detail-body');
+  await becomes(() => body.locator('.fields tbody tr').evaluateAll((rows) => rows.map((r) => [...r.cells].map((c) => c.innerText))), [['query', query], ['dry', 'false']]);
+  await becomes(async () => (await body.innerText()).split(query).length - 1, 1, 'the arguments stand there once');
+  await becomes(() => body.locator('ins, del, .insert, .delete, .sign').count(), 0, 'nothing is added or removed');
+  await body.getByRole('button', { name: 'JSON' }).click();
+  await matches(() => body.locator('.json').innerText(), /"query": "UPDATE cards/);
+  await becomes(() => body.locator('.fields').count(), 0, 'one form at a time');
+  await body.getByText('Tool description').click();
+  await body.getByText('Runs any statement on the database').waitFor();
+  // Nobody can tell more: it is approved plainly.
+  await armed(page);
+  await button(page, 'Approve').click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  // A commit is known by its message.
+  const commit = await gateway.propose('git__git_commit', { repo_path: repository, message: 'Fix the login\n\nBecause.' });
+  await row(page, 'Fix the login').waitFor();
+  // The badge says nothing that the title says already.
+  const bug = await gateway.proposeIssue('Said once');
+  await open(page, 'Said once');
+  await matches(() => heading(page).innerText(), /^Create Bug “Said once”/);
+  await becomes(() => page.locator('.detail-marks .badge.operation').count(), 0);
+  await becomes(() => page.locator('.detail-marks .glyph').getAttribute('title'), 'Create');
+  await becomes(async () => (await row(page, 'Said once').textContent()).match(/create/gi).length, 1, 'to those who listen to it as well');
+  await withdraw(commit, bug);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('what is selected outlives a look at another page, and has one place to approve at', options, async () => {
+  const [one, two] = [await gateway.proposeIssue('Selected one'), await gateway.proposeIssue('Selected two')];
+  const page = await dashboard(browser, gateway, { route: `/#/inbox/${one}` });
+  const bob = gateway.key('reviewer', 'bob');
+  await heading(page).filter({ hasText: 'Selected one' }).waitFor();
+  await becomes(() => approving(page), 1);
+  await page.keyboard.press('x');
+  await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
+  await page.locator('footer.decision', { hasText: '1 change selected' }).waitFor();
+  await becomes(() => approving(page), 1, 'below the list, and nowhere else');
+  await open(page, 'Selected two');
+  await becomes(() => approving(page), 1);
+  await button(page, 'Add this change').click();
+  await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
+  // Another page, and a list that holds none of them: nothing has changed.
+  await page.getByRole('link', { name: 'History' }).click();
+  await page.getByRole('button', { name: /^Rejected/ }).click();
+  await page.locator('.chip[aria-pressed=true]', { hasText: 'Rejected' }).waitFor();
+  await page.keyboard.press('a');
+  await becomes(() => page.getByRole('dialog').count(), 0, 'what is not in sight is not decided on');
+  await page.getByRole('link', { name: 'Servers' }).click();
+  await page.getByRole('link', { name: /^Inbox/ }).click();
+  await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
+  await becomes(() => page.locator('.notice', { hasText: 'selected' }).count(), 0);
+  // What really changed is said, and counts no more.
+  await gateway.decide(two, 'reject', 'Changed since', bob);
+  await page.locator('.notice', { hasText: '1 selected change has changed since and is no longer selected.' }).waitFor();
+  await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
+  await page.locator('.bulk').getByRole('button', { name: 'Clear' }).click();
+  await open(page, 'Selected one');
+  await button(page, 'Approve').waitFor();
+  await becomes(() => approving(page), 1);
+  await withdraw(one);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('another person’s vote changes nothing of what is selected', options, async () => {
+  const two = await Gateway.start({ review: { quorum: 2 } });
+  try {
+    const id = await two.proposeIssue('Votes come in');
+    const page = await dashboard(browser, two, { route: `/#/inbox/${id}` });
+    await heading(page).filter({ hasText: 'Votes come in' }).waitFor();
+    await page.keyboard.press('x');
+    await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
+    await two.decide(id, 'approve', undefined, two.key('reviewer', 'bob'));
+    await row(page, 'Votes come in').locator('.badge', { hasText: '1/2' }).waitFor();
+    await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
+    await page.keyboard.press('a');
+    await page.getByRole('dialog').getByRole('button', { name: 'Approve 1 change' }).click();
+    await page.getByRole('dialog').getByText('1 change decided.').waitFor();
+    assert.deepEqual((await two.reaches(id, 'applied')).decisions.map((d) => d.reviewer), ['bob', 'alice']);
+    assertClean(page);
+    await page.context().close();
+  } finally {
+    await two.end();
+  }
+});
+
+test('a server that says nothing of its tools becomes usable, with a reason that is kept', options, async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/servers' });
+  const sqlite = server(page, 'sqlite');
+  await sqlite.getByText('This server does not say which of its tools only read').waitFor();
+  await sqlite.getByRole('button', { name: 'Let tools run without review…' }).click();
+  let dialog = page.getByRole('dialog', { name: 'Let tools of sqlite run without review' });
+  await becomes(() => dialog.getByRole('button', { name: 'Choose a tool' }).isDisabled(), true);
+  await dialog.getByLabel('sqlite__read_query').check();
+  await dialog.getByRole('button', { name: 'Let this tool run without review' }).click();
+  await dialog.getByText('Give a reason').waitFor();
+  await focused(page, '#let-run-reason');
+  assert.ok((await gateway.tool('sqlite__read_query', { query: 'SELECT 0' })).structuredContent?.changeId, 'it is still reviewed');
+  await dialog.getByLabel('Reason').fill('Only SELECT gets through');
+  await dialog.getByRole('button', { name: 'Let this tool run without review' }).click();
+  await page.locator('.notice', { hasText: '1 tool now runs without review.' }).waitFor();
+  assert.equal((await gateway.tool('sqlite__read_query', { query: 'SELECT 1' })).content[0].text, 'done', 'it runs');
+  assert.ok((await gateway.tool('sqlite__write_query', { query: 'DROP TABLE t' })).structuredContent.changeId, 'the other one is reviewed');
+  await sqlite.getByText('All 2 tools').click();
+  const tool = (name) => sqlite.locator('table.tools tbody tr', { hasText: name });
+  await matches(() => tool('read_query').innerText(), /Runs[^]*alice lets it run without review: Only SELECT gets through/);
+  await tool('write_query').getByRole('button', { name: 'Let this tool run without review…' }).click();
+  dialog = page.getByRole('dialog', { name: 'Let this tool run without review' });
+  await dialog.getByText('Runs any statement on the database').waitFor();
+  await page.keyboard.press('Escape');
+  await dialog.waitFor({ state: 'detached' });
+  // It is a standing rule, with its reason, and ends as one.
+  await tool('read_query').getByRole('link', { name: 'Standing rule' }).click();
+  const rule = page.locator('.rule.chosen');
+  await matches(() => rule.innerText(), /sqlite__read_query[^]*Only SELECT gets through/);
+  await rule.getByRole('button', { name: 'Revoke' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Revoke the rule' }).click();
+  await page.locator('.notice', { hasText: 'Rule revoked' }).waitFor();
+  await eventually('it is reviewed again', async () => Boolean((await gateway.tool('sqlite__read_query', { query: 'SELECT 2' })).structuredContent?.changeId));
+  await page.goto(`${gateway.url}/#/audit?q=only+select+gets`);
+  await page.locator('.audit-records tbody tr', { hasText: 'created a standing rule' }).waitFor();
+  await page.goto(`${gateway.url}/#/servers`);
+  // A viewer is offered nothing of this.
+  const vera = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/servers' });
+  await server(vera, 'sqlite').getByText('All 2 tools').click();
+  await server(vera, 'sqlite').locator('table.tools tbody tr').first().waitFor();
+  await becomes(() => vera.getByRole('button', { name: /^Let / }).count(), 0);
+  for (const p of [page, vera]) {
+    assertClean(p);
+    await p.context().close();
+  }
+  const { value } = await gateway.api('changes?status=pending&limit=200');
+  await withdraw(...value.changes.map((c) => c.id));
+});
+
+test('a server that is down says why, with its last words and how often it was started', options, async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/servers' });
+  const broken = server(page, 'broken');
+  await matches(() => broken.locator('.why-down').innerText(), /exited/);
+  await matches(() => broken.locator('.stderr').innerText(), /Last line on stderr: Error: DATABASE_URL is not set/);
+  await matches(() => broken.locator('.why-down').innerText(), /Restarted \d+ times? so far/);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('pages are called servers and webhooks, and old addresses lead there', options, async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/providers' });
+  await server(page, 'sqlite').waitFor();
+  await becomes(() => new URL(page.url()).hash, '#/servers');
+  await page.goto(`${gateway.url}/#/hooks`);
+  await page.getByRole('heading', { name: 'Webhooks', exact: true }).waitFor();
+  await becomes(() => new URL(page.url()).hash, '#/webhooks');
+  await becomes(() => page.locator('nav a').evaluateAll((all) => all.map((a) => a.getAttribute('href'))), ['#/inbox', '#/history', '#/rules', '#/audit', '#/sessions', '#/servers', '#/webhooks']);
+  await page.keyboard.press('g');
+  await page.keyboard.press('v');
+  await becomes(() => new URL(page.url()).hash, '#/servers');
+  // Nothing asks by the old name any more.
+  const asked = [];
+  page.on('request', (r) => asked.push(new URL(r.url()).pathname));
+  await page.reload();
+  await live(page);
+  await server(page, 'sqlite').getByText('All 2 tools').waitFor();
+  assert.ok(asked.includes('/api/servers') && !asked.some((path) => path.startsWith('/api/providers')), asked.join(' '));
+  assertClean(page);
+  await page.context().close();
+});
+
+/** Words of the table that stand on more than one line, at whatever place they were broken. */
+const broken = (page) => page.locator('.audit-records :is(td, th)').evaluateAll((cells) => cells.flatMap((cell) => {
+  const out = [];
+  const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    if (node.parentElement.closest('.sr-only')) continue;
+    for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+      const range = document.createRange();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size > 1) out.push(word);
+    }
+  }
+  return out;
+}));
+
+test('in the audit trail things are found: by title, by words, by who and what, and no column breaks a word', options, async () => {
+  const key = gateway.key('agent', 'documentation-assistant');
+  const wanted = await gateway.proposeIssue('Rotate the certificates', {}, { key });
+  await gateway.decide(wanted, 'reject', 'Superseded by automation', gateway.key('reviewer', 'bob'));
+  const other = await gateway.proposeIssue('Internationalisation of documentation');
+  await gateway.decide(other, 'approve');
+  await gateway.reaches(other, 'applied');
+  const page = await dashboard(browser, gateway, { width: 1440, height: 900, route: '/#/audit' });
+  const rows = page.locator('.audit-records tbody tr');
+  await rows.filter({ hasText: 'Internationalisation of documentation' }).first().waitFor();
+  await matches(() => rows.filter({ hasText: 'Rotate the certificates' }).first().innerText(), new RegExp(wanted.slice(0, 12)), 'the id stands beside the title');
+  await becomes(() => broken(page), []);
+  const said = () => rows.locator('.event').evaluateAll((all) => all.map((e) => e.innerText.split('→')[0].trim()));
+  await page.getByRole('searchbox', { name: 'Search the audit trail' }).fill('rotate the CERT');
+  await becomes(said, ['rejected', 'proposed this change']);
+  await matches(() => page.url(), /q=rotate/);
+  await page.getByLabel('Event', { exact: true }).selectOption({ label: 'rejected' });
+  await becomes(said, ['rejected']);
+  await page.reload();
+  await live(page);
+  await becomes(said, ['rejected'], 'the address keeps what is looked for');
+  await page.getByRole('button', { name: 'Clear', exact: true }).click();
+  await page.getByRole('searchbox').fill('superseded by');
+  await becomes(said, ['rejected'], 'comments are searched too');
+  await page.getByRole('button', { name: 'Clear', exact: true }).click();
+  await page.getByLabel('Who', { exact: true }).selectOption('documentation-assistant');
+  await becomes(said, ['proposed this change']);
+  await page.getByRole('searchbox').fill('no such words');
+  await page.getByText('Nothing matches').waitFor();
+  await page.getByRole('button', { name: 'Clear the filter' }).click();
+  await rows.filter({ hasText: 'Internationalisation' }).first().waitFor();
+  await rows.filter({ hasText: 'Rotate the certificates' }).first().getByRole('link').click();
+  await page.locator('.page-head', { hasText: 'Rotate the certificates' }).filter({ hasText: wanted }).waitFor();
+  await becomes(said, ['rejected', 'proposed this change']);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('the history holds what is over, and not what is pending', options, async () => {
+  const waits = await gateway.proposeIssue('Not history yet');
+  const over = await gateway.proposeIssue('History by now');
+  await gateway.decide(over, 'reject');
+  // An address of before is no way around.
+  for (const route of ['/#/history', '/#/history?state=pending']) {
+    const page = await dashboard(browser, gateway, { route });
+    await row(page, 'History by now').waitFor();
+    await becomes(() => row(page, 'Not history yet').count(), 0);
+    await becomes(async () => (await page.locator('.chip').allInnerTexts()).some((text) => /Pending|Stale/.test(text)), false);
+    assertClean(page);
+    await page.context().close();
+  }
+  const page = await dashboard(browser, gateway, { route: '/#/history' });
+  await row(page, 'History by now').waitFor();
+  await gateway.decide(waits, 'reject');
+  await row(page, 'Not history yet').waitFor();
+  assertClean(page);
+  await page.context().close();
+});
+
+test('rows can be compact, and stay so', options, async () => {
+  const ids = [];
+  for (const n of [1, 2]) ids.push(await gateway.proposeIssue(`Dense ${n}`));
+  const page = await dashboard(browser, gateway);
+  const height = () => row(page, 'Dense 1').evaluate((e) => e.closest('.row-place').offsetHeight);
+  const before = await holds(height, (h) => h > 70);
+  await page.getByRole('button', { name: 'Compact rows' }).click();
+  await holds(height, (h) => h < before * 0.7);
+  // Rows stand below one another without a gap.
+  await becomes(() => page.evaluate(() => {
+    const [a, b] = [...document.querySelectorAll('.row-place')].map((r) => r.getBoundingClientRect());
+    return Math.round(b.top - a.bottom);
+  }), 0);
+  await page.reload();
+  await live(page);
+  await holds(height, (h) => h < before * 0.7);
+  await page.getByRole('button', { name: 'Compact rows', pressed: true }).click();
+  await becomes(height, before);
+  await withdraw(...ids);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a change on a small screen is a page with a heading of its own, and axe finds nothing', options, async () => {
+  const id = await gateway.proposeIssue('Small and whole', { description: 'One\nTwo' });
+  const call = await gateway.propose('sqlite__write_query', { query: 'SELECT 1' });
+  for (const dark of [false, true]) {
+    const page = await dashboard(browser, gateway, { width: 390, height: 844, dark, bypassCSP: true, route: `/#/inbox/${id}` });
+    for (const open of [id, call]) {
+      await page.goto(`${gateway.url}/#/inbox/${open}`);
+      await page.locator(`.change-id code[title="${open}"]`).waitFor();
+      await page.locator('.timeline').waitFor();
+      await becomes(() => page.locator('h1').evaluateAll((all) => all.filter((h) => h.checkVisibility()).map((h) => h.textContent)), ['Change']);
+      await page.evaluate(AXE);
+      assert.deepEqual(await page.evaluate(async () => (await window.axe.run(document)).violations.map((v) => [v.id, v.impact, v.nodes.map((n) => n.html.slice(0, 120))])), []);
+    }
+    await page.context().close();
+  }
+  await withdraw(id, call);
+});
+
+test('a configuration that waits is shown with its content, and applied', options, async () => {
+  gateway.reconfigure({ policy: { rules: [] } });
+  const page = await dashboard(browser, gateway);
+  const bar = page.getByRole('region', { name: 'Configuration' });
+  await bar.getByText('Configuration change needs approval').waitFor();
+  await bar.getByRole('button', { name: 'Review', exact: true }).click();
+  const line = bar.locator('tbody tr').first();
+  await matches(() => line.locator('th').innerText(), /policy\.rules/);
+  await matches(() => line.locator('.delete').innerText(), /no-db[^]*db__\*|db__\*[^]*deny|deny[^]*db__\*/);
+  await bar.getByRole('button', { name: 'Apply change' }).click();
+  await bar.waitFor({ state: 'hidden' });
+  assert.equal((await gateway.api('reload')).value.waiting, null);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('what people read is plain English', options, async () => {
+  const empty = await Gateway.start();
+  try {
+    const page = await dashboard(browser, empty);
+    await page.getByText("You're all caught up").waitFor();
+    await page.goto(`${empty.url}/#/inbox/chg_000000000000000000000000`);
+    await page.getByText('Change not found', { exact: true }).waitFor();
+    const id = await empty.proposeIssue('In plain words');
+    await page.goto(`${empty.url}/#/inbox/${id}`);
+    await page.getByRole('button', { name: 'Create standing rule…' }).click();
+    await page.getByRole('dialog', { name: 'Create standing rule' }).waitFor();
+    await page.keyboard.press('Escape');
+    await page.locator('.timeline', { hasText: 'proposed this change' }).waitFor();
+    await matches(() => page.locator('.detail-body h3', { hasText: 'Arguments' }).innerText(), /tracker \/ create_issue/);
+    await page.keyboard.press('x');
+    await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
+    assertClean(page, status(404));
+    await page.context().close();
+  } finally {
+    await empty.end();
+  }
+});
