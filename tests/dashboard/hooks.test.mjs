@@ -53,7 +53,7 @@ test('position, deliveries and failing are seen live, and what waits is sent aga
 });
 
 test('a viewer cannot send anything', options, async () => {
-  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/hooks' });
+  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/webhooks' });
   await page.locator('.hook').first().waitFor();
   await becomes(() => page.getByRole('button', { name: 'Send again' }).count(), 0);
   await becomes(() => page.getByRole('button', { name: 'Test' }).count(), 0);
@@ -65,7 +65,7 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
   const long = 'a-name-that-is-longer-than-anybody-would-choose-'.repeat(3);
   await hooks({ [long]: { url: `https://tickets.example/${long}`, failing: true, error: 'it answered 503 \u202eesrever\u202c '.repeat(8) }, chat: { url: 'https://chat.example/x' } });
   for (const [width, dark] of [[360, false], [1280, true], [1280, false]]) {
-    const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/hooks', bypassCSP: true });
+    const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/webhooks', bypassCSP: true });
     await page.getByText('Deliveries').first().click();
     await page.locator('.deliveries tbody tr').first().waitFor();
     await fitsScreen(page, `at ${width} pixels`);
@@ -79,7 +79,7 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
 
 test('a gateway without the door has no such page in sight, and says so to whom a link led there', options, async () => {
   await gateway.api('mock/doors', { body: { doors: [] } });
-  const page = await dashboard(browser, gateway, { route: '/#/hooks' });
+  const page = await dashboard(browser, gateway, { route: '/#/webhooks' });
   await page.getByText('No webhooks here').waitFor();
   await becomes(() => page.getByRole('link', { name: 'Webhooks' }).count(), 0);
   assertClean(page, status(404));

@@ -49,9 +49,9 @@ test('no field of an issue becomes markup', async () => {
     await assertUnharmed(page);
   }
   await page.locator('article .quiet').first().waitFor();
-  for (const view of ['history', 'audit', 'sessions', 'providers']) {
+  for (const view of ['history', 'audit', 'sessions', 'servers']) {
     await page.goto(`${gateway.url}/#/${view}`);
-    await page.locator('h1').waitFor();
+    await page.locator('h1').first().waitFor();
     await pause(250);
     await assertUnharmed(page);
   }

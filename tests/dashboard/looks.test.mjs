@@ -35,7 +35,7 @@ after(async () => {
   await gateway?.end();
 });
 
-const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', `/#/history/${changes.rejected}`, '/#/rules', '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/providers'];
+const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', `/#/history/${changes.rejected}`, '/#/rules', '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/servers'];
 
 async function show(page, route) {
   await page.goto(`${gateway.url}${route}`);
@@ -44,7 +44,7 @@ async function show(page, route) {
   else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
   else if (route.includes('rules')) await page.locator('.rule').nth(1).waitFor();
   else if (route.includes('hooks')) await page.locator('.hook, .empty').first().waitFor();
-  else if (route.includes('providers')) await page.locator('.card').first().waitFor();
+  else if (route.includes('servers')) await page.locator('.card').first().waitFor();
   else await row(page, 'Looks like').first().waitFor({ state: 'attached' });
 }
 
@@ -169,7 +169,7 @@ test('a viewer has nothing to press that would alter anything, on any page', asy
   page.on('request', (request) => request.method() !== 'GET' && sent.push(`${request.method()} ${request.url()}`));
   // What only looks: it narrows, opens, copies, prints.
   const looking = '.chip, .server-more, .load-more button, .fold-label, .fold, .group-row, .copy, .layout, .more, .bell, .narrow, [type=search], [data-act=print], .export, .density, .audit-filter *';
-  for (const route of [...routes(), '/#/hooks']) {
+  for (const route of [...routes(), '/#/webhooks']) {
     await show(page, route);
     await becomes(() => page.locator('main :is(button, input, select, textarea):visible').evaluateAll((all, harmless) => all.filter((e) => !e.matches(harmless)).map((e) => e.outerHTML.slice(0, 160)), looking), [], route);
     await page.evaluate(() => document.activeElement?.blur());

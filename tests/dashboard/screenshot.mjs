@@ -49,7 +49,7 @@ const gateway = await Gateway.start({
 });
 const browser = await launch();
 try {
-  await eventually('the files are served', async () => (await gateway.api('providers/files')).value.tools?.some((t) => t.name === 'write_file'));
+  await eventually('the files are served', async () => (await gateway.api('servers/files')).value.tools?.some((t) => t.name === 'write_file'));
   const { issues } = (await gateway.tool('list_issues', { limit: 50 })).structuredContent;
   const issue = (words) => {
     const found = issues.find((i) => i.title.includes(words));

@@ -14,7 +14,7 @@ let gateway;
 let world;
 const happen = (what) => world.happen(what);
 /** A tool of a server, as the gateway tells of it. */
-const tool = async (server, name) => (await gateway.api(`providers/${server}`)).value.tools.find((t) => t.name === `${server}__${name}`);
+const tool = async (server, name) => (await gateway.api(`servers/${server}`)).value.tools.find((t) => t.name === `${server}__${name}`);
 const tools = (server, ...names) => Promise.all(names.map((name) => tool(server, name)));
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
 
@@ -30,7 +30,7 @@ after(async () => {
 
 test('claimed reads of a new server are accepted in one step, with their definitions in sight', async () => {
   await happen({ connect: 'fs' });
-  const page = await dashboard(browser, gateway, { route: '/#/providers' });
+  const page = await dashboard(browser, gateway, { route: '/#/servers' });
   await page.locator('nav a[data-view=servers] .count', { hasText: '2' }).waitFor();
   const fs = server(page, 'fs');
   await fs.getByText('2 tools say that they only read').waitFor();
@@ -53,7 +53,7 @@ test('claimed reads of a new server are accepted in one step, with their definit
 
 test('what is not wanted stays out of the acceptance', async () => {
   await happen({ connect: 'other' });
-  const page = await dashboard(browser, gateway, { route: '/#/providers' });
+  const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const other = server(page, 'other');
   await other.getByLabel('other__list').uncheck();
   await other.getByRole('button', { name: 'Accept 1 read' }).click();
@@ -65,14 +65,14 @@ test('what is not wanted stays out of the acceptance', async () => {
 
 test('a changed and a new tool are marked, and accepted as they are shown', async () => {
   await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Reads a file and tells others of it' }, offer: { server: 'fs', tool: 'fs__delete', description: 'Deletes' } });
-  const page = await dashboard(browser, gateway, { route: '/#/providers' });
+  const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const changed = page.getByRole('region', { name: 'Changed: fs__read_file' });
   await changed.waitFor();
   await matches(() => changed.locator('.line.delete').innerText(), /"description": "Reads a file"/);
   await matches(() => changed.locator('.line.insert').innerText(), /tells others/);
   // It changes again while it is being read: nothing is accepted that was not seen.
   const seen = await tool('fs', 'read_file');
-  await page.route('**/api/providers/fs/accept', async (route) => {
+  await page.route('**/api/servers/fs/accept', async (route) => {
     await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Something else again' } });
     await route.continue();
   }, { times: 1 });
@@ -98,7 +98,7 @@ test('a changed and a new tool are marked, and accepted as they are shown', asyn
 
 test('a viewer sees everything and can do nothing', async () => {
   await happen({ waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }] });
-  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vic'), route: '/#/providers' });
+  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vic'), route: '/#/servers' });
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
   await page.getByRole('button', { name: 'Review', exact: true }).click();
   await page.getByText('review_writes').waitFor();
@@ -129,7 +129,7 @@ test('narrow, wide, light and dark: nothing is cut off and everybody can use it'
   await happen({ connect: 'wide', waiting: [{ key: 'policy.default', from: 'review_writes', to: 'allow' }] });
   await happen({ redefine: { server: 'wide', tool: 'wide__write_file', description: 'Writes more' } });
   for (const [width, dark] of [[360, false], [1280, true]]) {
-    const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/providers', bypassCSP: true });
+    const page = await dashboard(browser, gateway, { width, height: 800, dark, route: '/#/servers', bypassCSP: true });
     await page.getByRole('region', { name: 'Changed: wide__write_file' }).waitFor();
     await page.getByRole('button', { name: 'Review', exact: true }).click();
     await server(page, 'wide').getByText('All 3 tools').click();

@@ -15,6 +15,9 @@ import { parseRoute, routeTo } from '../../src/dashboard/assets/js/core/router.j
 import { SseParser } from '../../src/dashboard/assets/js/core/sse.js';
 import { cut, escapeHidden, visibleString } from '../../src/dashboard/assets/js/core/text.js';
 import { Triage } from '../../src/dashboard/assets/js/core/triage.js';
+import { EVENT_GROUPS, EVENTS, HISTORY_STATES, shownOperation, toolName } from '../../src/dashboard/assets/js/core/vocab.js';
+import { auditQuery, auditRequest, isNarrow, readAuditFilter } from '../../src/dashboard/assets/js/ui/auditfilter.js';
+import { told } from '../../src/dashboard/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/dashboard/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/dashboard/assets/js/ui/export.js';
 import { isAsked } from '../../src/dashboard/assets/js/ui/terms.js';
@@ -398,4 +401,49 @@ test('a rule asks for everybody, a role or a group', () => {
     [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
   ]) assert.equal(asked(reviewers, me), expected, JSON.stringify([reviewers, me]));
   assert.equal(isAsked({}, { mayDecide: true, role: 'reviewer' }), true);
+});
+
+test('a vote changes nothing of what is selected, another digest does', () => {
+  const triage = new Triage();
+  const change = { id: 'c', version: 1, digest: 'd', state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' };
+  triage.saw(change);
+  assert.equal(triage.toggle(change), 'picked');
+  const voted = { id: 'c', version: 2, digest: 'd', state: 'pending' };
+  assert.equal(triage.follow(() => voted), 0);
+  assert.deepEqual(triage.picked.map(({ version, digest }) => [version, digest]), [[2, 'd']]);
+  assert.ok(triage.hasSeen(voted), 'and it may be selected again');
+  assert.equal(triage.follow(() => ({ ...voted, state: 'stale' })), 1);
+  triage.toggle(voted);
+  assert.equal(triage.follow(() => ({ ...voted, version: 3, digest: 'e' })), 1);
+  triage.toggle(voted);
+  assert.equal(triage.follow(() => null), 1, 'what is not among the pending ones any more');
+});
+
+test('a call is one only where nothing but its arguments is known', () => {
+  assert.equal(shownOperation({ operation: 'UPDATE', preview: { kind: 'arguments' } }), 'CALL');
+  assert.equal(shownOperation({ operation: 'DELETE', preview: { kind: 'arguments' } }), 'DELETE');
+  assert.equal(shownOperation({ operation: 'UPDATE', preview: { kind: 'before_after' } }), 'UPDATE');
+  assert.equal(toolName({ provider: 'filesystem', tool: 'filesystem__edit_file' }), 'filesystem / edit_file');
+  assert.equal(toolName({ provider: 'tracker', tool: 'create_issue' }), 'tracker / create_issue');
+  const fields = [{ field: 'path', after: 'a' }, { field: '$description', after: 'Writes.' }];
+  assert.deepEqual(told({ fields }), { fields: [fields[0]], tool: 'Writes.' });
+  assert.equal(told({ fields: [] }).tool, null);
+});
+
+test('what is looked for in the audit trail stands in the address, and every event can be chosen', () => {
+  const filter = readAuditFilter(new URLSearchParams('q=a+b&event=approved,voted&actor=bob&age=24h&x=1'));
+  assert.deepEqual(filter, { q: 'a b', event: 'approved,voted', actor: 'bob', age: '24h' });
+  assert.equal(readAuditFilter(new URLSearchParams('event=%3Cb%3E&age=never')).event, '');
+  const now = Date.parse('2026-11-22T12:00:00Z');
+  assert.deepEqual(auditRequest(filter, now), { q: 'a b', event: 'approved,voted', actor: 'bob', since: '2026-11-21T12:00:00.000Z', until: '' });
+  assert.equal(auditRequest({ ...filter, age: 'over-1h' }, now).until, '2026-11-22T11:00:00.000Z');
+  assert.deepEqual(auditQuery({ q: '', event: 'approved', actor: '', age: '' }), { event: 'approved' });
+  assert.ok(isNarrow(filter) && !isNarrow(readAuditFilter(new URLSearchParams())));
+  assert.deepEqual(EVENT_GROUPS.flatMap(([, events]) => events).sort(), Object.keys(EVENTS).sort());
+});
+
+test('the history has no state that is still to be decided', () => {
+  assert.ok(!HISTORY_STATES.includes('pending') && !HISTORY_STATES.includes('stale') && HISTORY_STATES.includes('outcome_unknown'));
+  assert.equal(readFilter(new URLSearchParams('state=pending'), HISTORY_STATES).state, '');
+  assert.equal(readFilter(new URLSearchParams('state=pending')).state, 'pending');
 });

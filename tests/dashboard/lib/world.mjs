@@ -50,7 +50,7 @@ export class World {
     this.#write(name);
     this.gateway.servers[name] = { command: process.execPath, args: [SERVER, file], previews: 'filesystem' };
     this.gateway.reconfigure();
-    await eventually(`${name} is connected`, async () => (await this.gateway.api(`providers/${name}`)).value.tools?.length === 3, 60_000);
+    await eventually(`${name} is connected`, async () => (await this.gateway.api(`servers/${name}`)).value.tools?.length === 3, 60_000);
   }
 
   #write(name) {
@@ -64,7 +64,7 @@ export class World {
     const tools = this.#tools.get(server);
     tools.set(name, definition(name, ['read_file', 'list'].includes(name), description));
     this.#write(server);
-    await eventually(`${tool} is “${description}”`, async () => (await this.gateway.api(`providers/${server}`)).value.tools.some((t) => t.name === tool && t.definition.includes(description)), 60_000);
+    await eventually(`${tool} is “${description}”`, async () => (await this.gateway.api(`servers/${server}`)).value.tools.some((t) => t.name === tool && t.definition.includes(description)), 60_000);
   }
 
   async #waits(keys) {

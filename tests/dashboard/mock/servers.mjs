@@ -19,6 +19,9 @@ const CREATE_ISSUE = {
   },
 };
 
+// What the file says beside what is in force, line by line.
+const contentOf = ({ key, from, to }) => ({ key, cut: false, lines: [{ op: 'same', text: `# ${key}` }, ...[['removed', from], ['added', to]].filter(([, value]) => value !== null).map(([op, text]) => ({ op, text }))] });
+
 const UPSTREAM = {
   kind: 'upstream', status: 'up', resources: 3, prompts: 1, transport: 'stdio', target: 'npx server-filesystem', era: 'handshake', revision: '2025-11-25', required: false, breaker: 'closed', inFlight: 0, waiting: 0,
   links: 0, lastError: null, lastStderr: null, leftOut: [], previews: { sets: [], tools: [] }, since: new Date().toISOString(), restarts: 0,
@@ -120,7 +123,7 @@ export class Servers {
       server.toolList = server.toolList.map((t) => (t.name === redefine.tool ? tool(t.name, t.read, redefine.description) : t));
     }
     if (offer) this.#find(offer.server).toolList.push(tool(offer.tool, false, offer.description));
-    if (waiting !== undefined) this.reload.waiting = waiting && { digest: sha(JSON.stringify(waiting)), since: new Date().toISOString(), loosens: waiting };
+    if (waiting !== undefined) this.reload.waiting = waiting && { digest: sha(JSON.stringify(waiting)), since: new Date().toISOString(), loosens: waiting, content: waiting.map(contentOf) };
     if (refused) this.reload.last = { at: new Date().toISOString(), why: 'file', result: 'refused', problems: refused };
   }
 }

@@ -52,13 +52,17 @@ export const EVENTS = {
   standing_rule_used: { label: 'recorded uses of the standing rule created from this change', icon: 'rule', tone: 'grey' },
   standing_rule_orphaned: { label: 'found that the author of a standing rule may no longer decide', icon: 'alert', tone: 'amber' },
   standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
+  configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
+  configuration_refused: { label: 'rejected a configuration change', icon: 'cross', tone: 'red' },
+  key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
+  key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
+  records_anchored: { label: 'anchored existing keys, acceptances and rules in the trail', icon: 'audit', tone: 'grey' },
+  redacted: { label: 'removed old arguments and diffs', icon: 'trash', tone: 'grey' },
+  restored: { label: 'started from a backup', icon: 'refresh', tone: 'amber' },
   definitions_seen: { label: 'recorded the tools of a new server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted tool definitions', icon: 'check', tone: 'green' },
   definitions_bound: { label: 'recorded which server provides the accepted tools', icon: 'eye', tone: 'grey' },
   definitions_revoked: { label: 'revoked accepted tool definitions', icon: 'undo', tone: 'amber' },
-  key_created: { label: 'made a key', icon: 'person', tone: 'accent' },
-  key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
-  records_anchored: { label: 'recorded the keys, acceptances and rules from before', icon: 'eye', tone: 'grey' },
 };
 
 /** Events by what somebody looks for in the audit trail. */
@@ -67,6 +71,7 @@ export const EVENT_GROUPS = [
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'settled']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
+  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'key_created', 'key_revoked', 'records_anchored', 'redacted', 'restored']],
   ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_bound', 'definitions_revoked']],
 ];
 

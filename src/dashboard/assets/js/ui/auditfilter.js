@@ -73,7 +73,7 @@ export class AuditFilter {
     const said = JSON.stringify(names);
     if (said !== this.#said && document.activeElement !== this.#actor) {
       this.#said = said;
-      fill(this.#actor, h('option', { value: '' }, 'Anyone'), names.map((name) => h('option', { value: name }, name === 'system' ? 'Countersign' : visibleString(short(name, 60)))));
+      fill(this.#actor, h('option', { value: '' }, 'Anyone'), names.map((name) => h('option', { value: name }, name === 'system' || name === 'gateway' ? `Countersign (${name})` : visibleString(short(name, 60)))));
     }
     this.#actor.value = filter.actor;
     this.#clear.hidden = !isNarrow(filter);

@@ -6,6 +6,7 @@ import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { count, plural, said, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
+import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 
 // What has altered by itself is not consented to by a press that was already under way.
@@ -72,7 +73,7 @@ export class ReloadBar {
         h('table', { class: 'fields both compare' },
           h('thead', null, h('tr', null, ['Setting', 'In force now', 'After the change'].map((c) => h('th', { scope: 'col' }, c)))),
           h('tbody', null, loosens.map(({ key, from, to }) => h('tr', null, h('th', { scope: 'row' }, said(key, 200)), cell(from, 'delete'), cell(to, 'insert'))))),
-        (waiting.content ?? []).map(contentOf),
+        (waiting.content ?? []).map((part) => contentOf(part)),
         this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
         this.#may
           ? h('div', { class: 'reload-buttons' },
@@ -117,22 +118,21 @@ export class ReloadBar {
   }
 }
 
+const OPS = { same: 'equal', removed: 'delete', added: 'insert' };
+
+/** What the file says of a key, line by line beside what is in force: consent is given to this. */
+function contentOf({ key, lines, cut }) {
+  const altered = lines.some(({ op }) => op !== 'same');
+  return h('div', { class: 'reload-content' },
+    lineDiff({ field: key, label: key, before: null, after: null, lines: lines.map(({ op, text }) => ({ op: OPS[op] ?? 'note', text })) }),
+    !altered && h('p', { class: 'quiet' }, 'What differs is a value that is not shown here, such as one of env or headers.'),
+    cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'There are more lines. Read the file before you apply it, or run ', h('code', null, 'countersign config pending'), '.')));
+}
+
 function cell(value, op) {
   if (value === null || value === undefined || value === '') return h('td', { class: 'none' }, h('span', { class: 'quiet' }, 'none'));
   const text = typeof value === 'string' ? value : JSON.stringify(value);
   return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), longText(text, { chars: 400, lines: 8 }));
-}
-
-/** What waits of one key, line by line; of a value that is hidden only that it differs. */
-function contentOf({ key, lines, cut }) {
-  const signs = { removed: ['del', '−'], added: ['ins', '+'] };
-  const differs = lines.some(({ op }) => op in signs);
-  return h('details', { class: 'fold-section' }, h('summary', null, said(key, 200)),
-    h('pre', { class: 'reload-content' }, lines.map(({ op, text }) => {
-      const [element, sign] = signs[op] ?? ['span', ' '];
-      return h(element, null, `${sign} ${visibleString(text)}\n`);
-    })),
-    (cut || !differs) && h('p', { class: 'quiet' }, differs ? 'There are more lines; look at the file.' : 'What differs is a value that is hidden here, such as one of env or headers.'));
 }
 
 const problemLine = (p) => (typeof p === 'string' ? p : [p.place, p.key, [p.message, p.remedy].filter(Boolean).join('. ')].filter(Boolean).join(': '));

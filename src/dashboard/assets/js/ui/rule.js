@@ -42,7 +42,7 @@ export function openRule({ change, make, done }) {
     const with_ = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
     const time = chosen.for ? ` for ${SPANS.find(([v]) => v === chosen.for)[1]}` : ' until the rule is revoked';
     const allow = chosen.verdict === 'allow';
-    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls of ', what, ' by ', h('strong', null, who), with_, time,
+    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls to ', what, ' by ', h('strong', null, who), with_, time,
       allow ? ' run without review.' : ' are denied without review.'));
     sentence.className = `rule-sentence tone-${allow ? (chosen.arguments === 'any' ? 'amber' : 'green') : 'red'}`;
     fill(save, icon('rule'), 'Create standing rule');

@@ -47,7 +47,7 @@ export function termsLine(change) {
   if (!terms.edit) parts.push(part('hidden', 'Reviewers may not edit it'));
   if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after approval and can be undone until then`));
   if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
-  return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule asks' }, parts) : null;
+  return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule requires' }, parts) : null;
 }
 
 const part = (name, ...text) => h('li', null, icon(name), h('span', null, text));

@@ -9,7 +9,7 @@ import { decidable, eventOf, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
 
-const ACTORS = { system: 'Countersign' };
+const ACTORS = { system: 'Countersign', gateway: 'Countersign' };
 
 /** `entries` are newest first, as the gateway sends them; the story is told from the beginning. */
 export function timeline(entries, change) {

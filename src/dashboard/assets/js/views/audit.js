@@ -234,6 +234,7 @@ function about(details) {
   const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
   if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? ['rule for ', said(rules[0].tool, 80)] : 'the rule');
   if (rules.length > 1) return plural(rules.length, 'rule');
+  if (typeof details?.key?.name === 'string') return h('span', null, 'key ', said(details.key.name, 80));
   if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
   const n = Array.isArray(details.tools) ? details.tools.length : 0;
   return h('span', null, said(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));

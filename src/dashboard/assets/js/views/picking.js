@@ -90,6 +90,7 @@ export class Picking {
 
   /** Picks nothing. Returns whether there was anything. */
   none() {
+    if (!this.#may) return false;
     const had = this.#triage.size > 0 || this.#wanted;
     if (had) this.#want(false);
     return had;

@@ -60,7 +60,7 @@ export class SessionsView {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
     this.#parts.count.textContent = count(all.length);
     if (!all.length) {
-      fill(this.#parts.body, emptyState('sessions', 'Nobody is connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
+      fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
       return;
     }
     // What nobody could read anyway is summed up: a gateway may hold thousands.
