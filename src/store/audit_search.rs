@@ -1,7 +1,7 @@
 //! Looking for entries of the audit trail, and what the changes are called that they are about.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension as _, params_from_iter, types::Value};
 
 use super::{StoreError, rows};
 use crate::changes::audit::AuditEntry;
@@ -79,7 +79,7 @@ pub(super) fn search(
     let mut values = vec![Value::Integer(rows::signed(top)), Value::Integer(rows::signed(bottom))];
     let mut sql = String::from(
         "SELECT a.seq, a.at, a.change_id, a.event, a.from_state, a.to_state, a.actor, a.details, a.prev_hash, a.hash,
-                c.body ->> '$.summary', s.needle
+                c.no, s.needle
          FROM audit a LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
          WHERE a.seq < ? AND a.seq >= ?",
     );
@@ -96,6 +96,8 @@ pub(super) fn search(
     sql.push_str(" ORDER BY a.seq DESC");
     let wanted = search.text.as_ref().map(|text| text.to_lowercase());
     let mut statement = conn.prepare_cached(&sql)?;
+    // Bodies may be large: only those of what was found are looked into.
+    let mut titles = conn.prepare_cached("SELECT body ->> '$.summary' FROM changes WHERE no = ?1")?;
     let mut found = statement.query(params_from_iter(values))?;
     let mut entries: Vec<FoundEntry> = Vec::new();
     while let Some(row) = found.next()? {
@@ -108,7 +110,11 @@ pub(super) fn search(
             let next = entries.last().map(|last| last.entry.seq);
             return Ok(FoundEntries { entries, next });
         }
-        entries.push(FoundEntry { entry, title: row.get(10)? });
+        let title = match row.get::<_, Option<i64>>(10)? {
+            Some(no) => titles.query_row([no], |row| row.get(0)).optional()?.flatten(),
+            None => None,
+        };
+        entries.push(FoundEntry { entry, title });
     }
     Ok(FoundEntries { entries, next: (bottom > 1).then_some(bottom) })
 }
