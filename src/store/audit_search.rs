@@ -140,6 +140,8 @@ mod tests {
             [],
         )
         .unwrap();
+        // In one transaction: nothing here is about what a crash leaves.
+        conn.execute_batch("BEGIN").unwrap();
         for seq in 1..=n {
             let (id, event, actor, details) = match seq % 3 {
                 0 => ("chg_A", "approved", "alice", r#"{"comment":"Grüße an ALLE"}"#),
@@ -160,6 +162,7 @@ mod tests {
             )
             .unwrap();
         }
+        conn.execute_batch("COMMIT").unwrap();
         (dir, conn)
     }
 
@@ -209,7 +212,7 @@ mod tests {
         }
         let expected: Vec<u64> = (1..=SPAN + 30).rev().filter(|seq| seq % 3 == 0).collect();
         assert_eq!(seen, expected);
-        assert!(pages >= 3, "{pages}");
+        assert_eq!(pages, 2);
         let nothing = AuditSearch { text: Some("nobody".into()), ..AuditSearch::default() };
         assert_eq!(numbers(&conn, &nothing, None, 5), (vec![], Some(31)), "one step looks through so much and no more");
         assert_eq!(numbers(&conn, &nothing, Some(31), 5), (vec![], None));
