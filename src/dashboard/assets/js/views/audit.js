@@ -209,7 +209,7 @@ export class AuditView {
   // What a change is called, with its id beside it.
   #subject(id) {
     const title = this.#titles[id];
-    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id), class: title ? null : 'mono' }, h('span', { class: 'sr-only' }, 'History of '), title ? said(title, 160) : visible(short(id, 12))),
+    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id), class: title ? null : 'mono' }, h('span', { class: 'sr-only' }, 'What happened to '), title ? said(title, 160) : visible(short(id, 12))),
       title && h('code', { class: 'nowrap', title: visibleString(id) }, visible(short(id, 12))));
   }
 
