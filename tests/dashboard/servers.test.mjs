@@ -101,7 +101,7 @@ test('a viewer sees everything and can do nothing', async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vic'), route: '/#/servers' });
   await page.getByRole('region', { name: 'Changed: fs__read_file' }).waitFor();
   await page.getByRole('button', { name: 'Review', exact: true }).click();
-  await page.getByText('review_writes').waitFor();
+  await page.getByText('review_writes').first().waitFor();
   await becomes(() => page.getByRole('button', { name: /Accept|Revoke|Apply|Reject|Let / }).count(), 0);
   await becomes(() => page.locator('main input').count(), 0);
   assertClean(page);
@@ -117,7 +117,7 @@ test('a configuration that loosens policy takes effect with consent, and a refus
   await bar.getByRole('button', { name: 'Hide' }).click();
   await bar.getByText('rule 1 has no').waitFor({ state: 'detached' });
   await bar.getByRole('button', { name: 'Review', exact: true }).click();
-  await bar.getByText('mcpServers.fs.trust_annotations').waitFor();
+  await bar.getByText('mcpServers.fs.trust_annotations').first().waitFor();
   await bar.getByRole('button', { name: 'Apply change' }).click();
   await bar.waitFor({ state: 'hidden' });
   assert.equal((await gateway.api('reload')).value.waiting, null);
