@@ -515,12 +515,18 @@ pub fn run(loaded: Loaded, flags: Flags, options: Options, metrics: Metrics) -> 
     let system = actix::System::new();
     let ended = system.block_on(async move {
         let running = start(loaded, Source::of_process(flags), options, metrics).await?;
-        if !options.stdio && !options.detached && std::io::stderr().is_terminal() {
+        let attended = !options.stdio && !options.detached;
+        if attended && std::io::stderr().is_terminal() {
             match running.sign_in_link() {
                 // Not through the log: it is a secret for the person at this terminal.
-                Ok(link) => drop(writeln!(std::io::stderr(), "\nDashboard (the link signs you in once): {link}\n")),
+                Ok(link) => {
+                    telemetry::logs::flush();
+                    drop(writeln!(std::io::stderr(), "Sign in to the dashboard (this link works once): {link}"));
+                }
                 Err(error) => tracing::warn!(%error, "no sign-in link"),
             }
+        } else if attended {
+            tracing::info!("`countersign open` signs you in to the dashboard");
         }
         running.until_end().await
     });

@@ -179,7 +179,7 @@ impl StandingRules {
         let exact = new.arguments == Arguments::Exact;
         let text = change.arguments.get();
         let rule = StandingRule {
-            target: self.target(&change.provider),
+            served_by: self.target(&change.provider),
             principal: (new.principal == Whose::Same).then(|| change.proposer.principal.clone()),
             arguments_hash: exact.then(|| canonical_text_hash(text)),
             arguments: (exact && text.len() <= MAX_ARGUMENTS).then(|| Arc::clone(&change.arguments)),
@@ -303,7 +303,7 @@ impl StandingRules {
         let _one_at_a_time = self.changing.lock().await;
         let rules = self.parts.board.rules();
         let Some(rule) = rules.iter().find(|rule| rule.id == id) else {
-            return Err(McpError::new(ErrorKind::NotFound, "there is no such standing rule"));
+            return Err(McpError::new(ErrorKind::NotFound, "Standing rule not found"));
         };
         if rule.is_over() {
             let message = "the standing rule is over already";
@@ -492,7 +492,7 @@ fn blank(verdict: Says, (provider, tool, hash): (&str, &str, &str), by: &Princip
         provider: provider.to_owned(),
         tool: tool.to_owned(),
         tool_hash: hash.to_owned(),
-        target: None,
+        served_by: None,
         principal: None,
         arguments_hash: None,
         arguments: None,

@@ -116,11 +116,7 @@ impl Shown<'_> {
         for text in [self.provider, self.tool, self.tool_title, self.tool_hash, self.arguments.get(), self.summary] {
             hasher.part(text.as_bytes());
         }
-        hasher.part(match self.operation {
-            Operation::Create => b"CREATE",
-            Operation::Update => b"UPDATE",
-            Operation::Delete => b"DELETE",
-        });
+        hasher.part(self.operation.as_str().as_bytes());
         let Target { entity_type, id, label, lock_key } = self.target;
         hasher.part(entity_type.as_bytes()).optional(id.as_deref());
         let PreviewNote { kind, failed } = self.preview;

@@ -53,6 +53,21 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+    /// Nobody but the tool knows what it does: no recipe says, and its arguments stand for it.
+    Call,
+}
+
+impl Operation {
+    /// As it stands on the wire and in badges.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Call => "CALL",
+        }
+    }
 }
 
 /// What a change would alter.

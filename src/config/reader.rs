@@ -104,9 +104,13 @@ impl Reader {
         }
     }
 
-    /// An address to listen on: `IP:PORT` or `localhost:PORT`.
+    /// An address to listen on: `IP:PORT`, `localhost:PORT`, or `PORT` on loopback.
     pub fn address(&mut self, key: &'static str) -> SocketAddr {
-        self.take(key, |placed, _| parse_address(&text_of(&placed.node)?), ToString::to_string)
+        let text = |node: &Node| match node {
+            Node::Int(port @ 0..=65_535) => Ok(port.to_string()),
+            other => text_of(other),
+        };
+        self.take(key, |placed, _| parse_address(&text(&placed.node)?), ToString::to_string)
             .unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0))
     }
 
@@ -435,7 +439,9 @@ pub(super) fn within<T: PartialOrd>(
 }
 
 fn parse_address(text: &str) -> Result<SocketAddr, Wrong> {
-    let local = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    // A bare port is one of this machine's own.
+    let bare = Some(text).filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()));
+    let local = text.strip_prefix("localhost:").or(bare).map(|port| format!("127.0.0.1:{port}"));
     local.as_deref().unwrap_or(text).parse().map_err(|_| {
         let remedy = if text.parse::<IpAddr>().is_ok() {
             format!(
@@ -445,7 +451,8 @@ fn parse_address(text: &str) -> Result<SocketAddr, Wrong> {
         } else if let Some(port) = text.strip_prefix(':') {
             format!("Name the address too: 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all.")
         } else {
-            "Write IP:PORT, such as 127.0.0.1:8080 or [::1]:8080; host names other than localhost are not looked up."
+            "Write PORT or IP:PORT, such as 8080, 127.0.0.1:8080 or [::1]:8080; host names other than localhost are not \
+             looked up."
                 .to_owned()
         };
         (format!("{} is not an address to listen on", quoted(text)), remedy)

@@ -65,6 +65,13 @@ fn assert_refused(yaml: &str, parts: &[&str]) {
 }
 
 #[test]
+fn a_bare_port_is_one_of_this_machine() {
+    for case in [Case::file("listen: 8081"), Case::file("listen: '8081'"), Case::new().listen("8081")] {
+        assert_eq!(case.load().unwrap().config.listen.to_string(), "127.0.0.1:8081");
+    }
+}
+
+#[test]
 fn the_default_file_is_the_default() {
     let case = Case::new();
     let loaded = case.load().unwrap();
@@ -231,7 +238,8 @@ fn unknown_keys_are_refused_with_what_was_meant() {
 #[test]
 fn wrong_values_name_place_key_and_remedy() {
     let cases: &[(&str, &[&str])] = &[
-        ("listen: 8080", &["1:1: listen: expected a text, found 8080"]),
+        ("listen: 80800", &["1:1: listen: expected a text, found 80800"]),
+        ("listen: '80800'", &["80800", "Write PORT or IP:PORT"]),
         ("listen: 127.0.0.1", &["Add a port: 127.0.0.1:8080."]),
         ("listen: '::1'", &["[::1]:8080"]),
         ("listen: ':8080'", &["127.0.0.1:8080 for this machine"]),

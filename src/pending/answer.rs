@@ -141,7 +141,7 @@ pub(super) fn about(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static
 }
 
 pub(super) fn not_found() -> McpError {
-    McpError::new(ErrorKind::ChangeNotFound, "There is no such change")
+    McpError::new(ErrorKind::ChangeNotFound, "Change not found")
 }
 
 pub(super) fn shutting_down() -> McpError {

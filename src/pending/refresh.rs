@@ -103,7 +103,7 @@ async fn refused_as_stale(inner: &Inner, change: &Arc<Change>, step: Result<Arc<
         Ok(current) => DecideError {
             error: about(
                 ErrorKind::ChangeStale,
-                "The target has moved since the diff was made; look at the change as it is now, and decide anew",
+                "The target has changed since the diff was made; look at the change as it is now, and decide again",
                 &current,
             ),
             current: Some(current),

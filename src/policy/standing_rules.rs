@@ -83,7 +83,7 @@ pub struct StandingRule {
     /// The fingerprint of what was behind the server's name then ([`crate::config::UpstreamTarget::fingerprint`]); `None`
     /// where that was not noted yet, which stands for whatever is behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
+    pub served_by: Option<String>,
     /// Whose calls; `None` is everybody's.
     pub principal: Option<String>,
     /// Canonical, so that the order of members does not matter; `None` is any arguments.
@@ -222,7 +222,8 @@ impl OfTool {
     ) -> Option<Arc<Self>> {
         let counts = |rule: &Arc<StandingRule>| {
             rule.verdict == Says::Deny
-                || rule.tool_hash == tool.hash && rule.target.as_ref().is_none_or(|target| *target == tool.target)
+                || rule.tool_hash == tool.hash
+                    && rule.served_by.as_ref().is_none_or(|served_by| *served_by == tool.target)
         };
         let rules: Vec<_> = rules.into_iter().filter(counts).collect();
         (!rules.is_empty()).then(|| Arc::new(Self { rules, people: Arc::clone(people) }))

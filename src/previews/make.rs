@@ -205,8 +205,18 @@ fn entitle(recipe: &Recipe, arguments: &cel::Value, plain: &mut Preview) {
         plain.target.entity_type.clone_from(entity);
     }
     if let Some(summary) = text("summary", &recipe.summary) {
-        plain.summary = summary;
+        plain.summary = title(&summary);
     }
+}
+
+/// Characters of a summary.
+const MAX_SUMMARY: usize = 300;
+
+/// A summary is one line, which long arguments do not flood.
+fn title(text: &str) -> String {
+    let line = text.lines().map(str::trim_end).find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let cut: String = line.chars().take(MAX_SUMMARY).collect();
+    if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }
 }
 
 /// One key for the ways in which a path may be written.
@@ -239,7 +249,14 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + S
 
 #[cfg(test)]
 mod tests {
-    use super::lock;
+    use super::{MAX_SUMMARY, lock, title};
+
+    #[test]
+    fn a_summary_is_one_line() {
+        assert_eq!(title("Commit in r: Fix it\n\nbecause"), "Commit in r: Fix it …");
+        assert_eq!(title("Write /a b\n"), "Write /a b");
+        assert_eq!(title(&"x".repeat(1000)).chars().count(), MAX_SUMMARY + 2);
+    }
 
     #[test]
     fn one_file_has_one_key_however_it_is_written() {

@@ -24,7 +24,7 @@ fn id(request: &HttpRequest) -> Result<&str, Problem> {
 }
 
 fn no_such_change() -> Problem {
-    Problem::new(ErrorKind::ChangeNotFound, "there is no change with this id")
+    Problem::new(ErrorKind::ChangeNotFound, "Change not found")
 }
 
 /// `GET /api/changes?status=&principal=&tool=&server=&q=&since=&until=&limit=&cursor=`, newest first.

@@ -66,7 +66,7 @@ fn about(
     what: &str,
 ) -> impl FnOnce(Caller) -> Result<(Arc<Principal>, String), Problem> {
     let id = path_id(request).map(str::to_owned);
-    let missing = format!("there is no {what} with this id");
+    let missing = format!("{what} not found");
     move |caller| {
         let reviewer = Arc::clone(caller.decides()?);
         Ok((reviewer, id.ok_or_else(|| Problem::new(kind, missing))?))
@@ -88,7 +88,7 @@ impl<B: Body> FromRequest for OnChange<B> {
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let read = read(request, payload, about(request, ErrorKind::ChangeNotFound, "change"));
+        let read = read(request, payload, about(request, ErrorKind::ChangeNotFound, "Change"));
         Box::pin(async move { read.await.map(|((reviewer, id), body)| Self { id, reviewer, body }) })
     }
 }
@@ -98,7 +98,7 @@ impl<B: Body> FromRequest for OnRule<B> {
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let read = read(request, payload, about(request, ErrorKind::NotFound, "standing rule"));
+        let read = read(request, payload, about(request, ErrorKind::NotFound, "Standing rule"));
         Box::pin(async move { read.await.map(|((reviewer, id), body)| Self { id, reviewer, body }) })
     }
 }

@@ -47,7 +47,7 @@ pub async fn create(asked: OnChange<RuleBody>, state: web::Data<RestState>) -> R
         lasts: body.lasts,
         comment: body::comment(body.comment)?,
     };
-    let missing = || Problem::new(ErrorKind::ChangeNotFound, "there is no change with this id");
+    let missing = || Problem::new(ErrorKind::ChangeNotFound, "Change not found");
     let change = state.changes.get(&id).await?.ok_or_else(missing)?;
     Ok(json_ok(&state.standing.create(&change, &reviewer, new).await?))
 }

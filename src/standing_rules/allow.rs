@@ -47,7 +47,7 @@ impl StandingRules {
             }
             self.may_let_run(route, by)?;
             rules.push(StandingRule {
-                target: Some(target.clone()),
+                served_by: Some(target.clone()),
                 comment: Some(reason.to_owned()),
                 ..blank(Says::Allow, (provider, name, hash), by, now)
             });
@@ -77,7 +77,7 @@ impl StandingRules {
                 && rule.tool == route.name
                 && rule.provider == route.provider.name()
                 && rule.tool_hash == route.hash
-                && rule.target.as_deref() == Some(target)
+                && rule.served_by.as_deref() == Some(target)
                 && rule.creator().owner() == by.owner()
         })
     }

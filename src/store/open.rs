@@ -153,13 +153,16 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let done = usize::try_from(check_identity(&tx, path)?).unwrap_or(0);
     for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
-        tracing::info!(migration = number + 1, path = %path.display(), "migrating the database");
+        tracing::debug!(migration = number + 1, path = %path.display(), "migrating the database");
         tx.execute_batch(sql)?;
     }
     super::covered::anchor(&tx)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;
+    if done > 0 {
+        tracing::info!(from = done, to = known_version(), path = %path.display(), "the database was migrated");
+    }
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use std::{io::IsTerminal, path::PathBuf, sync::OnceLock, time::Duration};
 
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, layer::SubscriberExt, reload::Handle, reload::Layer as Reload, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry, filter::LevelFilter, layer::SubscriberExt, reload::Handle, reload::Layer as Reload,
+    util::SubscriberInitExt,
 };
 
 use super::writer::StderrWriter;
@@ -46,7 +47,7 @@ pub enum LogError {
 /// # Errors
 /// A bad filter, no thread, or a second call.
 pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, LogError> {
-    let filter = EnvFilter::builder().parse(&config.filter)?;
+    let filter = parse(&config.filter)?;
     let writer = StderrWriter::start(rotate).map_err(LogError::Thread)?;
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let layer = tracing_subscriber::fmt::layer().with_writer(writer.clone());
@@ -70,12 +71,22 @@ pub fn init(config: &LogConfig, rotate: Option<PathBuf>) -> Result<LogGuard, Log
     Ok(LogGuard(()))
 }
 
+/// A filter. At `info` the web server's own account of its workers is left out, unless the filter speaks of it.
+fn parse(text: &str) -> Result<EnvFilter, LogError> {
+    const SERVER: &str = "actix_server";
+    let filter = EnvFilter::builder().parse(text)?;
+    if text.contains("actix") || filter.max_level_hint() != Some(LevelFilter::INFO) {
+        return Ok(filter);
+    }
+    Ok(filter.add_directive(format!("{SERVER}=warn").parse()?))
+}
+
 /// Logs by another filter from now on.
 ///
 /// # Errors
 /// A bad filter, or logging that was never set up; the old one stays.
 pub fn set_filter(filter: &str) -> Result<(), LogError> {
-    let filter = EnvFilter::builder().parse(filter)?;
+    let filter = parse(filter)?;
     FILTER.get().ok_or(LogError::NotYet)?.reload(filter).map_err(|_| LogError::NotYet)
 }
 

@@ -320,7 +320,7 @@ mod tests {
         for (_, format) in Format::NAMES {
             let body = String::from_utf8(format.body(&event, "https://gw/#/providers", None).to_vec()).unwrap();
             assert!(body.contains("https://gw/#/providers") && !body.contains(r#""text":"""#), "{body}");
-            assert!(format == Format::Json || body.contains("The server files is away"), "{body}");
+            assert!(format == Format::Json || body.contains("The server files is down"), "{body}");
         }
     }
 
@@ -332,13 +332,15 @@ mod tests {
         for block in card["body"].as_array().unwrap() {
             assert_eq!((&block["type"], &block["inlines"][0]["type"]), (&json!("RichTextBlock"), &json!("TextRun")));
         }
-        assert!(card["body"][0]["inlines"][0]["text"].as_str().unwrap().starts_with("ci proposes: <!channel>"));
+        assert!(
+            card["body"][0]["inlines"][0]["text"].as_str().unwrap().starts_with("ci proposed this change: <!channel>")
+        );
     }
 
     #[test]
     fn text_is_text() {
         let text = body(Format::Text, None);
-        assert_eq!(text, format!("ci proposes: {EVIL}\nwrite_file of files\nhttps://gw/#/inbox/chg_1"));
+        assert_eq!(text, format!("ci proposed this change: {EVIL}\nfiles / write_file\nhttps://gw/#/inbox/chg_1"));
         assert_eq!(body(Format::Text, Some("{change.id}!")), "chg_1!");
     }
 

@@ -11,49 +11,49 @@ pub fn what(values: &Values<'_>) -> String {
     let (kind, actor, server) = (values.get("type"), values.get("actor"), values.get("server"));
     let text = |pointer| values.text(pointer);
     match kind.as_str() {
-        "change.created" => format!("{actor} proposes"),
+        "change.created" => format!("{actor} proposed this change"),
         "change.voted" => match progress(values) {
-            Some(progress) => format!("{actor} agrees ({progress}), others are still asked"),
-            None => format!("{actor} agrees, others are still asked"),
+            Some(progress) => format!("Approved by {actor} ({progress}), more approvals needed"),
+            None => format!("Approved by {actor}, more approvals needed"),
         },
-        "change.edited" => format!("Corrected by {actor}, to be decided"),
+        "change.edited" => format!("Edited by {actor}, needs a decision"),
         "change.approved" => format!("Approved by {actor}"),
-        "change.unapproved" if actor == SYSTEM => "An approval counts no more, to be decided".to_owned(),
-        "change.unapproved" => format!("{actor} took the approval back"),
+        "change.unapproved" if actor == SYSTEM => "An approval no longer counts, needs a decision".to_owned(),
+        "change.unapproved" => format!("{actor} took back the approval"),
         "change.rejected" => format!("Rejected by {actor}"),
-        "change.expired" => "Expired, nobody decided".to_owned(),
+        "change.expired" => "Expired without a decision".to_owned(),
         "change.withdrawn" => format!("Withdrawn by {actor}"),
         "change.stale" => "Stale, its target has changed".to_owned(),
-        "change.refreshed" => "Shown anew, to be decided".to_owned(),
+        "change.refreshed" => "Previewed again, needs a decision".to_owned(),
         "change.executing" => "Running".to_owned(),
         "change.asked" => "Running, and asks its client for input".to_owned(),
-        "change.answered" => "Running on, its question has ended".to_owned(),
+        "change.answered" => "Running again, its question has ended".to_owned(),
         "change.applied" => "Applied".to_owned(),
         "change.failed" => "Failed".to_owned(),
-        "change.outcome_unknown" => "Outcome unknown, somebody has to look".to_owned(),
+        "change.outcome_unknown" => "Outcome unknown, somebody has to find out".to_owned(),
         "change.settled" => format!("Settled by {actor}"),
-        "rule.created" => format!("{actor} made a standing rule: {}", rule(values)),
+        "rule.created" => format!("{actor} created a standing rule: {}", rule(values)),
         "rule.revoked" => format!("{actor} revoked a standing rule: {}", rule(values)),
-        "rule.orphaned" => format!("Who made a standing rule may decide no more: {}", rule(values)),
+        "rule.orphaned" => format!("The creator of a standing rule may no longer decide: {}", rule(values)),
         "rule.expired" => format!("A standing rule has ended: {}", rule(values)),
-        "provider.up" => format!("The server {server} is back"),
-        "provider.down" => format!("The server {server} is away"),
-        "provider.breaker_opened" => format!("Calls of the server {server} are held back, too many failed"),
-        "provider.breaker_closed" => format!("Calls of the server {server} go through again"),
+        "provider.up" => format!("The server {server} is up again"),
+        "provider.down" => format!("The server {server} is down"),
+        "provider.breaker_opened" => format!("Calls to the server {server} are paused, too many failed"),
+        "provider.breaker_closed" => format!("Calls to the server {server} go through again"),
         "provider.tools_waiting" => format!(
-            "Tools of the server {server} wait to be accepted: {} new, {} changed",
+            "Tools of the server {server} are not accepted yet: {} new, {} changed",
             text("/new"),
             text("/changed")
         ),
         "provider.changed" if text("/what") == "revoked" => {
-            format!("{actor} took the acceptance of {} of the server {server} back", tools(values))
+            format!("{actor} revoked the acceptance of {} of the server {server}", tools(values))
         }
         "provider.changed" => format!("{actor} accepted {} of the server {server}", tools(values)),
         "config.applied" => "The configuration has changed".to_owned(),
-        "config.refused" => "A new configuration is refused, the old one stays".to_owned(),
-        "config.waiting" => "The configuration loosens the policy, and waits for a reviewer's consent".to_owned(),
-        "webhook.failing" => format!("The webhook {} does not get through", text("/webhook")),
-        "webhook.recovered" => format!("The webhook {} gets through again", text("/webhook")),
+        "config.refused" => "A new configuration was refused, the old one stays in force".to_owned(),
+        "config.waiting" => "Configuration change needs approval".to_owned(),
+        "webhook.failing" => format!("The webhook {} is failing", text("/webhook")),
+        "webhook.recovered" => format!("The webhook {} works again", text("/webhook")),
         "webhook.test" => "Test".to_owned(),
         _ => kind,
     }
@@ -80,7 +80,9 @@ pub fn details(values: &Values<'_>) -> String {
     let mut parts = Vec::new();
     let (kind, actor) = (values.get("type"), values.get("actor"));
     if kind.starts_with("change.") {
-        parts.push(format!("{} of {}", values.get("change.tool"), values.get("change.provider")));
+        let (server, tool) = (values.get("change.provider"), values.get("change.tool"));
+        let own = tool.strip_prefix(server.as_str()).and_then(|rest| rest.strip_prefix("__")).unwrap_or(&tool);
+        parts.push(format!("{server} / {own}"));
         let proposer = values.get("change.proposer");
         if proposer != actor {
             parts.push(format!("proposed by {proposer}"));
@@ -112,10 +114,10 @@ fn rule(values: &Values<'_>) -> String {
     let who = Some(text("/rule/principal")).filter(|who| !who.is_empty());
     let with = if text("/rule/argumentsHash").is_empty() { "any arguments" } else { "certain arguments" };
     format!(
-        "{} {} of {} with {with} by {}",
+        "{} {} / {} with {with} by {}",
         text("/rule/verdict"),
-        text("/rule/tool"),
         text("/rule/provider"),
+        text("/rule/tool"),
         who.as_deref().unwrap_or("everybody")
     )
 }
@@ -161,28 +163,28 @@ mod tests {
         for (event, expected) in [
             (
                 json!({ "type": "rule.created", "actor": "bob", "rule": rule }),
-                "bob made a standing rule: allow write_file of files with any arguments by everybody | until: 2026-01-01T00:00:00Z",
+                "bob created a standing rule: allow files / write_file with any arguments by everybody | until: 2026-01-01T00:00:00Z",
             ),
             (
                 json!({ "type": "provider.down", "provider": "files", "error": "gone" }),
-                "The server files is away | error: gone",
+                "The server files is down | error: gone",
             ),
             (
                 json!({ "type": "provider.tools_waiting", "provider": "files", "tools": ["a", "b"], "new": 1, "changed": 1 }),
-                "Tools of the server files wait to be accepted: 1 new, 1 changed | a, b",
+                "Tools of the server files are not accepted yet: 1 new, 1 changed | a, b",
             ),
             (
                 json!({ "type": "provider.changed", "provider": "files", "actor": "bob", "what": "revoked",
                     "tools": ["a"], "count": 1 }),
-                "bob took the acceptance of the tool a of the server files back | ",
+                "bob revoked the acceptance of the tool a of the server files | ",
             ),
             (
                 json!({ "type": "config.refused", "problems": [{ "message": "no" }], "by": null }),
-                "A new configuration is refused, the old one stays | problem: no",
+                "A new configuration was refused, the old one stays in force | problem: no",
             ),
             (
                 json!({ "type": "config.waiting", "loosens": [{ "key": "policy.default" }] }),
-                "The configuration loosens the policy, and waits for a reviewer's consent | loosens: policy.default",
+                "Configuration change needs approval | loosens: policy.default",
             ),
         ] {
             let (headline, details) = said(&event);

@@ -227,7 +227,7 @@ mod tests {
         );
         assert_eq!(fill("{change.summary}", &json!({})), "");
         let voted = json!({ "type": "change.voted", "actor": "bob", "change": { "approvals": 1, "quorum": 3 } });
-        let told = "bob agrees (1/3), others are still asked; 1 of 3";
+        let told = "Approved by bob (1/3), more approvals needed; 1 of 3";
         assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), told);
         assert_eq!(Template::new("{change.sumary}", Format::Text), Err(TemplateError::Unknown("change.sumary".into())));
         assert_eq!(Template::new(" ", Format::Text), Err(TemplateError::Length));

@@ -322,8 +322,8 @@ fn page(link: &str, kind: &str, subject: &str) -> String {
     match kind.split_once('.').map_or("", |(what, _)| what) {
         "change" => format!("{link}inbox/{subject}"),
         "rule" => format!("{link}rules"),
-        "provider" => format!("{link}providers"),
-        "webhook" => format!("{link}hooks"),
+        "provider" => format!("{link}servers"),
+        "webhook" => format!("{link}webhooks"),
         _ => format!("{link}inbox"),
     }
 }

@@ -28,7 +28,7 @@ fn given(says: Says) -> StandingRule {
         principal: None,
         arguments_hash: None,
         arguments: None,
-        target: None,
+        served_by: None,
         from_change: Some("chg_1".into()),
         created_by: "alice".into(),
         created_by_role: Role::Reviewer,

@@ -446,6 +446,6 @@ async fn what_is_not_kept_any_more_is_not_made_up() {
     assert!(pending_text(&change).contains("What ran: {\"issueId\""), "{}", pending_text(&change));
     let old = crate::changes::retention::redact(&change, change.updated_at);
     let text = pending_text(&old);
-    assert!(text.contains("alice changed the arguments") && text.contains("not kept any more"), "{text}");
+    assert!(text.contains("alice changed the arguments") && text.contains("no longer kept"), "{text}");
     assert!(!text.contains("What ran"), "the arguments are gone: {text}");
 }

@@ -41,14 +41,6 @@ pub(super) const STATES: [(&str, ChangeState); 10] = [
     ("stale", ChangeState::Stale),
 ];
 
-pub(super) const fn operation_name(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-    }
-}
-
 /// What a change does, as far as the proposer may know: that nothing is there yet is live state too.
 fn operation(change: &Change) -> Operation {
     let hidden = change.diff.fields.iter().any(|field| field.restricted);
@@ -303,11 +295,11 @@ fn is_asking(change: &Change) -> bool {
 pub fn state_message(change: &Change) -> String {
     let what = match change.state {
         ChangeState::Pending => "waits for a person's decision",
-        ChangeState::Stale => "is stale: what it would alter has moved, and a person must look again",
+        ChangeState::Stale => "is stale: its target has changed, and a person must look again",
         ChangeState::Approved => "is approved and about to run",
         ChangeState::Executing if is_asking(change) => "is running, and its tool waits for an answer of its client",
         ChangeState::Executing => "is running",
-        ChangeState::OutcomeUnknown => "ran, but nobody knows how it ended; a person must look",
+        ChangeState::OutcomeUnknown => "ran, but its outcome is unknown; a person must find out",
         _ => "is done",
     };
     format!("{} {what}", change.id)
@@ -347,7 +339,7 @@ const fn name_in_words(state: ChangeState) -> &'static str {
         ChangeState::Rejected => "rejected",
         ChangeState::Expired => "nobody decided in time",
         ChangeState::Withdrawn => "withdrawn",
-        ChangeState::Stale => "what it would alter has moved, a person must look again",
+        ChangeState::Stale => "its target has changed, a person must look again",
     }
 }
 
@@ -375,10 +367,10 @@ pub(super) fn describe(change: &Change) -> String {
         ChangeState::Rejected => writeln!(out, "Change rejected. ID: {id}"),
         ChangeState::Expired => writeln!(out, "Change expired undecided. ID: {id}"),
         ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
-        ChangeState::Stale => writeln!(out, "Change stale: what it would alter has moved. ID: {id}"),
+        ChangeState::Stale => writeln!(out, "Change stale: its target has changed. ID: {id}"),
     };
     let target = &change.target;
-    let _ = writeln!(out, "Operation: {}", operation_name(operation(change)));
+    let _ = writeln!(out, "Operation: {}", operation(change).as_str());
     let _ = writeln!(out, "Entity: {} {}", one_line(&target.entity_type, 64), one_line(&target.label, 300));
     let _ = writeln!(out, "Summary: {}", one_line(&change.summary, 400));
     // Once it is applied, the tool's answer says more than what was proposed.
@@ -389,7 +381,7 @@ pub(super) fn describe(change: &Change) -> String {
         let _ = writeln!(out, "{note}");
     }
     if change.redacted.is_some() {
-        out.push_str("It is over for long: its arguments and the answer of its tool are not kept any more.\n");
+        out.push_str("It ended long ago: its arguments and the answer of its tool are no longer kept.\n");
     }
     for decision in &change.decisions {
         let verb = match decision.verdict {

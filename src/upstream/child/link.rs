@@ -174,7 +174,7 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
     if stop.is_cancelled() {
         tracing::debug!(target: "countersign::upstream", upstream = %log.server(), "it has ended: {how}");
     } else {
-        tracing::warn!(target: "countersign::upstream", upstream = %log.server(), "it has ended unasked: {how}");
+        tracing::warn!(target: "countersign::upstream", upstream = %log.server(), "{how}");
     }
     mux.end(LinkError::Lost(how));
     writing.abort();
@@ -184,7 +184,7 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
 /// How a server ended, in words that follow its name.
 fn describe(report: Option<&Report>) -> String {
     match report {
-        Some(Report::Exited { status }) => format!("its process exited with status {status}"),
+        Some(Report::Exited { status }) => format!("its process exited unexpectedly with status {status}"),
         Some(Report::Killed { signal }) => format!("its process was killed by signal {signal}"),
         _ => "its guard process was killed".to_owned(),
     }
