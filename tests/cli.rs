@@ -6,7 +6,11 @@ mod cli_support;
 #[path = "cli_support/fake.rs"]
 mod fake;
 
-use std::{os::unix::fs::PermissionsExt, process::Stdio};
+use std::{
+    os::unix::fs::PermissionsExt,
+    process::Stdio,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use cli_support::{Home, Lines, Ran};
 use fake::{Fake, change, events, json, problem};
@@ -153,6 +157,8 @@ fn changes_are_listed_page_by_page() {
     let run = |more: &[&str]| home.run_with(&[KEY], &[&["changes", "list", "--url", &fake.url], more].concat());
     let text = run(&[]).ends(0).says(&["chg_1", "chg_4", "pending", "local-agent", r"Fix\u{1b}[2J login"]).stdout();
     assert_eq!(text.lines().count(), 5);
+    let head = text.lines().next().unwrap();
+    assert!(head.contains("CLIENT") && text.lines().nth(1).unwrap().contains("  test  "), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour and no escapes: {text:?}");
     let asked = fake.asked();
     assert_eq!(asked[0].target, "/api/changes?limit=50&status=pending%2Cstale%2Coutcome_unknown");
@@ -168,10 +174,16 @@ fn changes_are_listed_page_by_page() {
 
 #[test]
 fn a_change_is_shown_and_decided_on_as_it_was_shown() {
-    let fake = Fake::start(|asked, _| match (asked.method.as_str(), asked.target.as_str()) {
+    // It runs at once: who looks after the approval finds it applied.
+    let approved = AtomicBool::new(false);
+    let fake = Fake::start(move |asked, _| match (asked.method.as_str(), asked.target.as_str()) {
+        ("GET", "/api/changes/chg_1") if approved.swap(false, Ordering::SeqCst) => {
+            json("200 OK", &change("chg_1", 9, "applied"))
+        }
         ("GET", "/api/changes/chg_1") => json("200 OK", &change("chg_1", 7, "pending")),
         ("POST", "/api/changes/chg_1/decision") => {
             let approve = asked.body["decision"] == "approve";
+            approved.store(approve, Ordering::SeqCst);
             json("200 OK", &change("chg_1", 8, if approve { "approved" } else { "rejected" }))
         }
         _ => problem("404 Not Found", "CHANGE_NOT_FOUND", "there is no such change"),
@@ -183,15 +195,14 @@ fn a_change_is_shown_and_decided_on_as_it_was_shown() {
     assert_eq!(raw, change("chg_1", 7, "pending"));
     run(&["show", "chg_2"]).ends(3).complains(&["there is no such change (CHANGE_NOT_FOUND)"]);
 
-    run(&["approve", "chg_1", "--comment", "fine"])
-        .ends(0)
-        .says(&["+ Fix login", "Approved; the change is approved now."]);
-    let body = fake.asked().last().unwrap().body.clone();
+    run(&["approve", "chg_1", "--comment", "fine"]).ends(0).says(&["+ Fix login", "Approved and applied."]);
+    let decided = || fake.asked().iter().rfind(|asked| asked.method == "POST").unwrap().body.clone();
+    let body = decided();
     assert_eq!(body, value!({"decision": "approve", "comment": "fine", "version": 7, "digest": "sha256:d"}));
     run(&["reject", "chg_1"]).ends(0).says(&["Rejected."]);
-    assert_eq!(fake.asked().last().unwrap().body["comment"], Value::Null);
+    assert_eq!(decided()["comment"], Value::Null);
     let after: Value = serde_json::from_str(&run(&["approve", "chg_1", "--json"]).ends(0).stdout()).unwrap();
-    assert_eq!(after["state"], "approved");
+    assert_eq!(after["state"], "applied");
 
     let asked = fake.asked().len();
     run(&["approve", "chg_1", "--version", "6"]).ends(4).complains(&["version 7 and not 6", "changes show chg_1"]);
@@ -295,9 +306,14 @@ fn on_a_terminal(home: &Home, vars: &[(&str, &str)], arguments: &[&str], typed: 
 
 #[test]
 fn on_a_terminal_there_is_colour_and_a_question() {
-    let fake = Fake::start(|asked, _| match asked.method.as_str() {
+    let approved = AtomicBool::new(false);
+    let fake = Fake::start(move |asked, _| match asked.method.as_str() {
+        "GET" if approved.swap(false, Ordering::SeqCst) => json("200 OK", &change("chg_1", 9, "applied")),
         "GET" => json("200 OK", &change("chg_1", 7, "pending")),
-        _ => json("200 OK", &change("chg_1", 8, "approved")),
+        _ => {
+            approved.store(true, Ordering::SeqCst);
+            json("200 OK", &change("chg_1", 8, "approved"))
+        }
     });
     let home = Home::new();
     let approve = ["changes", "approve", "chg_1", "--url", &fake.url];
@@ -313,7 +329,7 @@ fn on_a_terminal_there_is_colour_and_a_question() {
     assert!(shown.contains(r"Fix\u{1b}[2J login") && !shown.contains('\u{202e}'), "{shown}");
     let (code, shown) = on_a_terminal(&home, &[KEY, ("NO_COLOR", "1")], &approve, "y\n");
     assert_eq!((code, decided()), (0, 1), "{shown}");
-    assert!(!shown.contains('\u{1b}') && shown.contains("Approved; the change is approved now."), "{shown}");
+    assert!(!shown.contains('\u{1b}') && shown.contains("Approved and applied."), "{shown}");
     let (code, shown) = on_a_terminal(&home, &[KEY], &[&approve[..], &["--yes"]].concat(), "");
     assert_eq!((code, decided()), (0, 2), "{shown}");
     assert!(!shown.contains("[y/N]"));

@@ -9,7 +9,7 @@ use cli_support::Home;
 #[test]
 fn the_defaults_are_fine() {
     let home = Home::new();
-    home.run(&["config", "check"]).ends(0).says(&["The configuration is fine"]);
+    home.run(&["config", "check"]).ends(0).says(&["The configuration is valid"]);
     assert!(!home.data().exists(), "checking opens and makes nothing");
 }
 

@@ -96,7 +96,7 @@ fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
     let denial = rules["rules"].as_array().unwrap().iter().find(|rule| rule["verdict"] == "deny").unwrap();
     assert!(denial["createdAt"].as_str().unwrap().len() <= "2026-07-28T12:00:00.123Z".len(), "{denial}");
     let told = done(&gateway, &key, &["policy", "test", "create_issue"]);
-    assert!(told.starts_with("deny  create_issue of tracker\n") && told.contains("listed      no"), "{told}");
+    assert!(told.starts_with("deny  tracker / create_issue\n") && told.contains("listed      no"), "{told}");
     assert!(done(&gateway, &key, &["policy", "test", "create_issue", "--principal", "ci"]).starts_with("review"));
 
     let (code, out, err) = common::run(&["audit", "verify", "--data", gateway.data().to_str().unwrap()]);
@@ -127,7 +127,7 @@ mcpServers:
     };
     let (code, out, err) = ask(&["create_issue", "--arguments", r#"{"type": "Story"}"#]);
     assert_eq!(code, Some(0), "{out}{err}");
-    assert!(out.starts_with("review  create_issue of tracker\n") && out.contains("2 approvals by leads"), "{out}");
+    assert!(out.starts_with("review  tracker / create_issue\n") && out.contains("2 approvals by leads"), "{out}");
     assert!(out.contains("not known   there is no store yet") && err.contains("No gateway runs on"), "{out}{err}");
     assert!(!data.exists(), "it only looks");
     let (code, out, _) = ask(&["files__read", "--json"]);
@@ -184,7 +184,7 @@ fn the_policy_says_which_rule_decides_and_what_a_review_asks_for() {
     let key = gateway.reviewer().to_owned();
     let shown = done(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Story"}"#]);
     for line in [
-        "review  create_issue of tracker",
+        "review  tracker / create_issue",
         "decided by  stories",
         "2 approvals by leads",
         "expires after 2h",

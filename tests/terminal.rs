@@ -90,7 +90,7 @@ impl Drop for Gateway {
 #[test]
 fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
     let gateway = Gateway::start();
-    gateway.changes(&["list"]).ends(0).complains(&["Nothing waits for a decision."]);
+    gateway.changes(&["list"]).ends(0).complains(&["You're all caught up"]);
     let mut watch = {
         let mut command = gateway.home.command(&["changes", "watch", "--json", "--since", "0"]);
         command.env("COUNTERSIGN_KEY", &gateway.key);
@@ -226,10 +226,10 @@ fn the_inbox_is_a_place_to_decide_in() {
     // A small window is one, too; and one that was stopped draws itself again.
     inbox.keys("q");
     inbox.resize(40, 10);
-    inbox.shows("Nothing waits here");
+    inbox.shows("You're all caught up");
     inbox.keys("\u{1a}");
     inbox.keys("?");
-    inbox.shows("any key goes on");
+    inbox.shows("any key closes");
     inbox.keys(" q");
     assert!(inbox.ends().success());
     is_given_back(&inbox);
@@ -245,9 +245,9 @@ fn arguments_are_corrected_in_the_own_editor() {
     inbox.keys("\r");
     inbox.shows("0 of 1 approvals");
     inbox.keys("e");
-    inbox.shows("Comment for the correction:");
+    inbox.shows("Comment for the edit:");
     inbox.keys("a typo\r");
-    inbox.shows("Corrected and previewed again");
+    inbox.shows("Edited and previewed again");
     inbox.shows("+ A story");
     inbox.shows("as the agent proposed them");
     inbox.keys("a");
@@ -282,7 +282,7 @@ fn a_terminal_is_given_back_whatever_ends_the_inbox() {
     inbox.shows("vera (viewer)");
     inbox.shows("A story");
     inbox.keys("a");
-    inbox.shows("A viewer looks on and cannot decide");
+    inbox.shows("A viewer cannot decide");
     inbox.keys("q");
     assert!(inbox.ends().success());
     // A key that may not look is told so before the screen is taken.

@@ -32,8 +32,8 @@ fn lost(answer: Result<countersign::upstream::Response, LinkError>, why: &str) {
 async fn one_that_dies_in_mid_call_says_how() {
     for (method, params, why) in [
         ("suicide", "{}", "killed by signal 9"),
-        ("exit", r#"{"status":3}"#, "exited with status 3"),
-        ("exit", r#"{"status":0,"last":"{\"jsonrpc\":\"2.0\",\"id\":2,\"resu"}"#, "exited with status 0"),
+        ("exit", r#"{"status":3}"#, "exited unexpectedly with status 3"),
+        ("exit", r#"{"status":0,"last":"{\"jsonrpc\":\"2.0\",\"id\":2,\"resu"}"#, "exited unexpectedly with status 0"),
     ] {
         let child = Child::start(&[]).await;
         let outgoing = child.outgoing("never", "{}");

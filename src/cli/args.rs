@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use clap_complete::Shell;
+use jiff::Timestamp;
 
+use super::when::{self, Since};
 use crate::{auth::Role, config::Flags};
 
 const LONG_ABOUT: &str = "\
@@ -15,28 +17,34 @@ Without a command it serves: MCP over HTTP and WebSocket, and the dashboard, on 
 
 const EXAMPLES: &str = "\
 Examples:
-  countersign                                  Serve on 127.0.0.1:8080 with the dashboard
-  countersign open                             Sign in to the dashboard in the browser
-  countersign stdio                            What an agent runs, to talk over stdin and stdout
+  countersign                     Serve on 127.0.0.1:8080 with the dashboard
+  countersign open                Sign in to the dashboard in the browser
+  countersign stdio               What an agent runs, to talk on stdin and stdout
   countersign keys create --role reviewer --name alice
-                                               Make a key that may decide on changes
+                                  Make a key that may decide on changes
   COUNTERSIGN_KEY=csk_… countersign changes watch
-                                               See changes as agents propose them
-  countersign config show                      What is configured, and where each value comes from
+                                  See changes as agents propose them
+  countersign config show         What is configured, and where it comes from
 
 Environment:
   COUNTERSIGN_CONFIG   The configuration file, as --config
-  COUNTERSIGN_KEY      The key that `changes` decides with, and that `stdio` presents
+  COUNTERSIGN_KEY      The key that `changes` and `stdio` present
   COUNTERSIGN_URL      The gateway that `changes` talks to, as --url
-  COUNTERSIGN_…        Every configuration key, such as COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY=1MiB
+  COUNTERSIGN_…        Every configuration key, such as
+                       COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY=1MiB
   NO_COLOR             No colours
 
 Exit codes:
-   0 done                        5 no key, or one that may not do this
-   1 refused or failed          69 no gateway answers, or a port or file cannot be used
-   2 wrong usage                70 a mistake in the program
-   3 no such change or key      75 another gateway serves the data directory
-   4 the change has moved on    78 the configuration cannot be used";
+   0  done
+   1  refused or failed
+   2  wrong usage
+   3  no such change or key
+   4  the change has moved on
+   5  no key, or one that may not do this
+  69  no gateway answers, or a port or file cannot be used
+  70  a mistake in the program
+  75  another gateway serves the data directory
+  78  the configuration cannot be used";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -76,9 +84,9 @@ pub enum Command {
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = CHANGES_HELP)]
     Changes(ChangesArgs),
-    /// List servers and their tools, and accept the definitions of tools
-    #[command(after_long_help = PROVIDERS_HELP)]
-    Providers(ProvidersArgs),
+    /// List servers and their tools, accept the definitions of tools, let tools run without review
+    #[command(after_long_help = SERVERS_HELP, alias = "providers")]
+    Servers(ServersArgs),
     /// List and revoke standing rules, which let calls through or deny them until they end
     #[command(after_long_help = RULES_HELP)]
     Rules(RulesArgs),
@@ -99,7 +107,7 @@ pub enum Command {
     Backup(BackupArgs),
     /// Check or export the audit trail
     Audit(AuditArgs),
-    /// Check or show the configuration
+    /// Validate or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print a completion script for a shell
@@ -114,8 +122,8 @@ pub struct ServeArgs {
     /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to listen, as IP:PORT or localhost:PORT; port 0 takes a free one [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Where to listen: PORT (on this machine), IP:PORT or localhost:PORT; port 0 takes a free one [default: 8080]
+    #[arg(long, value_name = "[HOST:]PORT")]
     pub listen: Option<String>,
     /// The data directory [default: $XDG_STATE_HOME/countersign]
     #[arg(long, value_name = "DIR")]
@@ -136,8 +144,8 @@ pub struct StdioArgs {
     /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where a gateway that has to be started listens [default: 127.0.0.1:8080, or any port if that is taken]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Where a gateway that has to be started listens [default: 8080, or any port if that is taken]
+    #[arg(long, value_name = "[HOST:]PORT")]
     pub listen: Option<String>,
     /// The data directory, and so which gateway [default: $XDG_STATE_HOME/countersign]
     #[arg(long, value_name = "DIR")]
@@ -181,19 +189,24 @@ pub struct OpenArgs {
 
 const CHANGES_HELP: &str = "\
 Examples:
-  export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name alice)
-  countersign changes list                        What waits for a decision
-  countersign changes show chg_…                  One change with its diff
+  countersign keys create --role reviewer --name alice
+                                       A key for COUNTERSIGN_KEY
+  countersign changes list             What waits for a decision
+  countersign changes show chg_…       One change with its diff
   countersign changes approve chg_… --comment 'looks right'
   countersign changes reject chg_… --comment 'wrong project'
-  countersign changes edit chg_…                  Correct its arguments in $EDITOR, and look at the new diff
-  countersign changes undo chg_…                  Take the approval back, where a rule gives time for that
+  countersign changes edit chg_…       Correct its arguments in $EDITOR
+  countersign changes undo chg_…       Take back an approval that has not run
   countersign changes list --search invoice --since 2h
-  countersign changes watch --json | jq .         Every event, as it comes
-  countersign changes list --status all --json    Everything, for a script
+  countersign changes watch --json     Every event, as it comes
+  countersign changes list --status all --json
 
 The gateway is the one that --url or COUNTERSIGN_URL names, else the one that serves the data directory.
-A decision is made on the version that was shown: if the change has moved on, it is refused with exit code 4.";
+
+A decision is made on the version that was shown: if the change has moved on, it is refused with exit code 4. \
+`approve` waits up to 5 seconds and says what came of it; its exit code is that of the decision.
+
+Without a terminal, decisions on several changes and an approval without a preview need --yes.";
 
 /// Which gateway to talk to, and how to print what it says.
 #[derive(Debug, Args)]
@@ -244,29 +257,41 @@ pub enum WebhooksCommand {
     Test { name: String },
 }
 
-const PROVIDERS_HELP: &str = "\
-The key comes from COUNTERSIGN_KEY, as for `countersign changes`; accepting needs a reviewer's.
+const SERVERS_HELP: &str = "\
+Examples:
+  countersign servers                        How each server is
+  countersign servers show github            What the policy says of its tools
+  countersign servers accept github --all-reads
+  countersign servers allow github github__list_issues --reason 'only reads'
 
-A tool of an upstream server counts as a read only if the server is trusted (trust_annotations) or if a reviewer
-accepted its definition. What is accepted is the definition as it was shown: when it changes, its calls are reviewed
-until somebody accepts the new one.";
+The key comes from COUNTERSIGN_KEY, as for `countersign changes`; accepting and allowing need a reviewer's.
+
+`accept` says that a definition is known. A tool of an upstream server that says that it only reads then runs without \
+review (as with trust_annotations); a tool that does not say so is reviewed as before. When the definition changes, its \
+calls are reviewed until somebody accepts the new one.
+
+`allow` lets a tool run without review whatever it says of itself: a standing rule for exactly this definition, until it \
+is revoked (`countersign rules`). Rules of the configuration stand before it, and it does not count for your own calls. \
+Without a terminal, --all-reads and several tools need --yes.";
 
 #[derive(Debug, Args)]
-pub struct ProvidersArgs {
+pub struct ServersArgs {
     #[command(flatten)]
     pub connect: ConnectArgs,
     #[command(subcommand)]
-    pub command: Option<ProvidersCommand>,
+    pub command: Option<ServersCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum ProvidersCommand {
-    /// List servers with their state, and what of each waits for a reviewer (also without a command)
+pub enum ServersCommand {
+    /// List servers with their state, why one is down, and what of each waits for a reviewer (also without a command)
     List,
     /// Show a server's tools: what the policy says of each, and which definitions are new or changed
     Show { name: String },
     /// Accept definitions; they are shown first, and on a terminal you are asked
     Accept(AcceptArgs),
+    /// Let tools run without review, until the rule is revoked; they are shown first, and on a terminal you are asked
+    Allow(AllowArgs),
     /// Take acceptances back
     Revoke {
         name: String,
@@ -285,21 +310,39 @@ pub struct AcceptArgs {
     /// All tools that say that they only read
     #[arg(long, conflicts_with = "tools")]
     pub all_reads: bool,
-    /// Do not ask
+    /// Do not ask; without a terminal, --all-reads needs this
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AllowArgs {
+    /// The server
+    pub name: String,
+    /// Its tools, as `countersign servers show` names them
+    #[arg(value_name = "TOOL", required = true)]
+    pub tools: Vec<String>,
+    /// Why they need no review; the rule and the audit trail keep it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Do not ask; without a terminal, several tools need this
     #[arg(long, short)]
     pub yes: bool,
 }
 
 const RULES_HELP: &str = "\
 Examples:
-  countersign changes rule chg_… --allow-for 1h       The same call by the same agent goes through for an hour
-  countersign changes rule chg_… --deny --any-arguments --comment 'never from an agent'
-  countersign rules                                   Those that are in force
+  countersign changes rule chg_… --allow-for 1h
+                                   The same call by the same agent, for an hour
+  countersign changes rule chg_… --deny --any-arguments --comment 'never'
+  countersign rules                Those that are in force
   countersign rules revoke srl_…
 
-A rule that allows stands in for the approval that you alone could have given: it never counts where the policy denies,
-where more people, a comment or a preview are asked for, for a tool whose definition is new or has changed, or for what
-you call yourself. A rule that denies counts always. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.";
+A rule that allows stands in for the approval that you alone could have given: it never counts where the policy denies, \
+where more people, a comment or a preview are asked for, for a tool whose definition is new or has changed, or for what \
+you call yourself. A rule that denies counts always. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.
+
+`countersign servers allow` makes a rule for a whole tool.";
 
 #[derive(Debug, Args)]
 pub struct RulesArgs {
@@ -422,17 +465,17 @@ pub enum ChangesCommand {
     },
     /// Show one change: who proposed it, its diff, its arguments, the decisions so far
     Show { id: String },
-    /// Approve a change; it is shown first, and on a terminal you are asked
-    Approve(DecideArgs),
-    /// Reject a change
+    /// Approve changes; each is shown first, on a terminal you are asked, and what came of it is said
+    Approve(ApproveArgs),
+    /// Reject changes
     Reject(DecideArgs),
-    /// Give a standing rule on a change: what becomes of calls like it from now on
+    /// Create a standing rule from a change: what becomes of calls like it from now on
     Rule(GiveRuleArgs),
-    /// Correct the arguments of a change, in $VISUAL or $EDITOR or as given; it is previewed again and decided anew
+    /// Edit the arguments of a change, in $VISUAL or $EDITOR or as given; it is previewed again and needs a new decision
     Edit(EditArgs),
     /// Take your approval back, while the change has not run yet
     Undo { id: String },
-    /// Look at the target of a change again, and show what moved
+    /// Preview a change again, and show what has changed since
     Refresh { id: String },
     /// Say how a change with an unknown outcome ended
     Settle {
@@ -444,15 +487,21 @@ pub enum ChangesCommand {
         #[arg(long, value_name = "TEXT")]
         comment: Option<String>,
     },
-    /// Look at what agents propose, and decide: a full-screen inbox (? shows its keys). When stdout is no terminal,
-    /// or with --json, --plain or --since: a line for each event of the feed, until interrupted; reconnects by itself
+    /// Look at what agents propose, and decide, in a full-screen inbox
+    ///
+    /// ? shows its keys. When stdout is no terminal, or with --json, --plain, --since or --after: a line for each event of
+    /// the feed, until interrupted; reconnects by itself.
     Watch {
         /// Print a line for each event, in a terminal too
         #[arg(long)]
         plain: bool,
-        /// Begin after this event instead of now; 0 is the beginning
-        #[arg(long, value_name = "SEQ")]
-        since: Option<u64>,
+        /// Begin with what happened since then instead of now: a time, or how long ago (2h, 3d)
+        // The number of an event is taken too, as it was before --after was there.
+        #[arg(long, value_name = "WHEN", value_parser = when::since)]
+        since: Option<Since>,
+        /// Begin after the event of this number (`seq`); 0 is the beginning
+        #[arg(long, value_name = "SEQ", conflicts_with = "since")]
+        after: Option<u64>,
     },
 }
 
@@ -472,11 +521,11 @@ pub struct NarrowArgs {
     #[arg(long, value_name = "TEXT")]
     pub search: Option<String>,
     /// Only those proposed since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
-    #[arg(long, value_name = "WHEN")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    pub since: Option<Timestamp>,
     /// Only those proposed before then
-    #[arg(long, value_name = "WHEN")]
-    pub until: Option<String>,
+    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    pub until: Option<Timestamp>,
 }
 
 #[derive(Debug, Args)]
@@ -498,16 +547,26 @@ pub struct EditArgs {
 
 #[derive(Debug, Args)]
 pub struct DecideArgs {
-    pub id: String,
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
     /// Why; the agent and the audit trail see it
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
     /// Only if the change is still at this version
     #[arg(long, value_name = "N")]
     pub version: Option<u64>,
-    /// Do not ask
+    /// Do not ask; without a terminal, several changes need this
     #[arg(long, short)]
     pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ApproveArgs {
+    #[command(flatten)]
+    pub decide: DecideArgs,
+    /// Approve it although its preview failed: by its arguments alone
+    #[arg(long)]
+    pub without_preview: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -609,12 +668,12 @@ pub enum AuditCommand {
     Export {
         #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
         format: ExportFormat,
-        /// Not what is older than this moment, as 2026-07-28T12:00:00Z
-        #[arg(long, value_name = "TIME")]
-        since: Option<jiff::Timestamp>,
-        /// Only what is older than this moment
-        #[arg(long, value_name = "TIME")]
-        until: Option<jiff::Timestamp>,
+        /// Only what happened since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+        #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+        since: Option<Timestamp>,
+        /// Only what happened before then
+        #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+        until: Option<Timestamp>,
     },
 }
 
@@ -626,7 +685,7 @@ pub enum ExportFormat {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Prove the configuration without starting anything; exit code 78 if it cannot be used
+    /// Validate the configuration without starting anything; exit code 78 if it cannot be used
     Check(ServeArgs),
     /// Print the configuration in force as YAML, with where each value comes from
     ///

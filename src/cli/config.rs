@@ -32,7 +32,7 @@ pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
         Some(file) => file.display().to_string(),
         None => "the built-in defaults and the environment".to_owned(),
     };
-    out.line(&format!("The configuration is fine ({from})."))?;
+    out.line(&format!("The configuration is valid ({from})."))?;
     Ok(Exit::Ok)
 }
 

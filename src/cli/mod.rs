@@ -20,6 +20,7 @@ mod providers;
 mod recipes;
 mod rules;
 mod webhooks;
+mod when;
 
 use std::process::ExitCode;
 
@@ -65,7 +66,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Stdio(args) => return gateway::stdio(&args),
         Command::Open(args) => open::run(&args, &mut out),
         Command::Changes(args) => changes::run(&args, &mut out),
-        Command::Providers(args) => providers::run(&args, &mut out),
+        Command::Servers(args) => providers::run(&args, &mut out),
         Command::Rules(args) => rules::run(&args, &mut out),
         Command::Policy(args) => policy::run(&args, &mut out),
         Command::Webhooks(args) => webhooks::run(&args, &mut out),

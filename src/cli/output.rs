@@ -3,11 +3,12 @@
 
 use std::{
     borrow::Cow,
-    io::{self, BufWriter, IsTerminal, Write},
+    io::{self, BufRead, BufWriter, IsTerminal, Write},
 };
 
 use unicode_width::UnicodeWidthChar;
 
+use super::exit::{Exit, Failure};
 use crate::changes::visible::{is_hidden, visible};
 
 /// A colour or weight.
@@ -191,6 +192,22 @@ pub fn remark(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{message}");
 }
 
+/// Asks on the terminal; anything but yes is no. `verb` is what --yes does unasked.
+///
+/// # Errors
+/// An answer that cannot be read.
+pub fn yes_or_no(question: &str, verb: &str) -> Result<bool, Failure> {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(stderr, "{question} [y/N] ");
+    let _ = stderr.flush();
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).map_err(|error| {
+        let message = format!("your answer cannot be read: {error}; use --yes to {verb} without being asked");
+        Failure::new(Exit::Failed, message)
+    })?;
+    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
 /// JSON with line breaks between its tokens and nothing else changed: a number with many digits or a doubly escaped
 /// text is shown as it will be sent.
 #[must_use]
@@ -273,6 +290,23 @@ mod tests {
             (serde_json::from_str(&shown).unwrap(), serde_json::from_str(&json).unwrap());
         assert_eq!(a, b);
         assert!(matches!(harmless_json("{\n}"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn arguments_are_indented_and_otherwise_as_they_came() {
+        let raw = r#" {"a":[1,{"b":"x,y:{\"\\"}], "n": 12345678901234567890123.10, "e": {}, "l": [ ] }"#;
+        let expected = r#"{
+  "a": [
+    1,
+    {
+      "b": "x,y:{\"\\"
+    }
+  ],
+  "n": 12345678901234567890123.10,
+  "e": {},
+  "l": []
+}"#;
+        assert_eq!(indented(raw), expected);
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
         _ => Style::Yellow,
     };
     out.styled(style, &one_line(&tested.verdict))?;
-    out.line(&format!("  {} of {}", one_line(&tested.tool), one_line(&tested.server)))?;
+    out.line(&format!("  {} / {}", one_line(&tested.server), one_line(&tested.tool)))?;
     let decided = match (&tested.standing_rule, &tested.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),
         (None, Some(rule)) => rule.clone(),

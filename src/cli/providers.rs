@@ -1,55 +1,42 @@
-//! `providers [list]|show|accept|revoke`: servers and the definitions of their tools, through a gateway's REST door.
+//! `servers [list]|show|accept|revoke|allow`: servers, the definitions of their tools, and tools that run without review,
+//! through a gateway's REST door.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::IsTerminal;
 
 use serde::Deserialize;
 use serde_json::json;
 use similar::{ChangeTag, TextDiff};
 
 use super::{
-    args::{AcceptArgs, ProvidersArgs, ProvidersCommand},
+    args::{AcceptArgs, AllowArgs, ServersArgs, ServersCommand},
     changes::client::{self, Client},
     exit::{Exit, Failure},
-    output::{self, Output, Style, columns, one_line, remark},
+    output::{self, Output, Style, columns, one_line, remark, yes_or_no},
 };
 use crate::changes::visible::visible;
 
-pub fn run(args: &ProvidersArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;
     actix_web::rt::System::new().block_on(async {
         let client = Client::new(target)?;
         let json = args.connect.json;
         match &args.command {
-            None | Some(ProvidersCommand::List) => list(&client, json, out).await,
-            Some(ProvidersCommand::Show { name }) => show(&client, name, json, out).await,
-            Some(ProvidersCommand::Accept(accept)) => self::accept(&client, accept, json, out).await,
-            Some(ProvidersCommand::Revoke { name, tools }) => revoke(&client, name, tools, json, out).await,
+            None | Some(ServersCommand::List) => list(&client, json, out).await,
+            Some(ServersCommand::Show { name }) => show(&client, name, json, out).await,
+            Some(ServersCommand::Accept(accept)) => self::accept(&client, accept, json, out).await,
+            Some(ServersCommand::Allow(allow)) => self::allow(&client, allow, json, out).await,
+            Some(ServersCommand::Revoke { name, tools }) => revoke(&client, name, tools, json, out).await,
         }
     })
 }
 
 #[derive(Deserialize)]
 struct Listed {
-    providers: Vec<Provider>,
+    servers: Vec<Provider>,
 }
 
-/// What is not as it should be with a server.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Faults {
-    name: String,
-    #[serde(default)]
-    left_out: Vec<String>,
-    #[serde(default)]
-    warnings: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct AllFaults {
-    providers: Vec<Faults>,
-}
-
-#[derive(Deserialize)]
 struct Provider {
     name: String,
     kind: String,
@@ -60,9 +47,24 @@ struct Provider {
     transport: Option<String>,
     era: Option<String>,
     breaker: Option<String>,
+    last_error: Option<String>,
+    last_stderr: Option<String>,
+    #[serde(default)]
+    restarts: u64,
+    #[serde(default)]
+    left_out: Vec<String>,
+    #[serde(default)]
+    warnings: Vec<String>,
 }
 
 impl Provider {
+    /// Why it is not up, and what its program said last.
+    fn troubles(&self) -> Vec<String> {
+        let error = self.last_error.as_ref().map(|error| one_line(error).into_owned());
+        let said = self.last_stderr.as_ref().map(|line| format!("stderr: {}", one_line(line)));
+        if self.status == "up" { Vec::new() } else { error.into_iter().chain(said).collect() }
+    }
+
     /// `module`, or how an upstream is spoken to.
     fn how(&self) -> String {
         let parts: Vec<&str> = [self.transport.as_deref(), self.era.as_deref()].into_iter().flatten().collect();
@@ -111,6 +113,8 @@ struct Tool {
     hash: String,
     definition: String,
     previous: Option<String>,
+    #[serde(default)]
+    may_let_run: bool,
 }
 
 impl Tool {
@@ -135,24 +139,30 @@ impl Tool {
 }
 
 async fn list(client: &Client, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let answer = client.get(&["providers"], &[]).await?;
+    let answer = client.get(&["servers"], &[]).await?;
     if json {
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
-    let Listed { providers } = answer.read()?;
-    let rows = providers.iter().map(|p| {
+    let Listed { servers } = answer.read()?;
+    let rows = servers.iter().map(|p| {
         let style = if p.status == "up" { Style::Green } else { Style::Red };
-        let cells =
-            [&p.name, &p.how(), &p.stands(), &p.tools.to_string(), &p.review.told()].map(|c| one_line(c).into_owned());
-        (style, cells)
+        let restarts = if p.restarts > 0 { p.restarts.to_string() } else { String::new() };
+        let cells = [&p.name, &p.how(), &p.stands(), &restarts, &p.tools.to_string(), &p.review.told()];
+        (style, cells.map(|c| one_line(c).into_owned()))
     });
-    table(["NAME", "THROUGH", "STATUS", "TOOLS", "WAITS FOR A REVIEWER"], 2, rows.collect(), out)?;
+    table(["NAME", "THROUGH", "STATUS", "RESTARTS", "TOOLS", "NOT ACCEPTED"], 2, rows.collect(), out)?;
+    for server in &servers {
+        for trouble in server.troubles() {
+            out.styled(Style::Yellow, &format!("! {}: {trouble}", one_line(&server.name)))?;
+            out.line("")?;
+        }
+    }
     Ok(Exit::Ok)
 }
 
 async fn show(client: &Client, name: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let answer = client.get(&["providers", name], &[]).await?;
+    let answer = client.get(&["servers", name], &[]).await?;
     if json {
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
@@ -167,37 +177,58 @@ async fn show(client: &Client, name: &str, json: bool, out: &mut Output) -> Resu
         let standing = match &tool.mark {
             Some(mark) => mark.clone(),
             None if tool.claims_read => "claims to read".to_owned(),
+            None if tool.standing == "seen" => "not accepted".to_owned(),
             None => tool.standing.clone(),
         };
         let why = tool.reason.clone().unwrap_or_else(|| format!("by the rules {}", tool.rules.join(", ")));
-        (style, [&tool.name, &standing, &tool.verdict, &why, ""].map(|cell| one_line(cell).into_owned()))
+        (style, [&tool.name, &standing, &tool.verdict, &why].map(|cell| one_line(cell).into_owned()))
     });
-    table(["TOOL", "STANDING", "VERDICT", "WHY", ""], 2, rows.collect(), out)?;
-    let AllFaults { providers } = client.get(&["providers"], &[]).await?.read()?;
-    for faults in providers.iter().filter(|provider| provider.name == name) {
-        for fault in faults.left_out.iter().chain(&faults.warnings) {
-            out.styled(Style::Yellow, &format!("! {}", one_line(fault)))?;
+    table(["TOOL", "STANDING", "VERDICT", "WHY"], 2, rows.collect(), out)?;
+    let Listed { servers } = client.get(&["servers"], &[]).await?.read()?;
+    for server in servers.iter().filter(|server| server.name == name) {
+        let faults = server.left_out.iter().chain(&server.warnings).map(|fault| one_line(fault).into_owned());
+        for fault in server.troubles().into_iter().chain(faults) {
+            out.styled(Style::Yellow, &format!("! {fault}"))?;
             out.line("")?;
         }
     }
     if tools.iter().any(Tool::waits) {
         let name = one_line(name);
         remark(&format!(
-            "\nSome wait for a reviewer: `countersign providers accept {name} --all-reads`, or --tool NAME."
+            "\nSome are not accepted yet: `countersign servers accept {name} --all-reads`, or --tool NAME."
+        ));
+    }
+    if let Some(tool) = tools.iter().find(|tool| tool.may_let_run) {
+        let (name, tool) = (one_line(name), one_line(&tool.name));
+        remark(&format!(
+            "\nA tool that needs no review: `countersign servers allow {name} {tool} --reason '…'` lets it run."
         ));
     }
     Ok(Exit::Ok)
 }
 
+/// Whether somebody is there to be asked. Where nobody is, `bulk` needs --yes.
+fn asks(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
+    let asks = !json && !yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    match bulk {
+        Some(what) if !asks && !yes => {
+            let message = format!("without a terminal nobody can be asked, so {what} needs --yes");
+            Err(Failure::new(Exit::Usage, message))
+        }
+        _ => Ok(asks),
+    }
+}
+
 async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let Tools { tools } = client.get(&["providers", &args.name], &[]).await?.read()?;
+    let asks = asks(json, args.yes, args.all_reads.then_some("--all-reads"))?;
+    let Tools { tools } = client.get(&["servers", &args.name], &[]).await?.read()?;
     let chosen: Vec<Tool> = if args.all_reads {
         tools.into_iter().filter(|tool| tool.waits() && tool.says_read()).collect()
     } else {
         choose(tools, &args.tools)?
     };
     if chosen.is_empty() {
-        remark("Nothing of this server waits that says that it only reads.");
+        remark("No tool of this server that says that it only reads needs to be accepted.");
         return Ok(Exit::Ok);
     }
     if !json {
@@ -207,26 +238,96 @@ async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output
         }
         out.finish()?;
     }
-    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if !json && !args.yes && terminal && !ask(chosen.len())? {
+    let what = counted(chosen.len(), "this definition", "these {n} definitions");
+    if asks && !yes_or_no(&format!("Accept {what}?"), "accept")? {
         remark("Nothing was accepted.");
         return Ok(Exit::Failed);
     }
-    let answer = client.post(&["providers", &args.name, "accept"], &named(&chosen)).await?;
+    let answer = client.post(&["servers", &args.name, "accept"], &named(&chosen)).await?;
     if json {
         out.json(&answer.json_line()?)?;
     } else {
         let what = if chosen.len() == 1 { "definition" } else { "definitions" };
         out.styled(Style::Green, &format!("Accepted {} {what}.", chosen.len()))?;
         out.line("")?;
+        let after: Tools = answer.read()?;
+        let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
+        let (run, stay): (Vec<&Tool>, Vec<&Tool>) = chosen
+            .iter()
+            .filter_map(now)
+            .filter(|tool| tool.verdict != "deny")
+            .partition(|tool| tool.verdict == "allow");
+        if !run.is_empty() {
+            out.line(&format!("{} now without review.", sentence(&run, "runs", "run")))?;
+        }
+        if !stay.is_empty() {
+            let why = "accepting a definition says that it is known, and only a tool that says that it only reads runs by that";
+            out.line(&format!("{} still reviewed: {why}.", sentence(&stay, "is", "are")))?;
+            if let Some(tool) = stay.iter().find(|tool| tool.may_let_run) {
+                let (server, tool) = (one_line(&args.name), one_line(&tool.name));
+                out.line(&format!(
+                    "`countersign servers allow {server} {tool} --reason '…'` lets one run without review."
+                ))?;
+            }
+        }
     }
     Ok(Exit::Ok)
 }
 
+/// Lets tools run without review.
+async fn allow(client: &Client, args: &AllowArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let several = (args.tools.len() > 1).then_some("letting several tools run");
+    let asks = asks(json, args.yes, several)?;
+    let Tools { tools } = client.get(&["servers", &args.name], &[]).await?.read()?;
+    let chosen = choose(tools, &args.tools)?;
+    if !json {
+        // The rule is bound to the hashes of what is shown here.
+        for tool in &chosen {
+            definition(tool, out)?;
+        }
+        out.finish()?;
+    }
+    let what = counted(chosen.len(), "this tool", "these {n} tools");
+    if asks && !yes_or_no(&format!("Let {what} run without review, whoever calls?"), "allow")? {
+        remark("Nothing was allowed.");
+        return Ok(Exit::Failed);
+    }
+    let mut body = named(&chosen);
+    body["reason"] = args.reason.as_str().into();
+    let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let run: Vec<&Tool> = chosen.iter().collect();
+    out.styled(Style::Green, &format!("{} now without review.", sentence(&run, "runs", "run")))?;
+    out.line("")?;
+    out.line(
+        "Your own calls are still reviewed, and so is any other definition. `countersign rules` lists and revokes it.",
+    )?;
+    Ok(Exit::Ok)
+}
+
+/// One or several, in words; `{n}` is the number.
+fn counted(n: usize, one: &str, several: &str) -> String {
+    if n == 1 { one.to_owned() } else { several.replace("{n}", &n.to_string()) }
+}
+
+/// Names of tools with their verb.
+fn sentence(tools: &[&Tool], one: &str, several: &str) -> String {
+    /// More are counted.
+    const NAMED: usize = 5;
+    let mut names: Vec<String> = tools.iter().take(NAMED).map(|tool| one_line(&tool.name).into_owned()).collect();
+    if tools.len() > NAMED {
+        names.push(format!("{} more", tools.len() - NAMED));
+    }
+    format!("{} {}", names.join(", "), if tools.len() == 1 { one } else { several })
+}
+
 async fn revoke(client: &Client, name: &str, tools: &[String], json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let all: Tools = client.get(&["providers", name], &[]).await?.read()?;
+    let all: Tools = client.get(&["servers", name], &[]).await?.read()?;
     let chosen = choose(all.tools, tools)?;
-    let answer = client.post(&["providers", name, "revoke"], &named(&chosen)).await?;
+    let answer = client.post(&["servers", name, "revoke"], &named(&chosen)).await?;
     if json {
         out.json(&answer.json_line()?)?;
     } else {
@@ -243,7 +344,7 @@ fn named(tools: &[Tool]) -> serde_json::Value {
 fn choose(tools: Vec<Tool>, names: &[String]) -> Result<Vec<Tool>, Failure> {
     if let Some(missing) = names.iter().find(|name| !tools.iter().any(|tool| tool.name == **name)) {
         let message =
-            format!("the server has no tool {}; names are as `countersign providers show` has them", one_line(missing));
+            format!("the server has no tool {}; names are as `countersign servers show` has them", one_line(missing));
         return Err(Failure::new(Exit::NotFound, message));
     }
     Ok(tools.into_iter().filter(|tool| names.contains(&tool.name)).collect())
@@ -293,24 +394,13 @@ fn indented(json: &str) -> String {
     output::indented(json) + "\n"
 }
 
-/// Asks on the terminal; anything but yes is no.
-fn ask(n: usize) -> Result<bool, Failure> {
-    let mut stderr = std::io::stderr().lock();
-    let what = if n == 1 { "this definition".to_owned() } else { format!("these {n} definitions") };
-    let _ = write!(stderr, "Accept {what}? [y/N] ");
-    let _ = stderr.flush();
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("your answer cannot be read: {error}; use --yes to accept without being asked"),
-        )
-    })?;
-    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-}
-
 /// Rows under heads; the cell at `coloured` has the row's style.
-fn table(heads: [&str; 5], coloured: usize, rows: Vec<(Style, [String; 5])>, out: &mut Output) -> Result<(), Failure> {
+fn table<const N: usize>(
+    heads: [&str; N],
+    coloured: usize,
+    rows: Vec<(Style, [String; N])>,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|(_, row)| row.get(column)).map(|cell| columns(cell));
         cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
@@ -353,6 +443,7 @@ mod tests {
             hash: "sha256:x".into(),
             definition: definition.into(),
             previous: previous.map(str::to_owned),
+            may_let_run: false,
         }
     }
 

@@ -5,7 +5,10 @@ use serde_json::json;
 
 use super::{
     args::{GiveRuleArgs, RulesArgs, RulesCommand},
-    changes::client::{self, Client},
+    changes::{
+        arguments::route,
+        client::{self, Client},
+    },
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark},
 };
@@ -60,7 +63,7 @@ fn one(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     };
     out.styled(style, &format!("  {word}"))?;
     let whose = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
-    out.line(&format!("  {} of {}, {whose}", one_line(&rule.tool), one_line(&rule.provider)))?;
+    out.line(&format!("  {}, {whose}", one_line(&route(&rule.provider, &rule.tool))))?;
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
         (None, _) => "any arguments".to_owned(),
         (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),

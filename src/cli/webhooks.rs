@@ -125,7 +125,7 @@ async fn retry(client: &Client, name: &str, json: bool, out: &mut Output) -> Res
         out.json(&answer.json_line()?)?;
     } else {
         let Retried { again } = answer.read()?;
-        out.line(&format!("What waits is sent now; {again} that were given up are tried again."))?;
+        out.line(&format!("Sending now what is queued; {again} given up before are tried again."))?;
     }
     Ok(Exit::Ok)
 }

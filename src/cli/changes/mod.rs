@@ -1,16 +1,15 @@
 //! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST door and the feed of a gateway, for people and scripts.
 
+pub(super) mod arguments;
 pub(super) mod client;
+mod decide;
 mod edit;
 mod feed;
 mod render;
 mod screen;
 mod watch;
 
-use std::{
-    io::{BufRead, IsTerminal, Write},
-    rc::Rc,
-};
+use std::rc::Rc;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -18,9 +17,10 @@ use serde_json::{Value, json};
 
 use self::client::{Client, Refusal};
 use super::{
-    args::{ChangesArgs, ChangesCommand, DecideArgs, NarrowArgs, Settled},
+    args::{ChangesArgs, ChangesCommand, NarrowArgs, Settled},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark},
+    output::{Output, one_line, remark},
+    when::Since,
 };
 use crate::changes::{Change, ChangeState, Verdict};
 
@@ -32,8 +32,10 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
         match &args.command {
             ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, json, out).await,
             ChangesCommand::Show { id } => show(&client, id, json, out).await,
-            ChangesCommand::Approve(decide) => decision(&client, Verdict::Approve, decide, json, out).await,
-            ChangesCommand::Reject(decide) => decision(&client, Verdict::Reject, decide, json, out).await,
+            ChangesCommand::Approve(args) => {
+                decide::run(&client, Verdict::Approve, &args.decide, args.without_preview, json, out).await
+            }
+            ChangesCommand::Reject(args) => decide::run(&client, Verdict::Reject, args, false, json, out).await,
             ChangesCommand::Rule(rule) => super::rules::give(&client, rule, json, out).await,
             ChangesCommand::Edit(args) => edit::run(&client, args, json, out).await,
             ChangesCommand::Undo { id } => again(&client, "undo", id, json, out).await,
@@ -42,10 +44,12 @@ pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
                 settle(&client, id, *outcome, comment.as_deref(), json, out).await
             }
             // In a terminal an inbox to decide in; elsewhere, and from a given event on, a line an event.
-            ChangesCommand::Watch { since: None, plain: false } if !json && screen::possible() => {
+            ChangesCommand::Watch { since: None, after: None, plain: false } if !json && screen::possible() => {
                 screen::run(&client).await
             }
-            ChangesCommand::Watch { since, .. } => watch::run(&client, *since, json, out).await,
+            ChangesCommand::Watch { since, after, .. } => {
+                watch::run(&client, after.map(Since::Event).or(*since), json, out).await
+            }
         }
     })
 }
@@ -75,7 +79,7 @@ async fn list(
         all if all.iter().any(|s| s == "all") => None,
         some => Some(some.join(",")),
     };
-    let (since, until) = (when("--since", narrow.since.as_deref())?, when("--until", narrow.until.as_deref())?);
+    let (since, until) = (narrow.since.map(|at| at.to_string()), narrow.until.map(|at| at.to_string()));
     let named = [
         ("status", states.as_deref()),
         ("principal", narrow.principal.as_deref()),
@@ -112,7 +116,7 @@ async fn list(
         .collect::<Result<_, _>>()?;
     if changes.is_empty() {
         let all = status.is_empty() && named.iter().skip(1).all(|(_, value)| value.is_none());
-        remark(if all { "Nothing waits for a decision." } else { "No such changes." });
+        remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
         render::table(&changes, Timestamp::now(), out)?;
         if whole.next_cursor.is_some() {
@@ -120,30 +124,6 @@ async fn list(
         }
     }
     Ok(Exit::Ok)
-}
-
-/// A time as REST wants it, from one that was written or from how long ago it was.
-fn when(option: &str, text: Option<&str>) -> Result<Option<String>, Failure> {
-    let Some(text) = text else { return Ok(None) };
-    let ago = || -> Option<Timestamp> {
-        let span: jiff::SignedDuration = text.parse().ok()?;
-        // A day has 24 hours here, whatever clocks do.
-        Timestamp::now().checked_sub(span.abs()).ok()
-    };
-    let days = || -> Option<Timestamp> {
-        let days: i64 = text.strip_suffix('d')?.trim().parse().ok()?;
-        Timestamp::now().checked_sub(jiff::SignedDuration::from_hours(days.checked_mul(24)?.checked_abs()?)).ok()
-    };
-    match text.parse().ok().or_else(ago).or_else(days) {
-        Some(time) => Ok(Some(time.to_string())),
-        None => {
-            let message = format!(
-                "{option} {}: write a time, like 2026-07-28T12:00:00Z, or how long ago, like 2h or 3d",
-                one_line(text)
-            );
-            Err(Failure::new(Exit::Usage, message))
-        }
-    }
 }
 
 /// `undo` and `refresh`: of the change as it is now.
@@ -163,9 +143,9 @@ async fn again(client: &Client, door: &str, id: &str, json: bool, out: &mut Outp
     render::change(&after, Timestamp::now(), out)?;
     out.line("")?;
     let text = match after.state {
-        _ if after.version == change.version => "Nothing has moved.",
-        ChangeState::Stale => "It cannot be done as it was shown; the reason stands above.",
-        _ => "The target has moved; what would be done now is shown above.",
+        _ if after.version == change.version => "Nothing has changed.",
+        ChangeState::Stale => "It cannot be done as it was shown; the reason is above.",
+        _ => "The target has changed; what would be done now is shown above.",
     };
     out.line(text)?;
     Ok(Exit::Ok)
@@ -179,86 +159,6 @@ async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result
         render::change(&answer.read()?, Timestamp::now(), out)?;
     }
     Ok(Exit::Ok)
-}
-
-async fn decision(
-    client: &Client,
-    verdict: Verdict,
-    args: &DecideArgs,
-    json: bool,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
-    let change: Change = client.get(&["changes", &args.id], &[]).await?.read()?;
-    if let Some(version) = args.version.filter(|version| *version != change.version) {
-        let message =
-            format!("the change is at version {} and not {version}; {}", change.version, look_again(&change.id));
-        return Err(Failure::new(Exit::Conflict, message));
-    }
-    let word = if verdict == Verdict::Approve { "approve" } else { "reject" };
-    let open = match verdict {
-        Verdict::Approve => change.state == ChangeState::Pending,
-        Verdict::Reject => matches!(change.state, ChangeState::Pending | ChangeState::Stale),
-    };
-    if !open {
-        let state = render::state_name(change.state);
-        return Err(Failure::new(Exit::Conflict, format!("the change is {state}: there is nothing to {word}")));
-    }
-    if !json {
-        // The decision carries the digest of what is shown here.
-        render::change(&change, Timestamp::now(), out)?;
-        quorum(&change, out)?;
-        out.finish()?;
-    }
-    if !json && !args.yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !ask(word, &change)? {
-        remark("Nothing was decided.");
-        return Ok(Exit::Failed);
-    }
-    let body = json!({
-        "decision": word,
-        "comment": args.comment,
-        "version": change.version,
-        "digest": change.digest,
-    });
-    let answer = client.post(&["changes", &change.id, "decision"], &body).await.map_err(|r| stale(r, &change.id))?;
-    if json {
-        out.json(&answer.json_line()?)?;
-        return Ok(Exit::Ok);
-    }
-    let after: Change = answer.read()?;
-    out.line("")?;
-    let (style, text) = match (verdict, after.state) {
-        (Verdict::Reject, _) => (Style::Red, "Rejected.".to_owned()),
-        (Verdict::Approve, ChangeState::Pending) => {
-            let given = after.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
-            (Style::Yellow, format!("Approved; that is {given} of {} approvals that it needs.", after.terms.quorum))
-        }
-        (Verdict::Approve, state) => {
-            let text = match after.run_after {
-                Some(at) => {
-                    let undo = format!("countersign changes undo {}", one_line(&after.id));
-                    format!("Approved; it runs at {at}. Until then `{undo}` takes it back.")
-                }
-                None => format!("Approved; the change is {} now.", render::state_name(state)),
-            };
-            (Style::Green, text)
-        }
-    };
-    out.styled(style, &text)?;
-    out.line("")?;
-    Ok(Exit::Ok)
-}
-
-/// How far the approvals are that a rule asks for, and whom it asks.
-fn quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
-    let terms = &change.terms;
-    if terms.quorum <= 1 && terms.reviewers.is_empty() {
-        return Ok(());
-    }
-    let of = if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
-    let line = format!("It has {} of the {} approvals{of} that it needs.", change.approvals(), terms.quorum.max(1));
-    out.line("")?;
-    out.styled(Style::Yellow, &one_line(&line))?;
-    Ok(out.line("")?)
 }
 
 async fn settle(
@@ -279,29 +179,6 @@ async fn settle(
         out.line(&format!("Settled as {outcome}."))?;
     }
     Ok(Exit::Ok)
-}
-
-/// Asks on the terminal; anything but yes is no.
-fn ask(word: &str, change: &Change) -> Result<bool, Failure> {
-    let mut stderr = std::io::stderr().lock();
-    if change.diff.truncated {
-        let _ = writeln!(stderr, "\nNot all of this change is shown above: the diff was cut because of its size.");
-    }
-    let _ = write!(stderr, "\n{} version {} of this change? [y/N] ", capital(word), change.version);
-    let _ = stderr.flush();
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("your answer cannot be read: {error}; use --yes to decide without being asked"),
-        )
-    })?;
-    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-}
-
-fn capital(word: &str) -> String {
-    let mut chars = word.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn look_again(id: &str) -> String {

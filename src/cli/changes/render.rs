@@ -1,13 +1,16 @@
 //! Changes as text: a table, and one change with its diff. Everything an agent wrote is made visible and stays
 //! within its line or behind its mark, so that it cannot pass for ours.
 
+use std::borrow::Cow;
+
 use jiff::{SignedDuration, Timestamp};
 
+use super::arguments::{Arguments, is_call, route, told_beside};
 use crate::{
     changes::{Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, visible::visible},
     cli::{
         exit::Failure,
-        output::{Output, Style, columns, cut, indented, one_line},
+        output::{Output, Style, columns, cut, one_line},
     },
 };
 
@@ -26,14 +29,6 @@ pub const fn state_name(state: ChangeState) -> &'static str {
     }
 }
 
-pub const fn operation_name(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-    }
-}
-
 const fn state_style(state: ChangeState) -> Style {
     match state {
         ChangeState::Pending | ChangeState::Stale => Style::Yellow,
@@ -48,6 +43,20 @@ const fn operation_style(operation: Operation) -> Style {
         Operation::Create => Style::Green,
         Operation::Update => Style::Yellow,
         Operation::Delete => Style::Red,
+        Operation::Call => Style::Plain,
+    }
+}
+
+/// A summary behind the badge of its operation: `Create Bug “x”` behind CREATE is `Bug “x”`.
+pub fn without_badge(operation: Operation, summary: &str) -> Cow<'_, str> {
+    let word = operation.as_str();
+    let rest = summary.get(..word.len()).filter(|first| first.eq_ignore_ascii_case(word));
+    let rest = rest.and_then(|_| summary.get(word.len()..)?.strip_prefix(' ')).map(str::trim_start);
+    let Some(rest) = rest.filter(|rest| !rest.is_empty()) else { return Cow::Borrowed(summary) };
+    let mut chars = rest.chars();
+    match chars.next() {
+        Some(first) if first.is_lowercase() => Cow::Owned(first.to_uppercase().chain(chars).collect()),
+        _ => Cow::Borrowed(rest),
     }
 }
 
@@ -62,9 +71,12 @@ pub fn span(duration: SignedDuration) -> String {
     }
 }
 
+/// Columns of a client's name in a table: it says of itself what it likes.
+const MAX_CLIENT: usize = 24;
+
 /// One line a change.
 pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
-    let rows: Vec<[String; 4]> = changes
+    let rows: Vec<[String; 5]> = changes
         .iter()
         .map(|change| {
             [
@@ -72,15 +84,16 @@ pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(),
                 state_name(change.state).to_owned(),
                 span(now.duration_since(change.created_at)),
                 one_line(&change.proposer.principal).into_owned(),
+                cut(&one_line(change.proposer.client_name.as_deref().unwrap_or("-")), MAX_CLIENT).into_owned(),
             ]
         })
         .collect();
-    let heads = ["ID", "STATE", "AGE", "PROPOSED BY"];
+    let heads = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT"];
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
         cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
     };
-    let widths = [width(0), width(1), width(2), width(3)];
+    let widths = [width(0), width(1), width(2), width(3), width(4)];
     let pad = |text: &str, width: usize| format!("{text}{}  ", " ".repeat(width.saturating_sub(columns(text))));
     for (head, width) in heads.iter().zip(widths) {
         out.styled(Style::Bold, &pad(head, width))?;
@@ -93,9 +106,9 @@ pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(),
             let style = if column == 1 { state_style(change.state) } else { Style::Plain };
             out.styled(style, &pad(cell, width))?;
         }
-        let operation = operation_name(change.operation);
+        let operation = change.operation.as_str();
         out.styled(operation_style(change.operation), operation)?;
-        let what = format!(" {}", one_line(&change.summary));
+        let what = format!(" {}", one_line(&without_badge(change.operation, &change.summary)));
         match out.width() {
             Some(all) => {
                 let room = all.saturating_sub(used + operation.len()).max(20);
@@ -115,7 +128,7 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
     out.styled(state_style(change.state), state_name(change.state))?;
     out.line("")?;
     let target = &change.target;
-    out.styled(operation_style(change.operation), operation_name(change.operation))?;
+    out.styled(operation_style(change.operation), change.operation.as_str())?;
     out.line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
     let who = &change.proposer;
     let client = match (&who.client_name, &who.client_version) {
@@ -125,7 +138,7 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
     };
     let age = span(now.duration_since(change.created_at));
     let proposed = format!("proposed by {}{client} over {}, {age} ago", who.principal, who.transport);
-    let mut about = format!("{} ({}.{}), {proposed}", change.tool_title, change.provider, change.tool);
+    let mut about = format!("{} ({}), {proposed}", change.tool_title, route(&change.provider, &change.tool));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         about.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
     }
@@ -141,12 +154,37 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
         out.styled(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
         out.line("")?;
     }
-    if change.previous_diff.is_some() {
-        out.styled(Style::Yellow, "The target moved since this was proposed; the diff below is the new one.")?;
+    if let Some(why) = &change.preview.failed {
+        out.styled(Style::Red, &format!("The preview failed, so only the arguments are shown: {}", one_line(why)))?;
+        out.line("")?;
+        if change.terms.preview_required {
+            out.styled(Style::Red, "The rule lets nobody approve it without a preview.")?;
+            out.line("")?;
+        }
+    } else if is_call(change) {
+        out.styled(Style::Dim, "No preview is available for this tool: its arguments are shown.")?;
         out.line("")?;
     }
-    diff(&change.diff, out)?;
-    arguments(change.arguments.get(), out)?;
+    if change.previous_diff.is_some() {
+        out.styled(Style::Yellow, "The target has changed since this was proposed; the diff below is the new one.")?;
+        out.line("")?;
+    }
+    if is_call(change) {
+        // Nothing is compared: the arguments are what there is to see.
+        arguments(change, out)?;
+        for (label, text) in told_beside(change) {
+            out.line("")?;
+            out.styled(Style::Bold, &format!("  {}", one_line(label)))?;
+            out.line("")?;
+            for line in text.split('\n') {
+                out.styled(Style::Dim, &format!("    {}", visible(line)))?;
+                out.line("")?;
+            }
+        }
+    } else {
+        diff(&change.diff, out)?;
+        arguments(change, out)?;
+    }
     decisions(change, out)?;
     result(change, out)
 }
@@ -160,7 +198,7 @@ fn diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     }
     if diff.truncated {
         out.line("")?;
-        out.styled(Style::Yellow, "  The diff is larger than what is shown here; the arguments below are whole.")?;
+        out.styled(Style::Yellow, "  The diff is larger than what is shown here; the arguments are shown whole.")?;
         out.line("")?;
     }
     Ok(())
@@ -204,13 +242,18 @@ fn marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), 
     Ok(out.line("")?)
 }
 
-/// The arguments that will run, indented.
-fn arguments(raw: &str, out: &mut Output) -> Result<(), Failure> {
+/// The arguments that will run.
+fn arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
+    let arguments = Arguments::of(change);
     out.line("")?;
     out.styled(Style::Bold, "  Arguments")?;
     out.line("")?;
-    for line in indented(raw).split('\n') {
+    for line in &arguments.lines {
         out.line(&format!("    {}", visible(line)))?;
+    }
+    if let Some(remark) = arguments.remark() {
+        out.styled(Style::Dim, &format!("    {}", one_line(&remark)))?;
+        out.line("")?;
     }
     Ok(())
 }
@@ -239,7 +282,7 @@ fn decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// The text that the tool answered, once it ran.
-fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
+pub fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let Some(raw) = &change.result else { return Ok(()) };
     let value: serde_json::Value = serde_json::from_str(raw.get()).unwrap_or_default();
     let failed = value.get("isError").and_then(serde_json::Value::as_bool).unwrap_or(false);
@@ -302,9 +345,9 @@ mod tests {
         let expected = r#"Update “Old”\u{7}
 chg_abc  version 3  pending
 UPDATE issue  CORE-1 Old
-Update issue (tracker.update_issue), proposed by local-agent with Cli\u{1b}[31ment 1 over http, 5m ago; expires in 23h
+Update issue (tracker / update_issue), proposed by local-agent with Cli\u{1b}[31ment 1 over http, 5m ago; expires in 23h
 CHANGE_STALE: moved
-The target moved since this was proposed; the diff below is the new one.
+The target has changed since this was proposed; the diff below is the new one.
 
   Title
     - old
@@ -317,13 +360,11 @@ The target moved since this was proposed; the diff below is the new one.
     - b
     + c\u{200b}
 
-  The diff is larger than what is shown here; the arguments below are whole.
+  The diff is larger than what is shown here; the arguments are shown whole.
 
   Arguments
-    {
-      "title": "new\u{202e}",
-      "n": 1
-    }
+    title: "new\u{202e}"
+    n: 1
 
   Decisions
     approved by bob, version 2, 2027-01-01 00:00:30Z: ok\nreally
@@ -333,23 +374,6 @@ The target moved since this was proposed; the diff below is the new one.
     well
 "#;
         assert_eq!(text, expected, "\n{text}");
-    }
-
-    #[test]
-    fn arguments_are_indented_and_otherwise_as_they_came() {
-        let raw = r#" {"a":[1,{"b":"x,y:{\"\\"}], "n": 12345678901234567890123.10, "e": {}, "l": [ ] }"#;
-        let expected = r#"{
-  "a": [
-    1,
-    {
-      "b": "x,y:{\"\\"
-    }
-  ],
-  "n": 12345678901234567890123.10,
-  "e": {},
-  "l": []
-}"#;
-        assert_eq!(indented(raw), expected);
     }
 
     #[test]
@@ -374,7 +398,7 @@ The target moved since this was proposed; the diff below is the new one.
         let text = out.taken();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        assert_eq!(lines[0], "ID       STATE    AGE  PROPOSED BY  WHAT");
-        assert_eq!(lines[1], r"chg_abc  pending  5m   local-agent  UPDATE Update “Old”\u{7}");
+        assert_eq!(lines[0], r"ID       STATE    AGE  PROPOSED BY  CLIENT            WHAT");
+        assert_eq!(lines[1], r"chg_abc  pending  5m   local-agent  Cli\u{1b}[31ment  UPDATE “Old”\u{7}");
     }
 }

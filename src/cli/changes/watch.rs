@@ -9,15 +9,17 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
+    arguments::route,
     client::{Client, Refusal},
     feed::{Event, Parser},
     render,
 };
 use crate::{
-    changes::{ChangeState, Operation, Proposer, Target},
+    changes::{ChangeState, Operation, Proposer},
     cli::{
         exit::{Exit, Failure},
         output::{Output, Style, one_line, remark},
+        when::Since,
     },
 };
 
@@ -27,7 +29,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// The gateway sends a comment every few seconds: longer silence is a dead connection.
 const SILENCE: Duration = Duration::from_secs(90);
 
-pub async fn run(client: &Client, since: Option<u64>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+/// Events from `since` on, those that are over too; without it, from now on.
+pub async fn run(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let interrupted = async {
         let _ = tokio::signal::ctrl_c().await;
     };
@@ -38,8 +41,13 @@ pub async fn run(client: &Client, since: Option<u64>, json: bool, out: &mut Outp
     }
 }
 
-async fn follow(client: &Client, since: Option<u64>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
-    let mut seen = since;
+async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    // The feed is numbered: what happened since a moment is looked for from its beginning.
+    let (mut seen, moment) = match since {
+        None => (None, None),
+        Some(Since::Event(seq)) => (Some(seq), None),
+        Some(Since::Moment(moment)) => (Some(0), Some(moment)),
+    };
     let mut wait = FIRST_WAIT;
     let mut connected = false;
     loop {
@@ -56,7 +64,7 @@ async fn follow(client: &Client, since: Option<u64>, json: bool, out: &mut Outpu
                 while let Ok(Some(Ok(bytes))) = tokio::time::timeout(SILENCE, stream.next()).await {
                     let Ok(events) = parser.feed(&bytes) else { break };
                     for event in events {
-                        take(&event, &mut seen, json, out)?;
+                        take(&event, &mut seen, moment, json, out)?;
                     }
                     out.finish()?;
                 }
@@ -96,7 +104,6 @@ struct Brief {
     summary: String,
     provider: String,
     tool: String,
-    target: Target,
     proposer: Proposer,
     fault: Option<crate::changes::ChangeFault>,
     state: Option<ChangeState>,
@@ -112,7 +119,13 @@ impl Brief {
     }
 }
 
-fn take(event: &Event, seen: &mut Option<u64>, json: bool, out: &mut Output) -> Result<(), Failure> {
+fn take(
+    event: &Event,
+    seen: &mut Option<u64>,
+    moment: Option<Timestamp>,
+    json: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let said: Option<Said> = serde_json::from_str(&event.data).ok();
     let seq = event.id.or_else(|| said.as_ref().and_then(|s| s.seq));
     if let (Some(seq), Some(last)) = (seq, *seen)
@@ -124,6 +137,11 @@ fn take(event: &Event, seen: &mut Option<u64>, json: bool, out: &mut Output) -> 
     // The greeting tells where the feed is, so that a lost connection can be taken up even before the first event.
     *seen = seq.or(*seen);
     if event.kind == "hello" {
+        return Ok(());
+    }
+    // What has no time tells where the feed begins.
+    let at = said.as_ref().and_then(|said| said.at);
+    if moment.is_some_and(|moment| at.is_none_or(|at| at < moment)) {
         return Ok(());
     }
     if json {
@@ -144,10 +162,11 @@ fn print(said: &Said, out: &mut Output) -> Result<(), Failure> {
     out.text("  ")?;
     out.styled(style_of(kind), &format!("{:<16}", one_line(kind)))?;
     if let Some(change) = &said.change {
-        out.text(&format!("{}  {}", one_line(&change.id), render::operation_name(change.operation)))?;
-        out.text(&format!(" {}: {}", one_line(&change.target.entity_type), one_line(&change.summary)))?;
+        out.text(&format!("{}  {}", one_line(&change.id), change.operation.as_str()))?;
+        let title = render::without_badge(change.operation, &change.summary);
+        out.text(&format!("  {}", one_line(&title)))?;
         let by = said.actor.as_deref().unwrap_or(&change.proposer.principal);
-        let of = format!("  ({}.{} v{}, by {})", change.provider, change.tool, change.version, by);
+        let of = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
         out.styled(Style::Dim, &one_line(&of))?;
         if let Some(progress) = change.progress() {
             out.styled(Style::Cyan, &progress)?;
@@ -200,21 +219,40 @@ mod tests {
     fn each_event_is_one_line_and_shown_once() {
         let mut out = Output::memory(false);
         let mut seen = None;
-        take(&event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})), &mut seen, false, &mut out)
+        take(&event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})), &mut seen, None, false, &mut out)
             .unwrap();
         assert_eq!(seen, Some(4));
         for seq in [5, 5, 4, 6] {
-            take(&created(seq), &mut seen, false, &mut out).unwrap();
+            take(&created(seq), &mut seen, None, false, &mut out).unwrap();
         }
         let session = serde_json::json!({"type": "session.opened", "at": "2027-01-01T00:00:00Z",
             "session": {"id": "abcdefgh…", "clientName": "evil\n", "transport": "http", "principal": "p"}});
-        take(&event(None, "session.opened", session), &mut seen, false, &mut out).unwrap();
+        take(&event(None, "session.opened", session), &mut seen, None, false, &mut out).unwrap();
         let text = out.taken();
         assert_eq!(text.lines().count(), 3, "{text}");
-        assert!(text.contains(r"Create “\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
-        assert!(text.contains("CREATE issue") && text.contains("(tracker.create_issue v1, by local-agent)"), "{text}");
+        assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
+        assert!(text.contains("CREATE  “\\u{202e}x"), "without the badge's word again: {text}");
+        assert!(text.contains("(tracker / create_issue v1, by local-agent)"), "{text}");
         assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
         assert_eq!(seen, Some(6));
+    }
+
+    #[test]
+    fn what_happened_before_the_moment_is_left_out() {
+        let shown = |moment: &str| {
+            let mut out = Output::memory(false);
+            let mut seen = Some(0);
+            let reset = event(Some(2), "reset", serde_json::json!({"type": "reset", "seq": 2}));
+            for event in [reset, created(5)] {
+                take(&event, &mut seen, Some(moment.parse().unwrap()), false, &mut out).unwrap();
+            }
+            assert_eq!(seen, Some(5));
+            out.taken().lines().count()
+        };
+        assert_eq!(
+            (shown("2026-12-31T23:59:59Z"), shown("2027-01-01T00:00:00Z"), shown("2027-01-01T00:00:01Z")),
+            (1, 1, 0)
+        );
     }
 
     #[test]
@@ -224,7 +262,7 @@ mod tests {
             let mut data: Value = serde_json::from_str(&data).unwrap();
             data["change"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let mut out = Output::memory(false);
-            take(&event(Some(1), "change.voted", data), &mut None, false, &mut out).unwrap();
+            take(&event(Some(1), "change.voted", data), &mut None, None, false, &mut out).unwrap();
             out.taken()
         };
         let two = |state| line(serde_json::json!({ "approvals": 1, "quorum": 2, "state": state }));
@@ -237,7 +275,7 @@ mod tests {
     fn json_is_passed_on_line_by_line() {
         let mut out = Output::memory(false);
         let mut seen = None;
-        take(&created(1), &mut seen, true, &mut out).unwrap();
+        take(&created(1), &mut seen, None, true, &mut out).unwrap();
         let text = out.taken();
         assert_eq!(text.lines().count(), 1);
         let value: Value = serde_json::from_str(&text).unwrap();

@@ -16,7 +16,7 @@ impl App {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match (&prompt.ask, key.code) {
             (_, KeyCode::Esc) => self.prompt = None,
-            (Ask::Unseen, code) => {
+            (Ask::Unseen | Ask::WithoutPreview, code) => {
                 self.prompt = None;
                 if matches!(code, KeyCode::Char('y' | 'Y')) {
                     // It may have become another while it was asked.
@@ -46,7 +46,7 @@ impl App {
     /// Text that was pasted: on one line.
     pub fn pasted(&mut self, text: &str) {
         let Some(prompt) = self.prompt.as_mut() else { return };
-        if !matches!(prompt.ask, Ask::Unseen | Ask::Settle) {
+        if !matches!(prompt.ask, Ask::Unseen | Ask::WithoutPreview | Ask::Settle) {
             text.chars().for_each(|c| push(&mut prompt.text, if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c }));
         }
     }
@@ -81,14 +81,14 @@ impl App {
                 // As they were typed: a number with many digits must stay one.
                 let body = format!("{{\"arguments\":{arguments},\"version\":{version},\"comment\":{comment}}}");
                 let path = vec!["changes".into(), id, "edit".into()];
-                Some(Action::Post { path, body, said: "Corrected and previewed again; a approves what is shown now" })
+                Some(Action::Post { path, body, said: "Edited and previewed again; a approves what is shown now" })
             }
-            Ask::Unseen | Ask::Settle => None,
+            Ask::Unseen | Ask::WithoutPreview | Ask::Settle => None,
         }
     }
 
     fn again(&mut self, ask: Ask) -> Option<Action> {
-        self.say(Tone::Bad, "The rule asks for a comment.");
+        self.say(Tone::Bad, "The rule requires a comment.");
         self.prompt = Some(Prompt { ask, text: String::new() });
         None
     }

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     changes::{Change, ChangeState, Diff, Verdict},
-    cli::{
-        changes::render::{operation_name, span, state_name},
-        output::indented,
+    cli::changes::{
+        arguments::{Arguments, is_call, route, told_beside, without_arguments},
+        render::{span, state_name},
     },
 };
 
@@ -50,6 +50,17 @@ impl Writer {
         self.text(1, &[(text.to_owned(), self.paint.bold())]);
     }
 
+    /// Arguments, which are somebody else's lines too.
+    fn rows(&mut self, arguments: &Arguments) {
+        if !arguments.lines.is_empty() {
+            self.body(&arguments.lines.join("\n"));
+        }
+        if let Some(remark) = arguments.remark() {
+            let remark = self.paint.safe(&remark);
+            self.prose(3, &[(remark, self.paint.dim())]);
+        }
+    }
+
     /// Somebody else's lines.
     fn body(&mut self, text: &str) {
         for (at, line) in text.split('\n').enumerate() {
@@ -74,19 +85,29 @@ pub fn lines(
     about(&mut out, change, now);
     notes(&mut out, change);
     out.lines.push(Line::default());
+    let call = is_call(change);
+    if call {
+        // Nothing is compared: the arguments are what there is to see.
+        arguments(&mut out, change);
+        out.lines.push(Line::default());
+    }
     match &change.previous_diff {
+        Some(previous) if call => {
+            both(&mut out, &without_arguments(previous), &without_arguments(&change.diff), look);
+        }
         Some(previous) => both(&mut out, previous, &change.diff, look),
+        None if call => {
+            for (label, text) in told_beside(change) {
+                let label = paint.safe(label);
+                out.head(&label);
+                out.body(&text);
+            }
+        }
         None => out.lines.extend(diff::lines(&change.diff, look, paint)),
     }
     let mut end = out.lines.len();
-    if let Some(proposed) = &change.proposed_arguments {
-        out.head("Arguments, as corrected: these will run");
-        out.body(&indented(change.arguments.get()));
-        out.head("Arguments, as the agent proposed them");
-        out.body(&indented(proposed.get()));
-    } else {
-        out.head("Arguments");
-        out.body(&indented(change.arguments.get()));
+    if !call {
+        arguments(&mut out, change);
     }
     // Where the diff does not show everything, the arguments are what is decided on.
     if change.diff.truncated || !change.preview.is_live() {
@@ -105,6 +126,18 @@ pub fn lines(
     (out.lines, end)
 }
 
+fn arguments(out: &mut Writer, change: &Change) {
+    if let Some(proposed) = &change.proposed_arguments {
+        out.head("Arguments, as edited: these will run");
+        out.rows(&Arguments::beside(change.arguments.get(), None));
+        out.head("Arguments, as the agent proposed them");
+        out.rows(&Arguments::beside(proposed.get(), None));
+    } else {
+        out.head("Arguments");
+        out.rows(&Arguments::of(change));
+    }
+}
+
 fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let paint = out.paint;
     out.prose(1, &[(paint.safe(&change.summary), paint.bold())]);
@@ -114,7 +147,7 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
         &[
             (state_name(change.state).to_owned(), paint.state(change.state)),
             ("  ".to_owned(), Style::new()),
-            (operation_name(change.operation).to_owned(), paint.operation(change.operation)),
+            (change.operation.as_str().to_owned(), paint.operation(change.operation)),
             (target, Style::new()),
         ],
     );
@@ -123,8 +156,13 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let owner = who.owner.as_deref().map_or_else(String::new, |owner| format!(" of {owner}"));
     let age = span(now.duration_since(change.created_at));
     let text = format!(
-        "{} ({}.{}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
-        change.tool_title, change.provider, change.tool, who.principal, who.transport, change.id, change.version
+        "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
+        change.tool_title,
+        route(&change.provider, &change.tool),
+        who.principal,
+        who.transport,
+        change.id,
+        change.version
     );
     out.say(paint.dim(), paint.safe(&text));
     let terms = &change.terms;
@@ -159,25 +197,33 @@ fn notes(out: &mut Writer, change: &Change) {
         out.say(style, paint.safe(&format!("{mark}reviewed because {}", why.reason)));
     }
     if let Some(twin) = &change.twin_of {
-        out.say(paint.warn(), paint.safe(&format!("The same call already waits as {twin}.")));
+        out.say(
+            paint.warn(),
+            paint.safe(&format!(
+                "The same agent had already proposed the same call: {twin}. Approving both runs it twice."
+            )),
+        );
     }
     if let Some(why) = &change.preview.failed {
-        out.say(paint.bad(), paint.safe(&format!("The preview failed, so this shows only the arguments: {why}")));
+        out.say(paint.bad(), paint.safe(&format!("The preview failed, so only the arguments are shown: {why}")));
         if change.terms.preview_required {
-            out.say(paint.bad(), "The rule lets nobody approve it without one.".to_owned());
+            out.say(paint.bad(), "The rule lets nobody approve it without a preview.".to_owned());
         }
+    }
+    if change.preview.failed.is_none() && is_call(change) {
+        out.say(paint.dim(), "No preview is available for this tool: its arguments are shown.".to_owned());
     }
     if let Some(fault) = &change.fault {
         out.say(paint.warn(), paint.safe(&format!("{}: {}", fault.code, fault.message)));
     }
     if change.state == ChangeState::Stale {
-        out.say(paint.warn(), "The target moved since this was proposed; f previews it again.".to_owned());
+        out.say(paint.warn(), "The target has changed since this was proposed; f previews it again.".to_owned());
     }
 }
 
 /// The diff that was shown before, and the one that holds now.
 fn both(out: &mut Writer, previous: &Diff, now: &Diff, look: Look) {
-    let (paint, before, after) = (out.paint, "Before the target moved:", "Now:");
+    let (paint, before, after) = (out.paint, "Before the target changed:", "Now:");
     if !look.split {
         out.say(paint.dim(), before.to_owned());
         out.lines.extend(diff::lines(previous, look, paint));
@@ -224,7 +270,7 @@ fn people(out: &mut Writer, change: &Change) {
         out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {
-        out.head("Corrections");
+        out.head("Edits");
     }
     for edit in &change.edits {
         let comment = edit.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));

@@ -46,7 +46,7 @@ pub fn lines(diff: &Diff, look: Look, paint: Paint) -> Vec<Line<'static>> {
         out.lines.push(Line::styled("  (nothing differs)", paint.dim()));
     }
     if diff.truncated {
-        let text = "  The diff is larger than what is shown here; the arguments below are whole.";
+        let text = "  The diff is larger than what is shown here; the arguments are shown whole.";
         out.lines.extend(wrap(&[(text.into(), paint.warn())], look.width, &Span::raw(""), &Span::raw("  ")));
     }
     out.lines

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     changes::{ChangeState, Verdict, visible::is_hidden},
-    cli::changes::render::{operation_name, span, state_name},
+    cli::changes::render::{span, state_name, without_badge},
 };
 
 /// Draws everything; [`App::lay_out`] comes before.
@@ -40,7 +40,7 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
         });
         panel(app, "Keys", lines.collect(), body, buffer);
     } else if !app.results.is_empty() {
-        panel(app, "Each on its own", results(app), body, buffer);
+        panel(app, "Results", results(app), body, buffer);
     }
     let cursor = foot_line(app, foot, buffer);
     guard(buffer, app.paint);
@@ -103,9 +103,9 @@ fn list(app: &App, area: Rect, buffer: &mut Buffer) {
     let paint = app.paint;
     if app.rows.is_empty() {
         let text = match (app.loading, app.search.is_empty()) {
-            (true, _) => "Reading the changes",
+            (true, _) => "Loading changes…",
             (_, false) => "Nothing matches the search. Esc clears it.",
-            _ => "Nothing waits here. What agents propose appears by itself.",
+            _ => "You're all caught up. What agents propose appears by itself.",
         };
         return Line::styled(format!(" {}", fit(text, usize::from(area.width).saturating_sub(1), paint)), paint.dim())
             .render(area, buffer);
@@ -143,7 +143,7 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
         let who = fit(&paint.safe(&brief.proposer.principal), 14, paint);
         let pad = 15_usize.saturating_sub(who.chars().map(width_of).sum());
         pieces.push((format!("{who}{}", " ".repeat(pad)), Style::new()));
-        pieces.push((format!("{} ", operation_name(brief.operation)), paint.operation(brief.operation)));
+        pieces.push((format!("{} ", brief.operation.as_str()), paint.operation(brief.operation)));
     }
     if width >= 140 {
         let tool = fit(&paint.safe(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
@@ -154,14 +154,16 @@ fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
         pieces.push((format!("{}/{} ", brief.approvals(), brief.terms.quorum), paint.info()));
     }
     if brief.twin_of.is_some() {
-        pieces.push(("twin ".to_owned(), paint.warn()));
+        pieces.push(("duplicate ".to_owned(), paint.warn()));
     }
     if let Some(mark) = brief.review.as_ref().and_then(|why| why.mark.as_deref()) {
         pieces.push((format!("{} ", paint.safe(mark)), paint.warn()));
     }
     let mut room = usize::from(width);
     let mut spans = Vec::new();
-    pieces.push((paint.safe(&brief.summary), Style::new()));
+    // Where the badge stands before it.
+    let title = if wide { without_badge(brief.operation, &brief.summary) } else { brief.summary.as_str().into() };
+    pieces.push((paint.safe(&title), Style::new()));
     for (text, style) in pieces {
         let text = fit(&text, room, paint);
         room = room.saturating_sub(text.chars().map(width_of).sum());
@@ -182,7 +184,7 @@ fn results(app: &App) -> Vec<Line<'static>> {
 /// Lines over the body, cut to it.
 fn panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: &mut Buffer) {
     Clear.render(area, buffer);
-    let mut all = vec![Line::styled(format!(" {title} (any key goes on)"), app.paint.bold())];
+    let mut all = vec![Line::styled(format!(" {title} (any key closes)"), app.paint.bold())];
     let room = usize::from(area.height).saturating_sub(2);
     let more = lines.len().saturating_sub(room);
     all.extend(lines.into_iter().take(room));
@@ -238,10 +240,11 @@ fn question(app: &App, ask: &Ask) -> String {
             format!(" Comment for {} x {}: ", app.selected.len(), word(*verdict))
         }
         Ask::Unseen => " You have not seen the end of it. Approve? y/N ".to_owned(),
+        Ask::WithoutPreview => " Nobody sees what it would do. Approve without preview? y/N ".to_owned(),
         Ask::Settle => " How did it really end? a applied, f failed, Esc ".to_owned(),
         Ask::SettleComment { applied: true } => " It was applied. How do you know? ".to_owned(),
         Ask::SettleComment { applied: false } => " It failed. How do you know? ".to_owned(),
-        Ask::EditComment { .. } => " Comment for the correction: ".to_owned(),
+        Ask::EditComment { .. } => " Comment for the edit: ".to_owned(),
     }
 }
 
@@ -265,6 +268,9 @@ fn hints(app: &App) -> String {
         return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);
     }
     let keys = match detail.change.state {
+        ChangeState::Pending if app.me.may_decide && detail.change.preview.failed.is_some() => {
+            "W approve without preview  f preview again  r reject  e edit  j k next  q back  ? help"
+        }
         ChangeState::Pending if app.me.may_decide => "a approve  r reject  e edit  j k next  q back  ? help",
         ChangeState::Stale if app.me.may_decide => "f preview again  r reject  j k next  q back  ? help",
         ChangeState::OutcomeUnknown if app.me.may_decide => "o settle  j k next  q back  ? help",

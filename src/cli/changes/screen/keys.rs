@@ -15,8 +15,9 @@ pub const HELP: &[(&str, &str)] = &[
     ("Enter", "open the change"),
     ("Up Down PgUp PgDn Home End", "move, or scroll a change"),
     ("a", "approve what is shown"),
+    ("W", "approve without preview, where the preview failed"),
     ("r", "reject, with a reason the agent reads"),
-    ("e", "correct the arguments in $VISUAL or $EDITOR"),
+    ("e", "edit the arguments in $VISUAL or $EDITOR"),
     ("u", "undo the approval while its grace period lasts"),
     ("f", "preview again what went stale"),
     ("o", "settle an unknown outcome"),
@@ -60,6 +61,7 @@ impl App {
             KeyCode::Char('j') => return self.neighbour(1),
             KeyCode::Char('k') => return self.neighbour(-1),
             KeyCode::Char('a') => return self.approve(),
+            KeyCode::Char('W') => return self.approve_without_preview(),
             KeyCode::Char('r') => return self.reject(),
             KeyCode::Char('e') => return self.edit(),
             KeyCode::Char('u') => return self.undo(),
@@ -169,7 +171,7 @@ impl App {
     /// Whether this person decides at all.
     fn may_decide(&mut self) -> bool {
         if !self.me.may_decide {
-            let text = format!("A {} looks on and cannot decide; use a reviewer's key.", self.me.role);
+            let text = format!("A {} cannot decide; use a reviewer's key.", self.me.role);
             self.say(Tone::Bad, text);
         }
         self.me.may_decide
@@ -185,7 +187,7 @@ impl App {
             return Err(self.open());
         };
         if std::mem::take(&mut detail.moved) {
-            self.say(Tone::Bad, "It has just become another: look at it, then decide.");
+            self.say(Tone::Bad, "It has just changed: look at it again, then decide.");
             return Err(None);
         }
         Ok(detail.change.clone())
@@ -198,6 +200,10 @@ impl App {
         };
         match change.state {
             ChangeState::Stale => self.refresh(),
+            ChangeState::Pending if change.preview.failed.is_some() => {
+                self.say(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
+                None
+            }
             ChangeState::Pending if !self.opened_now(&Brief::of(&change)) => {
                 self.prompt = Some(Prompt { ask: Ask::Unseen, text: String::new() });
                 None
@@ -205,6 +211,23 @@ impl App {
             ChangeState::Pending => self.approve_shown(&change),
             state => self.nothing_to("approve", state),
         }
+    }
+
+    /// By the arguments alone: asked for by a key of its own, and confirmed.
+    fn approve_without_preview(&mut self) -> Option<Action> {
+        let change = match self.shown() {
+            Ok(change) => change,
+            Err(action) => return action,
+        };
+        if change.state != ChangeState::Pending {
+            return self.nothing_to("approve", change.state);
+        }
+        if change.preview.failed.is_none() {
+            self.say(Tone::Plain, "Its preview did not fail; a approves it.");
+            return None;
+        }
+        self.prompt = Some(Prompt { ask: Ask::WithoutPreview, text: String::new() });
+        None
     }
 
     pub(super) fn approve_shown(&mut self, change: &Change) -> Option<Action> {
@@ -251,7 +274,7 @@ impl App {
             return self.nothing_to("edit", change.state);
         }
         if !change.terms.edit {
-            self.say(Tone::Bad, "The rule for this change lets nobody edit it; reject it and say why.");
+            self.say(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
             return None;
         }
         let text = self.drafts.get(&change.id).cloned().unwrap_or_else(|| indented(change.arguments.get()));
@@ -270,7 +293,7 @@ impl App {
             self.changes.iter().find(|b| Some(&b.id) == last.as_ref()).map(|b| (b.id.clone(), b.state, b.version));
         let found = [here, last].into_iter().flatten().find(|(_, state, _)| *state == ChangeState::Approved);
         let Some((id, _, version)) = found else {
-            self.say(Tone::Bad, "There is no approval that could be undone here.");
+            self.say(Tone::Bad, "There is no approval to undo here.");
             return None;
         };
         Some(Action::on(&id, "undo", &json!({ "version": version }), "The approval was undone"))
@@ -318,10 +341,15 @@ impl App {
             self.say(Tone::Bad, "Nothing is selected; x selects.");
             return None;
         }
+        if let Some(blind) = chosen.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
+            self.arrange(Some(&blind));
+            self.say(Tone::Bad, "The preview of this one failed: W approves it on its own, x takes it out.");
+            return Some(Action::Open(blind));
+        }
         let closed: Vec<String> = chosen.iter().filter(|b| !self.opened_now(b)).map(|b| b.id.clone()).collect();
         if let Some(first) = closed.first().cloned() {
             let text = format!(
-                "{} of {} were not read to the end of their diff yet; this is one.",
+                "{} of {} selected were not read to the end of their diff yet; this is one.",
                 closed.len(),
                 chosen.len()
             );

@@ -319,9 +319,10 @@ fn told(said: &str, change: &Change) -> String {
     let given = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
     match (said, change.state) {
         ("Approved", ChangeState::Pending) => {
-            format!("Approved; that is {given} of {} approvals that it needs.", change.terms.quorum)
+            let missing = usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX).saturating_sub(given);
+            format!("Approved; it waits for {missing} more {}.", if missing == 1 { "approval" } else { "approvals" })
         }
-        ("Approved", ChangeState::Stale) => "The target moved: look at the new diff and decide anew.".to_owned(),
+        ("Approved", ChangeState::Stale) => "The target has changed: look at the new diff and decide again.".to_owned(),
         ("Approved", ChangeState::Approved) if change.run_after.is_some() => {
             format!("Approved; u undoes it within {}s.", change.terms.undo_for)
         }

@@ -90,6 +90,7 @@ impl Paint {
             Operation::Create => self.good(),
             Operation::Update => self.warn(),
             Operation::Delete => self.bad(),
+            Operation::Call => Style::new(),
         }
     }
 }

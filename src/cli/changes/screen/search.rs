@@ -1,6 +1,8 @@
 //! The search line: words are looked for in texts, `tool:x server:y by:z state:w since:2h older:1d` narrow it down.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+
+use crate::cli::when;
 
 /// Query parameters of `GET /api/changes`.
 pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
@@ -8,15 +10,15 @@ pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
     let mut words = Vec::new();
     for word in line.split_whitespace() {
         let known = word.split_once(':').filter(|(_, value)| !value.is_empty()).and_then(|(name, value)| {
-            let ago = || span(value).and_then(|span| now.checked_sub(span).ok()).map(|at| at.to_string());
+            let moment = || when::at(value, now).map(|at| at.to_string());
             let text = || Some(value.to_owned());
             match name {
                 "tool" => Some(("tool", text()?)),
                 "server" => Some(("server", text()?)),
                 "by" | "principal" => Some(("principal", text()?)),
                 "state" | "status" => Some(("status", text()?)),
-                "since" | "newer" => Some(("since", ago()?)),
-                "until" | "older" => Some(("until", ago()?)),
+                "since" | "newer" => Some(("since", moment()?)),
+                "until" | "older" => Some(("until", moment()?)),
                 _ => None,
             }
         });
@@ -37,20 +39,6 @@ pub fn query(line: &str, now: Timestamp) -> Vec<(&'static str, String)> {
         query.push(("q", words.join(" ")));
     }
     query
-}
-
-/// `30s`, `5m`, `2h`, `7d`.
-fn span(text: &str) -> Option<SignedDuration> {
-    let unit = text.chars().last()?;
-    let number: i64 = text.strip_suffix(unit)?.parse().ok()?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        _ => return None,
-    };
-    Some(SignedDuration::from_secs(number.checked_mul(seconds)?))
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ fn the_list() {
     app.selected.insert("chg_1".into());
     let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)
 x pending    5m local-agent    UPDATE Write “a\u{202e}b”\nforged
-  pending    5m local-agent    UPDATE 0/2 twin Write “a\u{202e}b”\nforged
+  pending    5m local-agent    UPDATE 0/2 duplicate Write “a\u{202e}b”\nforged
 
 
  j k Enter  x A  / s g  ? help  q quit";
@@ -115,7 +115,7 @@ fn a_change_and_its_diff() {
     let expected = r#" ● live  pending 1  stale 0  unknown 0  [inbox]  alice (reviewe…
  Write “a\u{202e}b”\nforged
  pending  UPDATE file /a
- Write file (files.write_file), proposed by local-agent with
+ Write file (files / write_file), proposed by local-agent with
  cli\u{1b}[2Jent over http, 5m ago; chg_1 v3
  0 of 1 approvals; expires in 23h
 
@@ -124,10 +124,10 @@ fn a_change_and_its_diff() {
   + new→   x\u{200b}
 
  Arguments
-   {
-     "path": "/a",
-     "n": 1
-   }
+   path: "/a"
+   n: 1
+
+
 
 
 
@@ -170,7 +170,7 @@ fn what_is_shown_is_what_is_approved() {
     app.took(change("chg_1", 2, "pending"), false);
     screen(&mut app);
     assert_eq!(typed(&mut app, "a"), None);
-    assert!(app.status.0.contains("just become another"), "{:?}", app.status);
+    assert!(app.status.0.contains("just changed"), "{:?}", app.status);
     let (path, body) = post(typed(&mut app, "a"));
     assert_eq!(path, "changes/chg_1/decision");
     assert_eq!(body, json!({"decision": "approve", "comment": null, "version": 2, "digest": "sha256:chg_1-2"}));
@@ -213,7 +213,7 @@ fn comments_are_asked_for() {
     open(&mut app, strict);
     typed(&mut app, "a");
     assert_eq!(press(&mut app, KeyCode::Enter), None);
-    assert!(app.status.0.contains("asks for a comment"));
+    assert!(app.status.0.contains("requires a comment"));
     typed(&mut app, "fin");
     press(&mut app, KeyCode::Backspace);
     let (_, body) = post(press(&mut app, KeyCode::Enter));
@@ -305,7 +305,7 @@ fn arguments_are_corrected() {
     app.arrange(Some("chg_2"));
     open(&mut app, fixed);
     assert_eq!(typed(&mut app, "e"), None);
-    assert!(app.status.0.contains("lets nobody edit"));
+    assert!(app.status.0.contains("allows no edits"));
 }
 
 #[test]
@@ -383,4 +383,37 @@ fn groups_are_passed_over() {
     assert_eq!(app.at_cursor().unwrap().id, "b");
     typed(&mut app, "kk");
     assert_eq!(app.at_cursor().unwrap().id, "a");
+}
+
+#[test]
+fn a_failed_preview_is_said_and_approved_by_a_key_of_its_own() {
+    let failed = json!({
+        "preview": {"kind": "arguments", "failed": "read_file answered: no such file"}, "operation": "CALL",
+        "diff": {"fields": [
+            {"field": "path", "label": "path", "after": "/a"}, {"field": "n", "label": "n", "after": "1"},
+            {"field": "$description", "label": "Tool description", "after": "Writes a file."}]},
+    });
+    let blind = || with("chg_1", 1, "pending", &failed);
+    let mut app = app("reviewer", &[blind()], (100, 24));
+    open(&mut app, blind());
+    let shown = screen(&mut app);
+    assert!(shown.contains("The preview failed, so only the arguments are shown: read_file answered"), "{shown}");
+    assert!(shown.contains("W approve without preview") && !shown.contains(" a approve"), "{shown}");
+    assert_eq!((shown.matches("/a\"").count(), shown.matches("n: 1").count()), (1, 1), "once: {shown}");
+    assert!(shown.contains("Tool description"), "{shown}");
+    assert_eq!(typed(&mut app, "a"), None);
+    assert!(app.status.0.contains("W approves without preview"), "{:?}", app.status);
+    assert_eq!(typed(&mut app, "Wn"), None);
+    let (path, body) = post(typed(&mut app, "Wy"));
+    assert_eq!((path.as_str(), &body["decision"]), ("changes/chg_1/decision", &json!("approve")));
+    // Nor is it approved among others.
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(typed(&mut app, "xA"), Some(Action::Open("chg_1".into())));
+    assert!(app.status.0.contains("The preview of this one failed"), "{:?}", app.status);
+    // Where no recipe is there to fail, nothing is missing.
+    let plain = with("chg_1", 2, "pending", &json!({"preview": {"kind": "arguments"}, "operation": "CALL"}));
+    app.took(plain, true);
+    app.status.0.clear();
+    let shown = screen(&mut app);
+    assert!(shown.contains("No preview is available for this tool") && shown.contains("a approve"), "{shown}");
 }

@@ -6,7 +6,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::diff::Look;
-use crate::changes::{Change, ChangeState, Decision, Operation, Proposer, ReviewNote, Target, Terms, Verdict};
+use crate::changes::{
+    Change, ChangeState, Decision, Operation, PreviewNote, Proposer, ReviewNote, Target, Terms, Verdict,
+};
 
 /// Who looks.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,6 +38,8 @@ pub struct Brief {
     #[serde(default)]
     pub terms: Terms,
     #[serde(default)]
+    pub preview: PreviewNote,
+    #[serde(default)]
     pub twin_of: Option<String>,
     #[serde(default)]
     pub decisions: Vec<Decision>,
@@ -57,6 +61,7 @@ impl Brief {
             digest: change.digest.clone(),
             review: change.review.clone(),
             terms: change.terms.clone(),
+            preview: change.preview.clone(),
             twin_of: change.twin_of.clone(),
             decisions: change.decisions.clone(),
             created_at: change.created_at,
@@ -179,6 +184,8 @@ pub enum Ask {
     },
     /// The end of the diff was not on the screen.
     Unseen,
+    /// The preview failed: whether the arguments alone are enough.
+    WithoutPreview,
     Settle,
     SettleComment {
         applied: bool,
