@@ -1,6 +1,12 @@
 //! A program in a pseudo-terminal, and what its screen shows.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "test code; each test binary uses its own part of it"
+)]
 
 use std::{
     fs::{File, OpenOptions},
