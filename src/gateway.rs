@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach::{Users, proof::Secret},
     auth::{Authenticator, Identity, Principal, authenticator::Credential},
-    bridge::park::Lot,
+    bridge::{carried::Carrier, park::Lot},
     config::Config,
     ending::Ending,
     middleware::rate_limit::Limiter,
@@ -72,6 +72,8 @@ pub struct Gateway {
     pub requests: AtomicUsize,
     /// Calls that wait for what their stateless clients answer.
     pub parked: Arc<Lot>,
+    /// Seals what stateless upstreams have their clients carry.
+    pub carrier: Carrier,
     /// Calls that wait for a person.
     pub reviewed: Reviewed,
     /// Calls that run here as tasks.
@@ -96,6 +98,7 @@ pub struct Parts {
     pub upstreams: Arc<Upstreams>,
     pub shutdown: Ending,
     pub users: Users,
+    pub carrier: Carrier,
 }
 
 impl Gateway {
@@ -114,6 +117,7 @@ impl Gateway {
             upstreams,
             shutdown,
             users,
+            carrier,
         } = parts;
         Self {
             limiter: Limiter::new(&config.limits),
@@ -125,6 +129,7 @@ impl Gateway {
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
             parked: Lot::new(),
+            carrier,
             reviewed: Reviewed::default(),
             local_tasks: Locals::default(),
             listening: OnceLock::new(),

@@ -21,6 +21,7 @@ use crate::{
     auth::{
         Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
     },
+    bridge::carried::Carrier,
     config::{Config, Flags, Loaded},
     dashboard,
     definitions::{Definitions, Rebuild},
@@ -84,6 +85,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("the TLS certificate or key cannot be used: {0}")]
     Tls(String),
+    #[error("the key for what servers have clients carry cannot be used: {0}")]
+    StateKey(std::io::Error),
     #[error("{0}")]
     Socket(#[from] socket::SocketError),
     #[error("a thread could not be started: {0}")]
@@ -132,6 +135,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let config = Arc::new(config);
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
     let keys = Arc::new(Stored::open(&config.data)?);
+    let carrier = Carrier::open(&config.data).map_err(ServeError::StateKey)?;
     let shutdown = Ending::new();
     let users = Users::default();
 
@@ -185,6 +189,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
         upstreams,
         shutdown,
         users: users.clone(),
+        carrier,
     }));
 
     let definitions = Arc::new(definitions(&gateway, pins));

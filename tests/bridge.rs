@@ -200,6 +200,11 @@ fn progress_and_logs_come_to_the_call_that_wants_them() {
     }
 }
 
+/// The upstream's question as a client gets it.
+fn asked_by_fake() -> String {
+    QUESTION.replace("\"?\"", "\"The server \\\"fake\\\" asks, not Countersign: ?\"")
+}
+
 /// A client's answer, odd.
 const ANSWER: &str = "{\"action\":\"accept\",\"content\":{\"n\":12345678901234567890123,\"s\":\"\\u0041\"} }";
 
@@ -211,7 +216,11 @@ fn handshake_clients_are_asked_on_the_call_itself() {
         assert!(call.head().header("content-type").unwrap().starts_with("text/event-stream"));
         let question = std::iter::from_fn(|| call.event()).filter_map(|e| e.data).find(|d| !d.is_empty()).unwrap();
         let asked: Value = serde_json::from_str(&question).unwrap();
-        assert!(question.contains(&format!(r#""method":"elicitation/create","params":{QUESTION}"#)), "{question}");
+        let question_of_fake = asked_by_fake();
+        assert!(
+            question.contains(&format!(r#""method":"elicitation/create","params":{question_of_fake}"#)),
+            "{question}"
+        );
         // Nobody's answer, somebody else's, then the client's.
         for id in ["77", "\"user_name\""] {
             let stray = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
@@ -237,13 +246,14 @@ fn stateless_clients_get_what_is_asked_as_input() {
         let needed = text(&mut pair.call("ask", "", ""));
         assert!(
             needed.contains(&format!(
-                r#""resultType":"input_required","inputRequests":{{"user_name":{{"method":"elicitation/create","params":{QUESTION}}}}}"#
+                r#""resultType":"input_required","inputRequests":{{"user_name":{{"method":"elicitation/create","params":{}}}}}"#,
+                asked_by_fake()
             )),
             "{needed}"
         );
         let parsed: Value = serde_json::from_str(&needed).unwrap();
-        let state = if upstream == STATELESS { STATE.to_owned() } else { parsed["result"]["requestState"].to_string() };
-        assert!(needed.contains(&format!(r#""requestState":{state}"#)), "{needed}");
+        let state = parsed["result"]["requestState"].to_string();
+        assert!(!needed.contains(STATE), "{needed}");
         let retry = |tool: &str, responses: &str, state: &str| {
             let more = format!(r#","inputResponses":{responses},"requestState":{state}"#);
             pair.call(tool, &more, "")
@@ -312,12 +322,14 @@ fn a_call_that_is_taken_back_is_cancelled_at_the_upstream() {
 fn urls_that_must_be_opened_first_are_input_for_stateless_clients() {
     let pair = Pair::new(STATELESS, HANDSHAKE, "", &json!({}));
     let needed: Value = serde_json::from_str(&text(&mut pair.call("url", "", ""))).unwrap();
-    let question = json!({"mode": "url", "url": "https://a.example/", "message": "open"});
+    let message = "The server \"fake\" asks you to open a page at a.example. Not Countersign: open";
+    let question = json!({"mode": "url", "url": "https://a.example/", "message": message});
     let asked = json!({"e1": {"method": "elicitation/create", "params": question}});
     assert_eq!(needed["result"]["inputRequests"], asked, "{needed}");
     let pair = Pair::new(HANDSHAKE, HANDSHAKE, "", &json!({"elicitation": {"url": {}}}));
     let error: Value = serde_json::from_str(&text(&mut pair.call("url", "", ""))).unwrap();
     assert_eq!(error["error"]["code"], -32042, "{error}");
+    assert_eq!(error["error"]["data"]["elicitations"][0]["message"], message, "{error}");
 }
 
 #[test]

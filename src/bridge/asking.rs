@@ -22,7 +22,8 @@ pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
         return upstream.call(&ready.caller, &outgoing, Relay::new(ready.hearer(), true)).await;
     }
     let (relay, requests) = Relay::asking(ready.hearer(), true);
-    let asks = Asks { exchange: ready.call.exchange, capabilities: &ready.caller.capabilities, task: None };
+    let (exchange, server) = (ready.call.exchange, ready.call.upstream.config.name.as_str());
+    let asks = Asks { exchange, server, capabilities: &ready.caller.capabilities, task: None };
     // Boxed: it would be there twice, as what is handed over and as what is pinned.
     asks.run(Box::pin(upstream.call(&ready.caller, &outgoing, relay)), requests).await
 }
@@ -30,6 +31,8 @@ pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
 /// Who is asked what an upstream wants to know.
 pub struct Asks<'a> {
     pub exchange: &'a Exchange,
+    /// Who asks.
+    pub server: &'a str,
     pub capabilities: &'a ClientCapabilities,
     /// The task that the questions belong to, as the client knows it.
     pub task: Option<&'a str>,
@@ -64,7 +67,8 @@ impl Asks<'_> {
             return reply.answer(Err(refused));
         }
         let exchange = self.exchange;
-        let mut params = questions::for_client(&method, params, exchange.revision(), None);
+        let params = questions::attributed(self.server, &method, params);
+        let mut params = questions::for_client(&method, params.as_deref(), exchange.revision(), None);
         if let Some(task) = self.task {
             params = Some(shape::related(params.as_deref().unwrap_or("{}"), task));
         }

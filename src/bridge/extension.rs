@@ -1,15 +1,16 @@
 //! Requests with methods that the gateway does not know. They belong to an extension, or to an experimental capability,
 //! that both the client and a server declare, and pass between the two as they are.
 //!
-//! Nothing can be said of what such a request does, so it passes only where nothing is reviewed: see
-//! [`crate::policy::Policy::passes`]. Names and URIs inside are not translated, and neither is one era into the other.
+//! Nothing can be said of what such a request does, so it passes only where nothing is reviewed or a rule names it: see
+//! [`crate::policy::subjects`]. Notifications of clients never pass. Names and URIs inside are not translated, and neither is one era into the other.
 
 use std::sync::Arc;
 
 use super::{Call, Verb, request::Subject};
 use crate::{
-    auth::Principal,
     gateway::Gateway,
+    middleware::policy::asker,
+    policy::Asker,
     protocol::{
         ErrorKind, McpError,
         edit::{member, members},
@@ -30,7 +31,7 @@ use crate::{
 pub fn target(
     gateway: &Gateway,
     facts: &ClientFacts,
-    principal: &Principal,
+    asker: &Asker<'_>,
     method: &str,
 ) -> Result<Arc<Upstream>, McpError> {
     let refused = |message: &'static str| {
@@ -55,9 +56,10 @@ pub fn target(
     if negotiated.revision.era() != facts.revision.era() {
         return refused("the server whose method this may be speaks another era of the protocol");
     }
-    if !table.passes(&upstream.config.name, principal, method) {
+    if !table.passes(upstream, method, asker) {
         return refused(
-            "the gateway's policy lets no request through that it does not know (policy.default is not allow)",
+            "the gateway's policy cannot judge this method: it passes only where nothing of its server could be reviewed or \
+             denied, or where a rule names it by `methods`",
         );
     }
     Ok(Arc::clone(upstream))
@@ -78,7 +80,7 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 /// # Errors
 /// As [`target`] and [`super::call`].
 pub async fn call(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
-    let upstream = target(&exchange.gateway, &exchange.facts, &exchange.identity.principal, &request.method)?;
+    let upstream = target(&exchange.gateway, &exchange.facts, &asker(exchange), &request.method)?;
     if request.params.is_some_and(|params| !params.get().starts_with('{')) {
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }

@@ -11,6 +11,7 @@
 //! | stateless client | the call is parked and the client asked for input ([`park`]) | passed through ([`rounds`]) |
 
 pub mod asking;
+pub mod carried;
 pub mod content;
 pub mod error;
 pub mod extension;
@@ -294,6 +295,8 @@ impl<'a> Ready<'a> {
                 {
                     return Ok(reply);
                 }
+                let shown = self.urls_shown(&rpc)?;
+                let rpc = shown.unwrap_or(rpc);
                 let eras = (client, self.negotiated.revision);
                 let scheme = match self.call.verb {
                     Verb::Extension => "",
@@ -320,13 +323,19 @@ impl<'a> Ready<'a> {
             return None;
         }
         let urls = member(error.data.as_deref()?.get(), "elicitations")?;
+        let may = |url: &str| {
+            questions::is_url(questions::ELICITATION, Some(url))
+                && questions::may_ask(&self.caller.capabilities, questions::ELICITATION, Some(url)).is_ok()
+        };
+        let server = self.call.upstream.config.name.as_str();
         let urls: Vec<(String, String)> = edit::elements(urls)
             .enumerate()
-            .filter(|(_, (_, url))| questions::is_url(questions::ELICITATION, Some(url)))
+            .filter(|(_, (_, url))| may(url))
             .map(|(at, (_, url))| {
                 let name = member(url, "elicitationId").and_then(edit::string);
                 let name = name.map_or_else(|| format!("url-{}", at + 1), std::borrow::Cow::into_owned);
-                (name, edit::edit(url, &[("elicitationId", edit::Op::Drop)]))
+                let url = questions::attributed(server, questions::ELICITATION, Some(url)).unwrap_or_default();
+                (name, edit::edit(&url, &[("elicitationId", edit::Op::Drop)]))
             })
             .collect();
         if urls.is_empty() {
@@ -334,6 +343,30 @@ impl<'a> Ready<'a> {
         }
         let requests = urls.iter().map(|(name, url)| (name.as_str(), questions::ELICITATION, Some(url.as_str())));
         Some(Reply::passed_on(park::input_result(requests, None, &self.server_meta())))
+    }
+
+    /// The same for a client of the handshake era, which opens the URLs itself: who wants that stands in each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotBridgeable`] where one of them is no page of the web.
+    fn urls_shown(&self, error: &RpcError) -> Result<Option<RpcError>, McpError> {
+        if error.code != error::URL_ELICITATION_REQUIRED {
+            return Ok(None);
+        }
+        let Some(data) = error.data.as_deref().map(RawValue::get) else { return Ok(None) };
+        let Some(urls) = member(data, "elicitations") else { return Ok(None) };
+        let mut shown = Vec::new();
+        for (_, url) in edit::elements(urls) {
+            if let Err(why) = crate::upstream::asker::address(url) {
+                let why = format!("the upstream wants a page opened first that nobody is sent to: {why}");
+                return Err(McpError::new(ErrorKind::NotBridgeable, why));
+            }
+            let url = edit::edit(url, &[("mode", edit::Op::Set(r#""url""#))]);
+            let server = self.call.upstream.config.name.as_str();
+            shown.extend(questions::attributed(server, questions::ELICITATION, Some(&url)).map(String::from));
+        }
+        let data = edit::edit(data, &[("elicitations", edit::Op::Set(&format!("[{}]", shown.join(","))))]);
+        Ok(Some(RpcError { data: RawValue::from_string(data).ok(), ..error.clone() }))
     }
 
     /// `_meta` of a result that the gateway makes in the upstream's place.

@@ -21,15 +21,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Ready, questions,
-    relay::{Hearer, Relay},
+    Ready, Verb, questions,
+    relay::{Declined, Hearer, Relay},
+    result::Glance,
     seal::{Binding, Broken, Claim, Sealer},
 };
 use crate::{
     protocol::{
         ErrorKind, McpError, RequestId,
-        arguments::{canonical_hash, text_hash},
-        edit::{members, string},
+        arguments::{canonical_hash, canonical_text_hash, text_hash},
+        edit::{Op, members, string},
     },
     session::handlers::Reply,
     upstream::{ClientCapabilities, Replier, Response, UpstreamRequest},
@@ -62,7 +63,13 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let upstream = Arc::clone(ready.call.upstream);
     if ready.caller.capabilities.asks_nothing() {
         let relay = Relay::new(ready.hearer(), false);
-        return ready.reply(upstream.call(&ready.caller, &outgoing, relay).await?);
+        let response = upstream.call(&ready.caller, &outgoing, Arc::clone(&relay) as _).await?;
+        if !relay.declined().is_empty()
+            && let Some(error) = missing(&response, relay.declined(), &declared(ready), &upstream.config.name)
+        {
+            return Err(error);
+        }
+        return ready.reply(response);
     }
     let (relay, requests) = Relay::asking(ready.hearer(), false);
     let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
@@ -70,6 +77,9 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
         work: Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
         capabilities: ready.caller.capabilities.clone(),
+        declared: declared(ready),
+        server: ready.call.upstream.config.name.clone(),
+        declined: Declined::default(),
         open: Vec::new(),
         outcome: None,
         finished: false,
@@ -103,6 +113,32 @@ async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Repl
         (Event::Done(response), _) => ready.reply(response?),
         (Event::Input(asked), ticket) => input_required(ready, claim.call, ticket, &asked),
     }
+}
+
+/// All that the client says it can be asked for, whatever the configuration keeps back of it.
+fn declared(ready: &Ready<'_>) -> ClientCapabilities {
+    ClientCapabilities::declared(&ready.call.exchange.facts.capabilities)
+}
+
+/// The error of a call that failed after its upstream had asked for what the client did not declare: `-32021` with the
+/// capability (2026-07-28/basic/index, "Capabilities"). An upstream that went on without it is passed through.
+pub fn missing(
+    response: &Response,
+    declined: &Declined,
+    declared: &ClientCapabilities,
+    server: &str,
+) -> Option<McpError> {
+    let failed = |result: &RawValue| Glance::at(result.get()).is_error;
+    let lacking = match response {
+        Response::Error(_) => declined.lacking(declared)?,
+        Response::Result(result) => declined.lacking(declared).filter(|_| failed(result))?,
+    };
+    let message = format!("the server {server} cannot do this without a capability that the client did not declare");
+    Some(
+        McpError::new(ErrorKind::MissingCapability, message)
+            .with("requiredCapabilities", lacking)
+            .with("upstream", server),
+    )
 }
 
 const ENDED: &str = "the call has ended since (a client has 5 minutes to answer); its outcome is unknown";
@@ -188,6 +224,11 @@ struct Course {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
+    /// What the client itself said, of which `capabilities` may be a part.
+    declared: ClientCapabilities,
+    /// Who asks.
+    server: String,
+    declined: Declined,
     open: Vec<Open>,
     outcome: Option<Result<Response, McpError>>,
     finished: bool,
@@ -236,7 +277,16 @@ impl Course {
             biased;
             outcome = &mut self.work, if !self.finished => {
                 self.finished = true;
-                self.outcome = Some(outcome);
+                // What it asked just before counts.
+                while let Ok(request) = self.requests.try_recv() {
+                    self.take(request);
+                }
+                self.outcome = Some(outcome.and_then(|response| {
+                    match missing(&response, &self.declined, &self.declared, &self.server) {
+                        Some(error) => Err(error),
+                        None => Ok(response),
+                    }
+                }));
             }
             Some(request) = self.requests.recv() => self.take(request),
             else => std::future::pending().await,
@@ -245,16 +295,17 @@ impl Course {
 
     fn take(&mut self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
-        let params = params.as_deref().map(RawValue::get);
-        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params) {
+        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params.as_deref().map(RawValue::get)) {
+            self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
+        let params = questions::attributed(&self.server, &method, params.as_deref().map(RawValue::get));
         let (key, named) = self.key(&id);
         // Numbers say nothing of what they ask; names may be known from an earlier call.
         if let Some(answer) = named.then(|| self.ahead.remove(&key)).flatten() {
             return reply.answer(Ok(answer));
         }
-        let params = questions::for_client(&method, params, crate::protocol::Revision::MODERN, None);
+        let params = questions::for_client(&method, params.as_deref(), crate::protocol::Revision::MODERN, None);
         self.open.push(Open { asked: Asked { key, method, params }, reply, cancelled });
     }
 
@@ -498,7 +549,7 @@ pub fn input_result<'q>(
 }
 
 /// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
-fn binding(ready: &Ready<'_>) -> Binding {
+pub(super) fn binding(ready: &Ready<'_>) -> Binding {
     use sha2::{Digest, Sha256};
     let call = &ready.call;
     let arguments = ready.params.object.member("arguments").unwrap_or("{}");
@@ -506,6 +557,14 @@ fn binding(ready: &Ready<'_>) -> Binding {
     let arguments = match serde_json::from_str::<Value>(arguments) {
         Ok(value) => canonical_hash(&value),
         Err(_) => text_hash(arguments.as_bytes()),
+    };
+    // The parameters of a method that is not known have no arguments that could be told from the rest.
+    let arguments = match call.verb {
+        Verb::Extension => {
+            let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, Op::Drop));
+            canonical_text_hash(&ready.params.object.edit(&parts))
+        }
+        _ => arguments,
     };
     let parts = [
         ready.caller.principal.name.as_str(),

@@ -11,7 +11,10 @@ use crate::{
     upstream::{ClientCapabilities, RpcError},
 };
 
-pub use crate::upstream::questions::{ELICITATION, ROOTS, SAMPLING, for_client, is_url, may_ask};
+pub use crate::upstream::{
+    asker::{attributed, attributed_requests},
+    questions::{ELICITATION, ROOTS, SAMPLING, for_client, is_url, lacking, may_ask},
+};
 
 const INTERNAL: i64 = -32603;
 

@@ -1,11 +1,12 @@
 //! What an upstream sends while it works on a call, brought to the client whose call it is.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
+use super::questions;
 use crate::{
     protocol::{
         Revision,
@@ -14,7 +15,7 @@ use crate::{
         params::LoggingLevel,
     },
     session::{Exchange, Related, Transport},
-    upstream::{Listener, UpstreamNotification, UpstreamRequest},
+    upstream::{ClientCapabilities, Listener, UpstreamNotification, UpstreamRequest},
 };
 
 /// Questions of an upstream that may wait to be looked at.
@@ -63,11 +64,60 @@ struct State {
     progress: f64,
 }
 
+/// Questions of an upstream that were declined because their client cannot be asked.
+#[derive(Default)]
+pub struct Declined(OnceLock<Mutex<Vec<(String, Option<Box<RawValue>>)>>>);
+
+/// Declined questions that are remembered: there are three things to ask for, one of them in two ways.
+const MAX_DECLINED: usize = 8;
+
+impl Declined {
+    pub fn note(&self, method: &str, params: Option<Box<RawValue>>) {
+        let mut all = self.0.get_or_init(Mutex::default).lock();
+        if all.len() < MAX_DECLINED {
+            all.push((method.chars().take(64).collect(), params));
+        }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+
+    /// The capabilities, as `requiredCapabilities` has them, that a client which declared these lacked for them.
+    #[must_use]
+    pub fn lacking(&self, declared: &ClientCapabilities) -> Option<Value> {
+        let all = self.0.get()?.lock();
+        let mut found: Option<Value> = None;
+        for (method, params) in all.iter() {
+            let Some(lack) = questions::lacking(declared, method, params.as_deref().map(RawValue::get)) else {
+                continue;
+            };
+            match &mut found {
+                Some(found) => merge(found, lack),
+                None => found = Some(lack),
+            }
+        }
+        found
+    }
+}
+
+fn merge(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            more.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert_with(|| json!({})), value));
+        }
+        (into, more) => *into = more,
+    }
+}
+
 /// The listener of a call.
 pub struct Relay {
     state: Mutex<State>,
     /// Where questions go; without it all are declined.
     questions: Option<mpsc::Sender<UpstreamRequest>>,
+    /// What was asked where nothing could be.
+    declined: Declined,
     /// Both sides are of one era: methods that the gateway does not know may mean something to the client.
     same_era: bool,
 }
@@ -75,15 +125,23 @@ pub struct Relay {
 impl Relay {
     #[must_use]
     pub fn new(hearer: Hearer, same_era: bool) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State::of(hearer)), questions: None, same_era })
+        let (state, declined) = (Mutex::new(State::of(hearer)), Declined::default());
+        Arc::new(Self { state, questions: None, declined, same_era })
     }
 
     /// A relay that hands on the upstream's questions.
     #[must_use]
     pub fn asking(hearer: Hearer, same_era: bool) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        let relay = Self { state: Mutex::new(State::of(hearer)), questions: Some(sender), same_era };
+        let (state, declined) = (Mutex::new(State::of(hearer)), Declined::default());
+        let relay = Self { state, questions: Some(sender), declined, same_era };
         (Arc::new(relay), receiver)
+    }
+
+    /// What was asked although nothing can be.
+    #[must_use]
+    pub fn declined(&self) -> &Declined {
+        &self.declined
     }
 
     /// From now on another request of the client hears it, or none.
@@ -102,7 +160,7 @@ impl Listener for Relay {
     fn notification(&self, notification: UpstreamNotification) {
         let mut state = self.state.lock();
         let State { hearer: Some(hearer), progress } = &mut *state else { return };
-        let params = notification.params.as_deref().map(serde_json::value::RawValue::get);
+        let params = notification.params.as_deref().map(RawValue::get);
         match notification.method.as_str() {
             "notifications/progress" => {
                 let Some((token, params)) = hearer.token.as_deref().zip(params) else { return };
@@ -139,10 +197,12 @@ impl Listener for Relay {
 
     fn request(&self, request: UpstreamRequest) {
         // Dropped unanswered it is declined.
-        if let Some(questions) = &self.questions
-            && questions.try_send(request).is_err()
-        {
-            tracing::debug!("an upstream asks more than the gateway keeps for one call");
+        match &self.questions {
+            None => self.declined.note(&request.method, request.params),
+            Some(questions) if questions.try_send(request).is_err() => {
+                tracing::debug!("an upstream asks more than the gateway keeps for one call");
+            }
+            Some(_) => {}
         }
     }
 }
@@ -155,8 +215,6 @@ pub fn tell_completed(related: &Related, elicitation: &str) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::value::RawValue;
-
     use super::*;
     use crate::session::exchange::ResponseQueue;
 
@@ -179,6 +237,24 @@ mod tests {
 
     fn heard(queue: &ResponseQueue) -> Vec<String> {
         queue.take().iter().map(|message| String::from_utf8(message.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_was_declined_names_what_the_client_lacked() {
+        let declined = Declined::default();
+        let sampling = ClientCapabilities { sampling: true, ..ClientCapabilities::default() };
+        assert_eq!(declined.lacking(&sampling), None);
+        declined.note("vendor/ask", None);
+        declined.note("sampling/createMessage", None);
+        assert_eq!(declined.lacking(&sampling), None, "it was declined for another reason");
+        for params in [r#"{"mode":"url"}"#, "{}"] {
+            declined.note("elicitation/create", RawValue::from_string(params.to_owned()).ok());
+        }
+        declined.note("roots/list", None);
+        let lacking = declined.lacking(&sampling).unwrap();
+        assert_eq!(lacking, json!({ "elicitation": { "form": {}, "url": {} }, "roots": {} }));
+        let lacking = declined.lacking(&ClientCapabilities::default()).unwrap();
+        assert_eq!(lacking["sampling"], json!({}));
     }
 
     #[test]

@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    Ready, Verb, kept, questions,
+    Ready, Verb, kept,
+    park::binding,
+    questions,
     relay::{Relay, tell_completed},
     result::{Glance, Kind},
     tasks,
@@ -15,7 +17,7 @@ use super::{
 use crate::{
     protocol::{
         ErrorKind, McpError,
-        edit::{member, members, string},
+        edit::{Op, edit, member, members, string},
     },
     session::{
         ask::{AskError, ask},
@@ -37,7 +39,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A stateless client before a stateless upstream: each speaks for itself.
 pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let relay = Relay::new(ready.hearer(), true);
-    let response = ready.call.upstream.call(&ready.caller, &ready.outgoing(&[]), relay).await?;
+    let state = brought(ready)?;
+    let more = state.as_deref().map(|state| [("requestState", state)]);
+    let outgoing = ready.outgoing(more.as_ref().map_or(&[], |more| more.as_slice()));
+    let response = ready.call.upstream.call(&ready.caller, &outgoing, relay).await?;
     let Response::Result(result) = &response else { return ready.reply(response) };
     let glance = Glance::at(result.get());
     match glance.kind() {
@@ -55,7 +60,7 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
         }
         Kind::InputRequired => {
             check_input(ready, result.get())?;
-            ready.reply(response)
+            ready.reply(Response::Result(handed_out(ready, result.get())?))
         }
         Kind::Other(kind) => {
             if ready.shares_an_extension() {
@@ -65,6 +70,42 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
             }
         }
     }
+}
+
+/// The `requestState` that a client brings back, as its upstream gave it, in JSON.
+///
+/// # Errors
+/// `-32602` for one that was not given to this client for this request.
+fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
+    let refused = |why: &str| {
+        let message = format!("this requestState cannot be used: {why}; the call was not made again");
+        McpError::new(ErrorKind::InvalidParams, message).with("member", "requestState")
+    };
+    let mut found = ready.params.object.members().filter(|member| member.key == "requestState");
+    let Some(member) = found.next() else { return Ok(None) };
+    if found.next().is_some() {
+        return Err(refused("it is there more than once"));
+    }
+    let sealed = string(member.value).ok_or_else(|| refused("it must be a string"))?;
+    let state = ready.call.exchange.gateway.carrier.open_sealed(&sealed, &binding(ready));
+    state.map(Some).ok_or_else(|| refused("it is not one that this gateway gave this client for this request"))
+}
+
+/// What an upstream needs as its client gets it: the state sealed, and questions of people with who asks them.
+fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
+    let (mut requests, mut state) = (None, None);
+    if let Some(asked) = member(result, "inputRequests") {
+        requests = questions::attributed_requests(&ready.call.upstream.config.name, asked);
+    }
+    if let Some(bare) = member(result, "requestState") {
+        let sealed = ready.call.exchange.gateway.carrier.seal(bare, &binding(ready));
+        let no = || McpError::new(ErrorKind::Internal, "the state cannot be sealed: no random numbers are to be had");
+        state = Some(sealed.ok_or_else(no)?);
+    }
+    let values = [("inputRequests", &requests), ("requestState", &state)];
+    let edits: Vec<_> = values.iter().filter_map(|(key, text)| Some((*key, Op::Set(text.as_deref()?)))).collect();
+    RawValue::from_string(edit(result, &edits))
+        .map_err(|_| McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not JSON"))
 }
 
 /// A handshake-era client before a stateless upstream: it is asked one by one what the upstream wants to know.
@@ -126,7 +167,8 @@ async fn answers(ready: &Ready<'_>, requests: &str, opened: &mut Vec<String>) ->
         if let Some(elicitation) = &elicitation {
             opened.push(elicitation.clone());
         }
-        let params = questions::for_client(&method, params, exchange.revision(), elicitation.as_deref());
+        let params = questions::attributed(&ready.call.upstream.config.name, &method, params);
+        let params = questions::for_client(&method, params.as_deref(), exchange.revision(), elicitation.as_deref());
         async move {
             let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
             (request.key, method, answer)

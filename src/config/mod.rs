@@ -234,6 +234,8 @@ pub struct LimitsConfig {
     pub drain: Duration,
     /// Longest `wait_for_change`.
     pub max_wait: Duration,
+    /// How long after its start a server may take to be reached before calls for it are refused.
+    pub first_connection: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

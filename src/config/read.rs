@@ -168,6 +168,7 @@ fn limits(r: &mut Reader) -> LimitsConfig {
         max_subscriptions: r.count("limits.max_subscriptions", 0..=1_000_000),
         drain: r.duration("limits.drain", Duration::ZERO..=HOUR),
         max_wait: r.duration("limits.max_wait", 10 * MS..=HOUR),
+        first_connection: r.duration("limits.first_connection", Duration::ZERO..=HOUR),
     }
 }
 

@@ -16,7 +16,8 @@ use crate::{
 /// Rules in one configuration.
 const MAX_RULES: usize = 1000;
 
-const KEYS: &str = "name, tools, servers, roles, principals, annotations, when, then, reason; for a review also \
+const KEYS: &str = "name, tools, servers, roles, principals, annotations, when, resources, prompts, methods, then, \
+                    reason; for a review also \
                     reviewers, quorum, expire_after, on_expiry, require_comment, edit, on_review, hold_for, undo_for, \
                     preview, open_page, questions";
 const HINTS: &str = "readOnlyHint, destructiveHint, idempotentHint, openWorldHint";
@@ -85,6 +86,9 @@ impl One<'_> {
         let mut rule = Rule {
             label: format!("rule {number}").into(),
             tools: Globs::default(),
+            methods: Globs::default(),
+            resources: Globs::default(),
+            prompts: Globs::default(),
             servers: Globs::default(),
             roles: Vec::new(),
             principals: Globs::default(),
@@ -102,6 +106,9 @@ impl One<'_> {
                 "name" => rule.label = self.text(value, 64).map_or(rule.label, Arc::from),
                 "reason" => rule.reason = self.text(value, 300).map(Arc::from),
                 "tools" => rule.tools = self.globs(value),
+                "resources" => rule.resources = self.globs(value),
+                "prompts" => rule.prompts = self.globs(value),
+                "methods" => rule.methods = self.globs(value),
                 "servers" => rule.servers = self.globs(value),
                 "principals" => rule.principals = self.globs(value),
                 "roles" => rule.roles = self.roles(value),
@@ -120,6 +127,7 @@ impl One<'_> {
         if !decided {
             self.wrong(item, format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
         }
+        self.of_others(&rule, item, number);
         if let Some(first) = asked.first()
             && decided
             && rule.then != Verdict::Review
@@ -130,6 +138,26 @@ impl One<'_> {
             rule.terms = Arc::new(self.terms(&asked));
         }
         Some(rule)
+    }
+
+    /// What does not go together with resources, prompts and methods.
+    fn of_others(&mut self, rule: &Rule, item: &Spot, number: usize) {
+        if !rule.names_others() {
+            return;
+        }
+        let names = "names resources, prompts or methods";
+        if rule.then == Verdict::Review {
+            let message = format!("rule {number} {names} and says review, but only calls of tools can be reviewed");
+            self.wrong(item, message, "Write then: allow or then: deny, and a rule of its own for tools.");
+        }
+        if rule.annotations != AnnotationsMatch::default() {
+            let message = format!("rule {number} {names} and asks for annotations, which only tools have");
+            self.wrong(item, message, "Make two rules of it.");
+        }
+        if rule.when.as_ref().is_some_and(|when| when.uses().arguments || when.uses().tool) {
+            let message = format!("rule {number} {names}, and its condition looks at a tool or its arguments");
+            self.wrong(item, message, "Make two rules of it; here `when` may look at principal and session.");
+        }
     }
 
     /// What the rule asks of a review, over what every review is asked.
@@ -298,7 +326,14 @@ pub(super) fn show_each(rules: &[Rule], review: &Terms) -> Vec<String> {
         if *rule.label != *format!("rule {}", index + 1) {
             parts.push(format!("name: {}", text(&rule.label)));
         }
-        for (key, globs) in [("tools", &rule.tools), ("servers", &rule.servers), ("principals", &rule.principals)] {
+        for (key, globs) in [
+            ("tools", &rule.tools),
+            ("resources", &rule.resources),
+            ("prompts", &rule.prompts),
+            ("methods", &rule.methods),
+            ("servers", &rule.servers),
+            ("principals", &rule.principals),
+        ] {
             if !globs.is_empty() {
                 parts.push(format!("{key}: {}", list(globs)));
             }

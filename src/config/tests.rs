@@ -275,6 +275,18 @@ fn wrong_values_name_place_key_and_remedy() {
         ),
         ("policy: { rules: [{ then: deny, when: argument.x }] }", &["there is no `argument`", "1:39"]),
         ("policy: { rules: [{ then: deny, tool: x }] }", &["a rule has no key `tool`", "tools, servers"]),
+        (
+            "policy: { rules: [{ then: review, resources: 'a:*' }] }",
+            &["1:20: policy.rules: rule 1 names resources, prompts or methods and says review", "only calls of tools"],
+        ),
+        (
+            "policy: { rules: [{ then: deny, prompts: x, annotations: { readOnlyHint: true } }] }",
+            &["asks for annotations, which only tools have"],
+        ),
+        (
+            "policy: { rules: [{ then: allow, methods: x, when: arguments.a == 1 }] }",
+            &["its condition looks at a tool or its arguments", "may look at principal and session"],
+        ),
         ("policy: { rules: [{ then: block }] }", &["`block` is not one of allow, review, deny"]),
         ("policy: { rules: [{ then: deny, roles: [boss] }] }", &["`boss` is not a role"]),
         ("policy: { rules: [{ then: deny, tools: '[' }] }", &["`[` is not a pattern"]),

@@ -4,9 +4,10 @@ use serde_json::value::RawValue;
 
 use crate::{
     changes::ReviewNote,
-    policy::{CallFacts, Decision, Verdict},
+    policy::{Asker, CallFacts, Decision, Passage, Policy, Subject, Verdict, subjects::Owner},
     protocol::{ErrorKind, McpError},
-    router::ToolRoute,
+    providers::Provider,
+    router::{RouteTable, ToolRoute},
     session::exchange::Exchange,
     store::crash::crash_point,
     telemetry::metrics as telemetry,
@@ -104,6 +105,67 @@ fn denied(route: &ToolRoute, decision: &Decision) -> McpError {
     match &decision.rule {
         Some(rule) => error.with("rule", rule.to_string()),
         None => error,
+    }
+}
+
+/// Who makes this request, as rules see it.
+#[must_use]
+pub fn asker(exchange: &Exchange) -> Asker<'_> {
+    Asker {
+        principal: &exchange.identity.principal,
+        transport: exchange.transport.as_str(),
+        revision: exchange.revision().as_str(),
+        client: exchange.facts.client.as_ref().map(|client| client.name.as_str()),
+    }
+}
+
+fn owner(provider: &dyn Provider) -> Owner<'_> {
+    if provider.is_module() { Owner::Module(provider.name()) } else { Owner::Upstream(provider.name()) }
+}
+
+/// Lets a request through that is no call of a tool, or refuses it.
+///
+/// # Errors
+/// `POLICY_DENIED`, with the rule and the reason.
+pub fn admit(
+    exchange: &Exchange,
+    table: &RouteTable,
+    provider: &dyn Provider,
+    subject: Subject<'_>,
+) -> Result<(), McpError> {
+    let Some(policy) = table.refusing_policy() else { return Ok(()) };
+    let Passage::Refused(refusal) = policy.passage(subject, owner(provider), &asker(exchange)) else { return Ok(()) };
+    let name: String = subject.name().chars().take(2048).collect();
+    let rule = refusal.rule.as_deref().unwrap_or("policy.default");
+    let (what, principal) = (subject.what(), &exchange.identity.principal.name);
+    if policy.simulates() {
+        metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => "deny").increment(1);
+        tracing::info!(what, name, %principal, rule, "it was let through because policy.mode is simulate");
+        return Ok(());
+    }
+    tracing::info!(what, name, %principal, rule, reason = %refusal.reason, "a request was denied");
+    let error = McpError::new(ErrorKind::PolicyDenied, format!("the gateway's policy does not allow this {what}"))
+        .with(what, name)
+        .with("reason", refusal.reason.to_string());
+    Err(match &refusal.rule {
+        Some(rule) => error.with("rule", rule.to_string()),
+        None => error,
+    })
+}
+
+/// Tells what of a list this client is shown: what it may not use is not listed to it.
+pub struct Lists<'a>(Option<(&'a Policy, Asker<'a>)>);
+
+impl<'a> Lists<'a> {
+    #[must_use]
+    pub fn of(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
+        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, asker(exchange))))
+    }
+
+    #[must_use]
+    pub fn shows(&self, provider: &dyn Provider, subject: Subject<'_>) -> bool {
+        let Some((policy, asker)) = &self.0 else { return true };
+        !matches!(policy.passage(subject, owner(provider), asker), Passage::Refused(_))
     }
 }
 

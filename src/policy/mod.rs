@@ -11,6 +11,8 @@
 //! - Tools by which a caller manages its own changes are allowed whatever a rule says: a review of `withdraw_change`
 //!   would itself be a change to withdraw.
 //! - A standing rule of a reviewer ([`standing_rules`]) lets calls through that would be reviewed, or denies them.
+//! - Reading a resource, getting a prompt and methods of extensions are no calls of tools, and cannot be reviewed:
+//!   [`subjects`] says which of them are let through.
 //! - With `policy.mode: simulate` every call goes through, and the decision says what would have become of it.
 //!
 //! What does not depend on the call is decided once, when the route table is built ([`Ruling::fixed`]); arguments are
@@ -24,6 +26,7 @@ mod rule;
 mod ruling;
 pub mod standing;
 pub mod standing_rules;
+pub mod subjects;
 pub mod terms;
 #[cfg(test)]
 mod tests;
@@ -41,12 +44,12 @@ pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::{CallFacts, Ruling};
 pub use standing::{Mark, Standing};
 pub use standing_rules::{Says, StandingRule, StandingSource};
+pub use subjects::{Asker, Passage, Subject};
 
 use pins::{Definition, NoPins};
 use standing_rules::{NoStandingRules, OfTool};
 
 use crate::{
-    auth::Principal,
     changes::Terms,
     config::{PolicyConfig, PolicyDefault, PolicyMode},
     providers::ToolAnnotations,
@@ -254,20 +257,6 @@ impl Policy {
         }
         let standing = OfTool::new(self.standing.of_tool(&tool.server, &tool.name), tool, &self.people);
         Ruling::new(&self.rules, tool, self.otherwise(tool), standing, self.mode == PolicyMode::Simulate)
-    }
-
-    /// Whether requests that the gateway knows nothing of may pass to that server: where all is allowed, unless some rule
-    /// reviews or denies what it would call a tool of that name.
-    #[must_use]
-    pub fn passes(&self, server: &str, principal: &Principal, method: &str) -> bool {
-        let stops = |rule: &Rule| {
-            rule.then != Verdict::Allow
-                && rule.servers.admits(server)
-                && rule.tools.admits(method)
-                && rule.speaks_of(principal.role, &principal.name)
-        };
-        self.mode == PolicyMode::Simulate
-            || self.default == PolicyDefault::Allow && !self.rules.iter().any(|rule| stops(rule))
     }
 
     fn otherwise(&self, tool: &ToolFacts) -> Decision {

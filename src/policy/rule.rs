@@ -12,6 +12,12 @@ pub struct Rule {
     pub label: Arc<str>,
     /// Names of tools as clients see them.
     pub tools: Globs,
+    /// Methods of extensions; see [`super::subjects`] for this and the two below.
+    pub methods: Globs,
+    /// URIs of resources as clients see them.
+    pub resources: Globs,
+    /// Names of prompts as clients see them.
+    pub prompts: Globs,
     /// Names of providers.
     pub servers: Globs,
     pub roles: Vec<Role>,
@@ -48,6 +54,18 @@ impl AnnotationsMatch {
 }
 
 impl Rule {
+    /// Whether it names something else than tools.
+    #[must_use]
+    pub fn names_others(&self) -> bool {
+        !(self.methods.is_empty() && self.resources.is_empty() && self.prompts.is_empty())
+    }
+
+    /// Whether it speaks of a tool of that name: of all, unless it names some, or names other things only.
+    #[must_use]
+    pub fn admits_tool(&self, name: &str) -> bool {
+        if self.tools.is_empty() { !self.names_others() } else { self.tools.matches(name) }
+    }
+
     /// Whether it depends on who calls.
     #[must_use]
     pub fn asks_who(&self) -> bool {

@@ -144,6 +144,16 @@ impl Ruling {
         self.simulates || (!self.standing.as_ref().is_some_and(|standing| standing.denies_all(principal)) && listed())
     }
 
+    /// Whether some call of this principal could be reviewed or denied.
+    #[must_use]
+    pub fn may_stop(&self, principal: &Principal) -> bool {
+        let stops = || match &self.core {
+            Core::Fixed(decision) => decision.verdict != Verdict::Allow,
+            Core::Depends(depends) => depends.may_stop(principal),
+        };
+        !self.simulates && (self.standing.is_some() || stops())
+    }
+
     /// Whether every call, whoever makes it, goes straight through, and would.
     #[must_use]
     pub fn always_allows(&self) -> bool {
@@ -230,7 +240,7 @@ impl Core {
 
 /// What a rule's own text says of a tool; `None` where it does not speak of it.
 fn before_the_call(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<Given> {
-    if !rule.tools.admits(&tool.name) || !rule.servers.admits(&tool.server) {
+    if !rule.admits_tool(&tool.name) || !rule.servers.admits(&tool.server) {
         return None;
     }
     let given = if tool.is_believed() {
@@ -300,6 +310,25 @@ impl Depends {
             None => last,
         };
         decision.marked(self.mark)
+    }
+
+    fn may_stop(&self, principal: &Principal) -> bool {
+        if self.mark.is_some() {
+            return true;
+        }
+        for Candidate { rule, given } in &self.candidates {
+            if !rule.speaks_of(principal.role, &principal.name) {
+                continue;
+            }
+            // What cannot be evaluated is reviewed.
+            if rule.then != Verdict::Allow || asks_of_the_call(rule) || matches!(given, Given::Fault(_)) {
+                return true;
+            }
+            if matches!(given, Given::Fits) {
+                return false;
+            }
+        }
+        self.otherwise.verdict != Verdict::Allow
     }
 
     fn lists_to(&self, principal: &Principal) -> bool {
@@ -386,7 +415,7 @@ impl Lazy<'_> {
     }
 }
 
-fn principal_value(principal: &Principal) -> cel::Value {
+pub(super) fn principal_value(principal: &Principal) -> cel::Value {
     condition::texts(&[("name", Some(&principal.name)), ("role", Some(principal.role.as_str()))])
 }
 

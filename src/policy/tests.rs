@@ -12,6 +12,9 @@ fn rule(label: &str, then: Verdict) -> Rule {
     Rule {
         label: label.into(),
         tools: Globs::default(),
+        methods: Globs::default(),
+        resources: Globs::default(),
+        prompts: Globs::default(),
         servers: Globs::default(),
         roles: Vec::new(),
         principals: Globs::default(),

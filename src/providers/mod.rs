@@ -21,6 +21,9 @@ use crate::{
     upstream::{ClientCapabilities, Upstream, UpstreamRequest},
 };
 
+/// Names of the providers that are compiled in, whether they are enabled or not.
+pub const BUILT_IN: [&str; 2] = ["tracker", "gateway"];
+
 /// Behaviour hints of a tool (2025-03-26/server/tools, `ToolAnnotations`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -198,7 +198,8 @@ fn views(policy: &PolicyConfig) -> Vec<RuleView> {
         let asks =
             Rule { label: "".into(), then: Verdict::Deny, reason: None, terms: Default::default(), ..rule.clone() };
         let (label, terms) = (rule.label.to_string(), rule.terms.clone());
-        RuleView { label, asks: format!("{asks:?}"), then: rule.then, terms }
+        let names_methods = !rule.methods.is_empty();
+        RuleView { label, asks: format!("{asks:?}"), then: rule.then, names_methods, terms }
     };
     policy.rules.iter().map(view).collect()
 }

@@ -18,6 +18,8 @@ pub struct RuleView {
     /// All that decides whether it matches; equal for two rules that match the same calls.
     pub asks: String,
     pub then: Verdict,
+    /// It names methods of extensions, which no default lets pass everywhere.
+    pub names_methods: bool,
     /// What it asks of a review, where it says so.
     pub terms: Arc<Terms>,
 }
@@ -54,7 +56,7 @@ const MAX_PAIRS: usize = 4_000_000;
 ///
 /// What is taken for stricter: a rule that says something stricter in the same place; one more rule that denies; one
 /// more that reviews, where nothing after it denies or asks more of a review; one more that allows, where all after it
-/// do; one less that allows. A review whose terms loosen in one way stays as it is in all.
+/// do and no method of an extension is named; one less that allows. A review whose terms loosen in one way stays as it is in all.
 #[must_use]
 pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: &Otherwise) -> Merged {
     let mut merged = Merged::default();
@@ -94,7 +96,7 @@ fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView]
     let stricter = match rule.then {
         Verdict::Deny => true,
         Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
-        Verdict::Allow => allows,
+        Verdict::Allow => allows && !rule.names_methods,
     };
     if stricter {
         merged.at_once.push(pick);
@@ -221,13 +223,29 @@ mod tests {
                 "?" => Verdict::Review,
                 _ => Verdict::Deny,
             };
-            RuleView { label: asks.to_owned(), asks: asks.to_owned(), then, terms: Arc::default() }
+            RuleView {
+                label: asks.to_owned(),
+                asks: asks.to_owned(),
+                then,
+                names_methods: false,
+                terms: Arc::default(),
+            }
         };
         text.split_whitespace().map(rule).collect()
     }
 
     fn otherwise(default: PolicyDefault) -> Otherwise {
         Otherwise { default, terms: Arc::default() }
+    }
+
+    #[test]
+    fn a_rule_that_lets_a_method_pass_loosens_even_where_all_is_allowed() {
+        for names_methods in [false, true] {
+            let new: Vec<_> = list("a+").into_iter().map(|rule| RuleView { names_methods, ..rule }).collect();
+            let merged = merge(&[], &new, &otherwise(PolicyDefault::Allow));
+            assert_eq!(merged.loosened.len(), usize::from(names_methods));
+            assert_eq!(merged.at_once.is_empty(), names_methods);
+        }
     }
 
     #[test]

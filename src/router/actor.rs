@@ -67,15 +67,18 @@ impl Router {
             strict,
         })?);
         self.published.store(table.clone());
+        old.superseded.cancel();
         self.subscribers.move_sources(|uri| source(&table, uri));
         let varies = old.varies_by_principal() || table.varies_by_principal();
+        let refuses = old.refusing_policy().is_some() || table.refusing_policy().is_some();
         if old.generation > 0 {
             for (list, before, after) in [
                 (List::Tools, old.versions.tools, table.versions.tools),
                 (List::Prompts, old.versions.prompts, table.versions.prompts),
                 (List::Resources, old.versions.resources, table.versions.resources),
             ] {
-                if before != after || (list == List::Tools && ruled_anew && varies) {
+                let shown = if list == List::Tools { varies } else { refuses };
+                if before != after || (ruled_anew && shown) {
                     self.list_changed(list);
                 }
             }

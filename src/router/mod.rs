@@ -3,12 +3,14 @@
 
 pub mod actor;
 pub mod aliases;
+pub mod awaited;
 pub mod briefing;
 pub mod claims;
 pub mod effort;
 pub mod listing;
 pub mod passed;
 pub mod rendered;
+pub mod reserved;
 pub mod resources;
 pub mod ruling;
 pub mod subscribers;

@@ -70,7 +70,7 @@ impl Resources {
                 }
                 continue;
             };
-            routes.add(index, provider, upstream, (&mut listed, &mut templates), rules.strict, warnings)?;
+            routes.add(index, provider, upstream, (&mut listed, &mut templates), warnings);
         }
         let held = |find: fn(&Self, &str) -> Option<String>| {
             move |name: &str| previous.and_then(|table| find(&table.resources, name))
@@ -88,9 +88,8 @@ impl Resources {
         provider: &Arc<dyn Provider>,
         upstream: &Arc<Upstream>,
         (listed, templates): (&mut Claims<ResourceRoute>, &mut Claims<TemplateRoute>),
-        strict: bool,
         warnings: &mut Warnings,
-    ) -> Result<(), RouteError> {
+    ) {
         let names = &upstream.names;
         let catalog = upstream.catalog();
         let mut open = names.is_identity().then(|| Open {
@@ -99,21 +98,15 @@ impl Resources {
             templates: Vec::new(),
             schemes: HashSet::new(),
         });
-        // What begins like another's can never be reached.
-        let taken = |uri: &str, what: &'static str| match self.owner(uri).filter(|_| names.is_identity()) {
-            Some(other) if strict => Err(RouteError::Collision {
-                what,
-                name: uri.to_owned(),
-                first: other.name().to_owned(),
-                second: provider.name().to_owned(),
-            }),
-            Some(other) => Ok(Some(format!("{what} {uri:?} is left out: such URIs are those of {}", other.name()))),
-            None => Ok(None),
+        // What begins like another's can never be reached, whether that one is there or not.
+        let taken = |uri: &str, what: &'static str| {
+            let other = self.owner(uri).filter(|_| names.is_identity())?;
+            Some(format!("{what} {uri:?} is left out: such URIs are those of {}", other.name()))
         };
         for raw in &catalog.resources {
             // What cannot be read is the upstream's own affair, which says so.
             let Ok(def) = names.resource(raw) else { continue };
-            if let Some(warning) = taken(&def.uri, "a resource")? {
+            if let Some(warning) = taken(&def.uri, "a resource") {
                 warnings.add(provider.name(), warning);
                 continue;
             }
@@ -123,7 +116,7 @@ impl Resources {
             listed.add(index, def.uri.clone(), Arc::new(ResourceRoute::new(provider.clone(), def)));
         }
         for def in provider.resource_templates() {
-            if let Some(warning) = taken(&def.uri_template, "a resource template")? {
+            if let Some(warning) = taken(&def.uri_template, "a resource template") {
                 warnings.add(provider.name(), warning);
                 continue;
             }
@@ -134,7 +127,6 @@ impl Resources {
             templates.add(index, def.uri_template.clone(), Arc::new(TemplateRoute::new(provider.clone(), def)));
         }
         self.open.extend(open);
-        Ok(())
     }
 
     /// The provider that answers for a URI or a URI template.

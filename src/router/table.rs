@@ -8,13 +8,16 @@ use std::{
 
 use parking_lot::RwLock;
 use serde_json::{Value, value::RawValue};
+use tokio_util::sync::CancellationToken;
 
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
+    awaited::Awaited,
     briefing::Briefings,
     claims::{Claims, Rules, Settled, Warnings},
     effort, listing, passed,
     rendered::{Rendered, ResourceRoute, TemplateRoute},
+    reserved::Reserved,
     resources::Resources,
     ruling,
 };
@@ -22,7 +25,7 @@ use crate::{
     auth::{Principal, Role},
     changes::Change,
     middleware::validate,
-    policy::{CallFacts, Decision, Policy, Ruling, Standing, Verdict},
+    policy::{Asker, CallFacts, Decision, Policy, Ruling, Standing, Verdict},
     protocol::{
         Era, ErrorKind, McpError, Revision,
         param_headers::{ParamHeader, x_mcp_headers},
@@ -30,7 +33,7 @@ use crate::{
     providers::{Provider, ProviderDirectory, ToolDef},
     suggest,
     telemetry::metrics::Breaker,
-    upstream::{names, server::Phase},
+    upstream::{Upstream, names, server::Phase},
 };
 
 /// A tool as it is reached: its provider, its checked schema, and what policy says of it.
@@ -162,6 +165,9 @@ pub struct RouteTable {
     /// Headers of requests that some upstream gets, each once.
     forwarded: Vec<String>,
     detours: RwLock<HashMap<String, Arc<ToolRoute>>>,
+    pub(super) awaited: Awaited,
+    /// Cancelled when another table has taken its place.
+    pub superseded: CancellationToken,
 }
 
 /// What a table is built of.
@@ -197,6 +203,8 @@ impl RouteTable {
             mirrors: false,
             forwarded: Vec::new(),
             detours: RwLock::default(),
+            awaited: Awaited::default(),
+            superseded: CancellationToken::new(),
         }
     }
 
@@ -226,8 +234,12 @@ impl RouteTable {
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (Claims::new("a tool"), Claims::new("a prompt"));
         let mut mirrors = false;
+        // Before what they offer is read: who comes meanwhile is waited for until the next table.
+        let awaited = Awaited::of(providers, policy.pins());
+        let reserved = Reserved::new(providers, aliases, policy.pins());
         for (index, provider) in providers.iter().enumerate() {
-            let offered = provider.tools();
+            let mut offered = provider.tools();
+            offered.retain(|def| admitted(&reserved, provider, (&def.name, true), &mut warnings));
             ruling::observe(policy, provider, &offered);
             for def in offered {
                 let Some(route) = tool_route(provider, def, policy, pending, &mut warnings)? else { continue };
@@ -238,13 +250,20 @@ impl RouteTable {
                 }
             }
             for def in provider.prompts() {
+                if !admitted(&reserved, provider, (&def.name, false), &mut warnings) {
+                    continue;
+                }
                 let name = def.name.clone();
                 if !prompts.add(index, name.clone(), Arc::new(PromptRoute::new(provider.clone(), def))) {
                     warnings.add(provider.name(), format!("the prompt {name:?} is there twice: the first one counts"));
                 }
             }
         }
-        let held = |name: &str| previous?.tools.by_name.get(name).map(|route| route.provider.name().to_owned());
+        let held = |name: &str| {
+            let known = || providers.iter().map(|provider| provider.name()).find(|p| reserved.knows(p, name));
+            let before = previous.and_then(|table| table.tools.by_name.get(name));
+            before.map(|route| route.provider.name()).or_else(known).map(str::to_owned)
+        };
         let tools = tools.settle(&rules, held, &mut warnings)?;
         let held = |name: &str| previous?.prompts.by_name.get(name).map(|route| route.provider.name().to_owned());
         let prompts = prompts.settle(&rules, held, &mut warnings)?;
@@ -260,6 +279,7 @@ impl RouteTable {
             warnings,
             mirrors,
             forwarded: forwarded(providers),
+            awaited,
             ..Self::empty()
         };
         table.warnings.log(previous.map_or(&Warnings::default(), |table| &table.warnings));
@@ -360,10 +380,22 @@ impl RouteTable {
         self.served_by(&format!("{prefix}{own}"), other.name())
     }
 
-    /// See [`Policy::passes`].
+    /// See [`Policy::passes`]. A server has tools that are not free while some are held back by its configuration.
     #[must_use]
-    pub fn passes(&self, server: &str, principal: &Principal, method: &str) -> bool {
-        self.policy.as_ref().is_some_and(|policy| policy.passes(server, principal, method))
+    pub fn passes(&self, upstream: &Upstream, method: &str, asker: &Asker<'_>) -> bool {
+        let server = upstream.config.name.as_str();
+        let held_back = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
+        let gated = || {
+            let mut own = self.tools().iter().filter(|route| route.provider.name() == server);
+            held_back || own.any(|route| route.ruling.may_stop(asker.principal))
+        };
+        self.policy.as_ref().is_some_and(|policy| policy.passes(server, method, asker, gated))
+    }
+
+    /// The policy, where it could refuse some resource or prompt to somebody.
+    #[must_use]
+    pub fn refusing_policy(&self) -> Option<&Policy> {
+        self.policy.as_ref().filter(|policy| policy.refuses_some())
     }
 
     /// A provider's tool, by its own name or by that which clients use.
@@ -422,6 +454,10 @@ impl RouteTable {
     #[must_use]
     pub fn templates(&self) -> &[Arc<TemplateRoute>] {
         self.resources.templates()
+    }
+
+    pub(super) fn aliases(&self) -> &Aliases {
+        &self.aliases
     }
 
     #[must_use]
@@ -487,6 +523,22 @@ impl RouteTable {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.providers.iter().all(is_up)
+    }
+}
+
+/// Whether a provider may offer a tool (or prompt) of that name; the warning says why not.
+fn admitted(
+    reserved: &Reserved<'_>,
+    provider: &Arc<dyn Provider>,
+    (name, tool): (&str, bool),
+    warnings: &mut Warnings,
+) -> bool {
+    match reserved.refuses(provider, name, tool) {
+        Some(why) => {
+            warnings.add(provider.name(), why);
+            false
+        }
+        None => true,
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod actor;
 mod asked;
+pub mod asker;
 pub mod attribution;
 pub mod backoff;
 mod breaker;

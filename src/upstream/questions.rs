@@ -1,9 +1,9 @@
 //! What servers ask clients: elicitation, sampling, roots. Which client may be asked what, and in which words
 //! (2025-11-25/client/*, 2026-07-28/client/*).
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{ClientCapabilities, RpcError};
+use super::{ClientCapabilities, RpcError, asker};
 use crate::protocol::{
     Era, Revision,
     edit::{Op, edit, member, string},
@@ -32,7 +32,13 @@ pub fn may_ask(can: &ClientCapabilities, method: &str, params: Option<&str>) -> 
         ELICITATION => {
             let url = is_url(method, params);
             if if url { can.elicitation_url } else { can.elicitation_form } {
-                return Ok(());
+                // Nobody is sent anywhere but to a page of the web.
+                return match url.then(|| asker::address(params.unwrap_or("{}"))) {
+                    Some(Err(why)) => {
+                        Err(RpcError::new(INVALID_PARAMS, format!("the client is not asked this: {why}")))
+                    }
+                    _ => Ok(()),
+                };
             }
             let mode = if url { "url" } else { "form" };
             Err(RpcError::new(INVALID_PARAMS, format!("the client does not offer elicitation in {mode} mode")))
@@ -47,6 +53,25 @@ pub fn may_ask(can: &ClientCapabilities, method: &str, params: Option<&str>) -> 
             let shown: String = other.chars().take(128).collect();
             Err(RpcError::new(METHOD_NOT_FOUND, format!("no client can be asked {shown}")))
         }
+    }
+}
+
+/// The capability, as `requiredCapabilities` has it, that a client lacks which declared these and is asked that; `None` for
+/// what it lacks nothing for, or what no client can be asked.
+#[must_use]
+pub fn lacking(declared: &ClientCapabilities, method: &str, params: Option<&str>) -> Option<Value> {
+    let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
+    match method {
+        ELICITATION if is_url(method, params) => {
+            (!declared.elicitation_url).then(|| json!({ "elicitation": { "url": {} } }))
+        }
+        ELICITATION => (!declared.elicitation_form).then(|| json!({ "elicitation": { "form": {} } })),
+        SAMPLING if has("tools") || has("toolChoice") => {
+            (!declared.sampling_tools).then(|| json!({ "sampling": { "tools": {} } }))
+        }
+        SAMPLING => (!declared.sampling).then(|| json!({ "sampling": {} })),
+        ROOTS => (!declared.roots).then(|| json!({ "roots": {} })),
+        _ => None,
     }
 }
 

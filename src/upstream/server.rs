@@ -68,6 +68,8 @@ pub struct Upstream {
     pub(super) phase: watch::Sender<Phase>,
     /// It was reached, or a try has failed, for the first time.
     pub(super) settled: AtomicBool,
+    /// It was reached and its lists were read; never undone.
+    reached: AtomicBool,
     /// The lists that must be read again, and who does it.
     pub(super) dirty: AtomicU8,
     pub(super) wake: Notify,
@@ -106,6 +108,7 @@ impl Upstream {
             timeouts: Timeouts::new(&config),
             phase: watch::Sender::new(Phase::Connecting),
             settled: AtomicBool::new(false),
+            reached: AtomicBool::new(false),
             dirty: AtomicU8::new(0),
             wake: Notify::new(),
             nudge: Notify::new(),
@@ -182,9 +185,26 @@ impl Upstream {
         if !matches!(phase, Phase::Connecting) {
             self.settled.store(true, Ordering::Release);
         }
+        let first = matches!(phase, Phase::Up) && !self.reached.swap(true, Ordering::AcqRel);
         self.meters.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
         self.meters.moved(&phase);
         self.phase.send_replace(phase);
+        if first {
+            // Also where it offers nothing: who waits for it learns that from the next route table.
+            self.emit(ProviderEvent::ToolListChanged);
+        }
+    }
+
+    /// Whether it was ever reached, and its lists read.
+    #[must_use]
+    pub fn was_reached(&self) -> bool {
+        self.reached.load(Ordering::Acquire)
+    }
+
+    /// How long ago it was configured.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_millis(self.meters.millis())
     }
 
     /// The lists are to be read again: soon, and once however often this is said meanwhile.
@@ -311,6 +331,7 @@ impl Upstream {
 
     /// Begins with what another one knew of the same server.
     pub(super) fn inherit(&self, before: &Self) {
+        self.reached.store(before.was_reached(), Ordering::Release);
         self.negotiated.store(before.negotiated());
         let catalog = before.catalog();
         let offered = Offered::build(&self.config, &self.names, &catalog);

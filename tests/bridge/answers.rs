@@ -153,7 +153,7 @@ fn another_server_answers_for_one_that_is_not_tried() {
     let plain = pair.gateway.request("POST", "/tools/fake__bytes", &[mcp::JSON], b"{}");
     assert_eq!((plain.status, spare.count(r#""name":"bytes""#)), (200, 2), "{}", plain.text());
     // What the other one does not have, and what answers its question, has the text.
-    for (tool, more) in [("fake__error", ""), ("fake__bytes", r#","requestState":"s""#)] {
+    for (tool, more) in [("fake__error", ""), ("fake__bytes", r#","inputResponses":{}"#)] {
         let got = parsed(&text(&mut pair.call(tool, more, "")));
         assert_eq!(got["result"]["content"][0]["text"], "later", "{tool} {got}");
     }

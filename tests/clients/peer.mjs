@@ -63,9 +63,13 @@ function example(schema) {
     return { string: 'Alice', boolean: true, number: 1.5, integer: 3 }[schema.type];
 }
 
+/** What the gateway puts before a server's question of a person: who asks. */
+const ASKER = /^The server "[^"]+" asks(, not Countersign: | you to open a page at \S+\. Not Countersign: )/;
+
 /**
  * Connects a client of that era (`legacy` with the SDK 1.x, `modern` with 2.x). `asked`, `logs`, `updated` and `changed`
- * fill up while it lives.
+ * fill up while it lives; `named` tells of each question of a person whether it said which server asks, which stands
+ * apart from `asked`, so that this can be compared with what a server asks directly.
  */
 export async function connectPeer(era, where, { capabilities = CAPABLE, name = `peer-${era}`, answers = ANSWERS } = {}) {
     const modern = era === 'modern';
@@ -73,7 +77,7 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
     const client = modern
         ? new Modern(who, { capabilities, versionNegotiation: { mode: { pin: '2026-07-28' } } })
         : new Legacy(who, { capabilities });
-    const [asked, logs, updated, changed, errors] = [[], [], [], [], []];
+    const [asked, named, logs, updated, changed, errors] = [[], [], [], [], [], []];
     client.onerror = error => errors.push(error);
     const needs = { 'elicitation/create': 'elicitation', 'sampling/createMessage': 'sampling', 'roots/list': 'roots' };
     for (const [method, capability] of Object.entries(needs)) {
@@ -81,7 +85,12 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
         client.setRequestHandler(modern ? method : SCHEMAS[method], async ({ params }) => {
             const { _meta, ...rest } = params ?? {};
             // A form is the default, which some say and others do not.
-            asked.push({ method, ...(method === 'elicitation/create' ? { mode: 'form' } : {}), ...rest });
+            if (method === 'elicitation/create') {
+                named.push(ASKER.test(rest.message));
+                asked.push({ method, mode: 'form', ...rest, message: rest.message.replace(ASKER, '') });
+            } else {
+                asked.push({ method, ...rest });
+            }
             return answers[method](rest);
         });
     }
@@ -101,6 +110,7 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
         modern,
         client,
         asked,
+        named,
         logs,
         updated,
         changed,

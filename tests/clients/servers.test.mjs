@@ -60,7 +60,8 @@ async function useAll(name, folder, connect) {
         const asked = steady(peer.asked.filter(({ method }) => method !== 'roots/list').map(({ elicitationId, ...question }) => question));
         const more = await seen(server.more?.(peer));
         const updates = await seen(server.updates?.(peer));
-        return { definitions: Object.fromEntries(definitions.map(tool => [tool.name, tool])), used, asked, more, updates };
+        const named = new Set(peer.named);
+        return { named, definitions: Object.fromEntries(definitions.map(tool => [tool.name, tool])), used, asked, more, updates };
     } finally {
         await peer.close();
     }
@@ -74,7 +75,11 @@ async function compare(t, seen, reference) {
         assert.deepEqual(plain(seen.definitions), plain(reference.definitions));
     });
     await t.test('every tool behaves as it does directly', () => assert.deepEqual(seen.used, reference.used));
-    await t.test('asks the same', () => assert.deepEqual(seen.asked, reference.asked));
+    await t.test('asks the same, and each question says who asks', () => {
+        assert.deepEqual(seen.asked, reference.asked);
+        assert.deepEqual(reference.named, new Set([...reference.named].map(() => false)));
+        assert.deepEqual(seen.named, new Set([...reference.named].map(() => true)));
+    });
     for (const [title, key] of [['resources, prompts, completion', 'more'], ['updates of what the session subscribed to', 'updates']]) {
         if (!reference[key]) continue;
         await t.test(title, () => {

@@ -39,12 +39,29 @@ fn course() -> (Course, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Re
         work: Box::pin(async move { ended.await.unwrap() }),
         requests,
         capabilities: URL_AND_ALL,
+        declared: URL_AND_ALL,
+        server: "s".to_owned(),
+        declined: Declined::default(),
         open: Vec::new(),
         outcome: None,
         finished: false,
         ahead: Answers::new(),
     };
     (course, questions, end)
+}
+
+#[tokio::test]
+async fn a_call_that_fails_names_what_its_client_lacked_also_where_nobody_had_heard_the_question_yet() {
+    for (result, lacks) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"content":[]}"#, false)] {
+        let (mut course, questions, end) = course();
+        let (asked, _told, _) = question("1", "roots/list", None);
+        questions.send(asked).await.unwrap();
+        end.send(Ok(Response::Result(raw(result)))).ok().unwrap();
+        let Event::Done(outcome) = course.advance().await else { panic!("it is over") };
+        let kind = outcome.err().map(|error| (error.kind, error.data["requiredCapabilities"].to_string()));
+        let missing = Some((ErrorKind::MissingCapability, r#"{"roots":{}}"#.to_owned()));
+        assert_eq!(kind, missing.filter(|_| lacks));
+    }
 }
 
 fn keys(event: &Event) -> Vec<String> {

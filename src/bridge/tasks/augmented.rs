@@ -14,13 +14,15 @@ use super::{
     table::Task,
 };
 use crate::{
-    bridge::questions,
+    bridge::{park, questions, relay::Declined},
     protocol::{
-        Revision,
+        McpError, Revision,
         edit::{edit, members, string},
         encode,
     },
-    upstream::{Listener, Replier, Response, RpcError, Upstream, UpstreamNotification, UpstreamRequest},
+    upstream::{
+        ClientCapabilities, Listener, Replier, Response, RpcError, Upstream, UpstreamNotification, UpstreamRequest,
+    },
 };
 
 /// Questions of one task that may be open.
@@ -48,18 +50,31 @@ pub struct Augmented {
     task: Mutex<Box<str>>,
     open: Mutex<Vec<Question>>,
     outcome: Mutex<Option<Outcome>>,
-    capabilities: crate::upstream::ClientCapabilities,
+    capabilities: ClientCapabilities,
+    /// What the client itself said, of which `capabilities` may be a part.
+    declared: ClientCapabilities,
+    /// Who asks.
+    server: String,
+    declined: Declined,
     pub stop: CancellationToken,
 }
 
 impl Augmented {
     #[must_use]
-    pub fn new(task: &str, capabilities: crate::upstream::ClientCapabilities) -> Arc<Self> {
+    pub fn new(
+        task: &str,
+        capabilities: ClientCapabilities,
+        declared: ClientCapabilities,
+        server: String,
+    ) -> Arc<Self> {
         Arc::new(Self {
             task: Mutex::new(task.into()),
             open: Mutex::default(),
             outcome: Mutex::default(),
             capabilities,
+            declared,
+            server,
+            declined: Declined::default(),
             stop: CancellationToken::new(),
         })
     }
@@ -71,7 +86,7 @@ impl Augmented {
             let outgoing = ask::outgoing(&upstream, &task, "tasks/result", "{}", true);
             let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
-                response = upstream.call(&task.caller, &outgoing, listener) => match response {
+                response = upstream.call(&task.caller, &outgoing, listener) => match this.judged(response) {
                     Ok(Response::Result(result)) => Outcome::Result(result),
                     Ok(Response::Error(error)) => Outcome::Error(error),
                     Err(error) => Outcome::Error(RpcError::new(-32603, error.message.to_string())),
@@ -81,6 +96,20 @@ impl Augmented {
             this.open.lock().clear();
             this.outcome.lock().get_or_insert(outcome);
         });
+    }
+
+    /// A task that failed after its server had asked for what the client did not declare fails for that.
+    fn judged(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
+        match &response {
+            Ok(answer) => {
+                park::missing(answer, &self.declined, &self.declared, &self.server).map_or(response, |error| {
+                    let data = RawValue::from_string(error.data().to_string()).ok();
+                    let code = error.kind.number();
+                    Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
+                })
+            }
+            Err(_) => response,
+        }
     }
 
     /// Its client has taken it back.
@@ -150,13 +179,14 @@ impl Listener for Augmented {
 
     fn request(&self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
-        let params = params.as_deref().map(RawValue::get);
-        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params) {
+        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params.as_deref().map(RawValue::get)) {
+            self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
+        let params = questions::attributed(&self.server, &method, params.as_deref().map(RawValue::get));
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
         let method_text = Value::from(method.as_str()).to_string();
-        let text = match questions::for_client(&method, params, Revision::MODERN, None) {
+        let text = match questions::for_client(&method, params.as_deref(), Revision::MODERN, None) {
             Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, shape::unrelated(&params)),
             None => format!(r#"{{"method":{method_text}}}"#),
         };

@@ -85,7 +85,8 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
             let outgoing = about.outgoing("tasks/result", params);
             let (relay, requests) = Relay::asking(about.hearer(about.task.caller.log_level), true);
             let work = about.upstream.call(&about.task.caller, &outgoing, relay);
-            let asks = asking::Asks { exchange, capabilities: &about.task.caller.capabilities, task: Some(alias) };
+            let (server, task) = (about.upstream.config.name.as_str(), Some(alias.as_str()));
+            let asks = asking::Asks { exchange, server, capabilities: &about.task.caller.capabilities, task };
             match asks.run(work, requests).await? {
                 Response::Result(result) => about.dressed(result.get())?,
                 Response::Error(error) => return Err(about.error(&error)),
@@ -176,7 +177,8 @@ async fn answers(
             return Err(McpError::new(ErrorKind::NotBridgeable, why));
         }
         let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
-        let params = questions::for_client(&method, params, exchange.revision(), elicitation.as_deref());
+        let params = questions::attributed(&about.upstream.config.name, &method, params);
+        let params = questions::for_client(&method, params.as_deref(), exchange.revision(), elicitation.as_deref());
         let params = shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
         let answer = match ask(&exchange.session, &exchange.related, &method, Some(&params)).await {
             Ok(answer) => String::from(Box::<str>::from(answer)),

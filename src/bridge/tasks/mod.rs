@@ -24,13 +24,13 @@ use super::{Ready, Verb, result::Glance};
 use crate::{
     protocol::{
         Era, ErrorKind, McpError, Revision,
-        edit::{member, string},
+        edit::{Op, edit, member, string},
         envelope::Request,
         method::Method,
         outline::Object,
     },
     session::{Exchange, handlers::Reply},
-    upstream::{Negotiated, Response, Upstream},
+    upstream::{ClientCapabilities, Negotiated, Response, Upstream},
 };
 use ask::{About, EXTENSION};
 use augmented::Augmented;
@@ -138,7 +138,9 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
         Era::Modern if is_task(text) => {
             if stateless {
                 let task = register(ready, text, Mode::Same)?;
-                return Ok(Some(Reply::passed_on(shape::renamed(text, &task.alias))));
+                let renamed = shape::renamed(text, &task.alias);
+                // What it asks stands in `tasks/get`, where it says who does.
+                return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", Op::Drop)]))));
             }
             let task = register(ready, text, Mode::Extension(parking_lot::Mutex::new(false)))?;
             let status = Status::of(text).unwrap_or(Status::Working);
@@ -159,13 +161,15 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             if !stateless && ready.wants_task {
                 let task = register(ready, created, Mode::Same)?;
                 let renamed = shape::renamed(created, &task.alias);
-                let json = crate::protocol::edit::edit(text, &[("task", crate::protocol::edit::Op::Set(&renamed))]);
+                let json = edit(text, &[("task", Op::Set(&renamed))]);
                 return Ok(Some(Reply::passed_on(json)));
             }
             if !stateless || !ready.augmented() {
                 return Ok(None);
             }
-            let waiting = Augmented::new(created, ready.caller.capabilities.clone());
+            let declared = ClientCapabilities::declared(&ready.call.exchange.facts.capabilities);
+            let server = ready.call.upstream.config.name.clone();
+            let waiting = Augmented::new(created, ready.caller.capabilities.clone(), declared, server);
             let task = register(ready, created, Mode::Augmented(waiting.clone()))?;
             waiting.wait(&task, ready.call.upstream);
             let described = shape::modern(created, &task.alias, Status::Working, None);

@@ -8,9 +8,10 @@ use super::{
     table::{Mode, Task},
 };
 use crate::{
+    bridge::questions,
     protocol::{
         ErrorKind, McpError,
-        edit::{Op, edit, member},
+        edit::{Op, edit, member, members, string},
         envelope::Request,
     },
     session::{Exchange, handlers::Reply},
@@ -42,11 +43,38 @@ pub async fn describe(about: &About<'_>, params: &str) -> Result<String, McpErro
         Some(result) => Some(about.dressed(result)?),
         None => None,
     };
+    let server = about.upstream.config.name.as_str();
+    let asked = match member(task.get(), "inputRequests") {
+        Some(requests) => {
+            asks_properly(about, requests)?;
+            questions::attributed_requests(server, requests)
+        }
+        None => None,
+    };
     let mut edits = vec![("resultType", Op::Drop)];
+    if let Some(asked) = &asked {
+        edits.push(("inputRequests", Op::Set(asked)));
+    }
     if let Some(result) = &result {
         edits.push(("result", Op::Set(result)));
     }
     Ok(edit(&shape::renamed(task.get(), alias), &edits))
+}
+
+/// # Errors
+/// [`ErrorKind::NotBridgeable`] where a person would be sent to what is no page of the web.
+fn asks_properly(about: &About<'_>, requests: &str) -> Result<(), McpError> {
+    for request in members(requests) {
+        let method = member(request.value, "method").and_then(string).unwrap_or_default();
+        let params = member(request.value, "params");
+        if questions::is_url(&method, params)
+            && let Err(refused) = questions::may_ask(&about.task.caller.capabilities, &method, params)
+        {
+            let why = format!("the upstream asks what this client is not asked: {}", refused.message);
+            return Err(McpError::new(ErrorKind::NotBridgeable, why));
+        }
+    }
+    Ok(())
 }
 
 /// `tasks/update`: acknowledged at once, taken when it can be.

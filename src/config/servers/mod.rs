@@ -22,7 +22,7 @@ use super::{
     reader::{Placed, Reader, Setting, Wrong, found},
     tree::{Entry, Node, Spot},
 };
-use crate::changes::visible::is_hidden;
+use crate::{changes::visible::is_hidden, providers::BUILT_IN};
 
 pub(super) const KEY: &str = "mcpServers";
 
@@ -66,8 +66,6 @@ pub(super) const KEYS: [&str; 34] = [
 ];
 const BREAKER_KEYS: [&str; 3] = ["threshold", "window", "cooldown"];
 const TOOLS_KEYS: [&str; 2] = ["allow", "deny"];
-/// Names of providers that are compiled in.
-const BUILT_IN: [&str; 2] = ["tracker", "gateway"];
 
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -37,6 +37,21 @@ const OWN_HEADERS: [&str; 18] = [
 /// What such names begin with.
 const OWN_PREFIXES: [&str; 3] = ["sec-websocket-", "mcp-name", "mcp-param-"];
 
+/// What a client's own request says to the gateway alone: by what it signs in, and how it came here. No server gets these.
+const CLIENTS_OWN: [&str; 9] = [
+    "authorization",
+    "cookie",
+    "cookie2",
+    "forwarded",
+    "origin",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "set-cookie",
+    "x-api-key",
+];
+/// What such names begin with.
+const CLIENTS_OWN_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-countersign-", "x-forwarded-"];
+
 /// The keys of addresses: ours, and how two clients write it.
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const COMMAND_ONLY: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
@@ -293,12 +308,19 @@ fn header_name(text: &str) -> Result<String, Wrong> {
     Ok(name)
 }
 
-/// Headers of a client's request that are passed on.
+/// Headers of a client's request that are passed on. In whatever case they are written, none of them is a credential for the
+/// gateway.
 pub(super) fn forwarded(f: &mut Fields<'_>) -> Vec<String> {
-    let mut names = f.each("forward_headers", |_, node: &Node| header_name(&text_of(node)?));
+    let mut names = f.each("forward_headers", |_, node: &Node| {
+        let name = header_name(&text_of(node)?)?;
+        let own = CLIENTS_OWN.contains(&name.as_str()) || CLIENTS_OWN_PREFIXES.iter().any(|own| name.starts_with(own));
+        if own {
+            let message = format!("{name} is between a client and the gateway, and is never passed on");
+            let remedy = "Take it out; a credential for the server goes into headers.".to_owned();
+            return Err((message, remedy));
+        }
+        Ok(name)
+    });
     names.dedup();
-    if names.iter().any(|name| name == "authorization") {
-        f.warn("forward_headers hands this server the key by which clients sign in at the gateway");
-    }
     names
 }

@@ -279,6 +279,15 @@ fn wrong_servers_name_place_key_and_remedy() {
         ("url: 'http://a/', headers: { 'a b': x }", &["not a header's name"]),
         ("url: 'http://a/', headers: { a: x, A: y }", &["twice"]),
         ("url: 'http://a/', forward_headers: [Connection]", &["written by the gateway"]),
+        (
+            "url: 'http://a/', forward_headers: [x-a, AUTHORIZATION]",
+            &["authorization is between a client and the gateway"],
+        ),
+        ("url: 'http://a/', forward_headers: [Cookie]", &["cookie is between a client and the gateway", "Take it out"]),
+        ("url: 'http://a/', forward_headers: [Proxy-Authorization]", &["never passed on"]),
+        ("url: 'http://a/', forward_headers: [X-Countersign-Secret]", &["never passed on"]),
+        ("url: 'http://a/', forward_headers: [Mcp-Anything]", &["never passed on"]),
+        ("url: 'http://a/', forward_headers: [X-Forwarded-For]", &["never passed on"]),
         ("command: ''", &["it is empty"]),
         ("command: x, args: [8080]", &["mcpServers.a.args: expected a text, found a number", "quotes"]),
         ("command: x, env: { A: 1 }", &["env.A: expected a text, found a number"]),
@@ -369,9 +378,6 @@ fn credentials_over_plain_http_are_warned_of() {
     ] {
         assert_eq!(warnings(fine), Vec::<String>::new());
     }
-    assert!(
-        warnings("url: 'https://h/', forward_headers: [Authorization]")[0].contains("the key by which clients sign in")
-    );
     let named = Case::new("mcpServers: { My Server: { command: x } }").load().unwrap().warnings;
     assert!(named[0].contains("My Server__"), "{named:?}");
 }

@@ -10,11 +10,14 @@ use super::{Reply, tasks::listen as tasks};
 use crate::{
     bridge,
     gateway::Gateway,
+    middleware::policy::admit,
+    policy::Subject,
     protocol::{
         ErrorKind, McpError, encode,
         envelope::Request,
         params::{self, keys},
     },
+    providers::Provider,
     router::{
         actor::{Acknowledge, Listen, Unlisten},
         resources::can_subscribe,
@@ -37,7 +40,12 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
     let uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
-        .filter(|uri| table.resource(uri).is_some_and(|provider| can_subscribe(&provider)))
+        .filter(|uri| {
+            let admitted = |provider: &Arc<dyn Provider>| {
+                can_subscribe(provider) && admit(exchange, &table, &**provider, Subject::Resource(uri)).is_ok()
+            };
+            table.resource(uri).is_some_and(|provider| admitted(&provider))
+        })
         .map(std::borrow::Cow::into_owned)
         .collect();
     let max = gateway.config.limits.max_subscriptions;

@@ -1,6 +1,7 @@
 //! What each method does. A handler gives a [`Reply`] in the plainest form; [`Reply::finish`] makes of it what the
 //! client's revision wants.
 
+pub mod arrival;
 pub mod lifecycle;
 pub mod listen;
 pub mod page;
@@ -42,6 +43,13 @@ impl CacheHint {
             (true, true) => Self { ttl_ms: 5_000, public: true },
             (true, false) => Self { ttl_ms: 0, public: true },
         }
+    }
+
+    /// Lists that leave out resources or prompts which a principal may not use.
+    #[must_use]
+    pub fn of_shown(table: &RouteTable) -> Self {
+        let hint = Self::of_list(table);
+        Self { public: hint.public && table.refusing_policy().is_none(), ..hint }
     }
 
     /// `tools/list`, which leaves out what a principal may not call.

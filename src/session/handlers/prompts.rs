@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{CacheHint, Reply, page::page};
+use super::{CacheHint, Reply, arrival, page::page};
 use crate::{
-    bridge::{self, request::Subject},
+    bridge::{self, request},
+    middleware::policy::{Lists, admit},
+    policy::Subject,
     protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice},
     providers::CompletionRef,
+    router::table::PromptRoute,
     session::{Cancel, exchange::Exchange},
     upstream::Upstream,
 };
@@ -25,20 +28,19 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
     let table = exchange.gateway.routes.load();
     table.refresh();
     let revision = exchange.revision();
-    let json = page(
-        "prompts",
-        table.prompts(),
-        |route| route.listed(revision),
-        params.cursor.as_deref(),
-        table.versions.prompts,
-    )?;
-    Ok(Reply::new(json).cached(CacheHint::of_list(&table)))
+    let lists = Lists::of(exchange, &table);
+    let shown = |route: &&Arc<PromptRoute>| lists.shows(&*route.provider, Subject::Prompt(&route.def.name));
+    let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
+    let cursor = params.cursor.as_deref();
+    let json = page("prompts", &prompts, |route| route.listed(revision), cursor, table.versions.prompts)?;
+    Ok(Reply::new(json).cached(CacheHint::of_shown(&table)))
 }
 
 /// `prompts/get`.
 pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
-    let route = exchange.gateway.routes.load().prompt(&params.name).ok_or_else(|| not_found(&params.name))?;
+    let route = arrival::prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
+    admit(exchange, &exchange.gateway.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
     if let Some(upstream) = route.provider.upstream() {
         let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
         let verb = bridge::Verb::Prompt;
@@ -46,7 +48,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) ->
             exchange,
             upstream,
             verb,
-            subject: Subject::Name(own),
+            subject: request::Subject::Name(own),
             uri: None,
             request,
             definition: None,
@@ -78,13 +80,14 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) ->
 /// `completion/complete`.
 pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Complete<'_> = params::parse(request.params)?;
-    let table = exchange.gateway.routes.load_full();
-    let target = match &params.reference {
+    let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
-            table.prompt(name).map(|route| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone())))
+            let of = |route: Arc<PromptRoute>| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()));
+            (arrival::prompt(exchange, name).await?.map(of), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
-            table.resource(uri).map(|provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned())))
+            let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
+            (arrival::resource(exchange, uri).await?.map(of), Subject::Resource(uri))
         }
     };
     let Some((provider, reference)) = target else {
@@ -92,6 +95,7 @@ pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cance
         // specification's -32602 for it is a SHOULD that its own test suite does not follow.
         return Ok(Reply::new(NOTHING.into()));
     };
+    admit(exchange, &exchange.gateway.routes.load(), &*provider, subject)?;
     if let Some(upstream) = provider.upstream() {
         return complete_upstream(exchange, request, upstream).await;
     }
@@ -130,7 +134,7 @@ async fn complete_upstream(
         exchange,
         upstream,
         verb: bridge::Verb::Complete,
-        subject: Subject::Reference(reference),
+        subject: request::Subject::Reference(reference),
         uri: None,
         request,
         definition: None,

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{CacheHint, Reply, page::page};
+use super::{CacheHint, Reply, arrival, page::page};
 use crate::{
-    bridge::{self, request::Subject},
+    bridge::{self, request},
+    middleware::policy::{Lists, admit},
+    policy::Subject,
     protocol::{ErrorKind, McpError, Revision, envelope::Request, params},
     router::{
         actor::{Subscribe, Unsubscribe},
         listing,
-        rendered::ResourceRoute,
+        rendered::{ResourceRoute, TemplateRoute},
     },
     session::{Cancel, exchange::Exchange},
 };
@@ -26,17 +28,23 @@ pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
     let revision = exchange.revision();
     table.refresh();
     let context = exchange.call_context(cancel, None);
+    let lists = Lists::of(exchange, &table);
     let mut items: Vec<Item<'_>> = Vec::new();
     let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
         if provider.upstream().is_some() {
             while let Some(route) = known.next_if(|route| Arc::ptr_eq(&route.provider, provider)) {
-                items.push(Item::Known(route));
+                if lists.shows(&**provider, Subject::Resource(&route.def.uri)) {
+                    items.push(Item::Known(route));
+                }
             }
             continue;
         }
         match exchange.gateway.in_time(provider.resources(&context)).await {
-            Ok(resources) => items.extend(resources.iter().map(|r| Item::Live(listing::resource(r, revision)))),
+            Ok(resources) => {
+                let shown = resources.iter().filter(|r| lists.shows(&**provider, Subject::Resource(&r.uri)));
+                items.extend(shown.map(|r| Item::Live(listing::resource(r, revision))));
+            }
             // One bad provider never spoils the others.
             Err(error) => tracing::warn!(provider = provider.name(), %error, "resources left out of a list"),
         }
@@ -68,15 +76,18 @@ pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
     let revision = exchange.revision();
     table.refresh();
     let cursor = params.cursor.as_deref();
-    let json =
-        page("resourceTemplates", table.templates(), |route| route.listed(revision), cursor, table.versions.resources)?;
-    Ok(Reply::new(json).cached(CacheHint::of_list(&table)))
+    let lists = Lists::of(exchange, &table);
+    let shown = |route: &&Arc<TemplateRoute>| lists.shows(&*route.provider, Subject::Resource(&route.def.uri_template));
+    let templates: Vec<_> = table.templates().iter().filter(shown).collect();
+    let json = page("resourceTemplates", &templates, |route| route.listed(revision), cursor, table.versions.resources)?;
+    Ok(Reply::new(json).cached(CacheHint::of_shown(&table)))
 }
 
 /// `resources/read`.
 pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ReadResource<'_> = params::parse(request.params)?;
-    let provider = exchange.gateway.routes.load().resource(&params.uri).ok_or_else(|| not_found(&params.uri))?;
+    let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
+    admit(exchange, &exchange.gateway.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     if let Some(upstream) = provider.upstream() {
         let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
         let verb = bridge::Verb::Resource;
@@ -85,7 +96,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
             exchange,
             upstream,
             verb,
-            subject: Subject::Uri(own),
+            subject: request::Subject::Uri(own),
             uri,
             request,
             definition: None,
@@ -105,6 +116,12 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Rep
     let gateway = &exchange.gateway;
     if params.uri.len() > MAX_URI {
         return Err(McpError::new(ErrorKind::InvalidParams, "the URI is too long").with("limit", MAX_URI as u64));
+    }
+    {
+        let table = gateway.routes.load();
+        if let Some(provider) = table.resource(&params.uri) {
+            admit(exchange, &table, &*provider, Subject::Resource(&params.uri))?;
+        }
     }
     let max = gateway.config.limits.max_subscriptions;
     if !exchange.session.subscribe(&params.uri, max) {

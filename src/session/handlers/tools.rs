@@ -8,7 +8,7 @@ use serde_json::{
 };
 
 use super::{
-    CacheHint, Reply,
+    CacheHint, Reply, arrival,
     page::page,
     reviewed::{
         self,
@@ -95,7 +95,7 @@ impl ToolOutcome {
 /// `tools/call`.
 pub async fn call_request(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = params::CallTool::of(request)?;
-    let route = find(exchange, &params.name)?;
+    let route = find(exchange, &params.name).await?;
     let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
     if route.provider.upstream().is_some() {
         let empty;
@@ -217,10 +217,12 @@ fn no_arguments() -> Result<Box<RawValue>, McpError> {
     to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))
 }
 
-fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    let table = exchange.gateway.routes.load();
-    table.tool(name).ok_or_else(|| {
-        let near = table.nearest_tool(name, &exchange.identity.principal);
+async fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+    if let Some(route) = exchange.gateway.routes.load().tool(name) {
+        return Ok(route);
+    }
+    Box::pin(arrival::tool(exchange, name)).await?.ok_or_else(|| {
+        let near = exchange.gateway.routes.load().nearest_tool(name, &exchange.identity.principal);
         let name: String = name.chars().take(128).collect();
         let meant = near.as_ref().map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
         let error = McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{meant}")).with("tool", name);
@@ -250,7 +252,7 @@ async fn call_or_explain(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) 
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
 pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
-    let route = find(exchange, call.name)?;
+    let route = find(exchange, call.name).await?;
     let empty;
     let raw = match call.arguments {
         Some(raw) => raw,

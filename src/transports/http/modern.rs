@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     bridge::extension,
+    policy::Asker,
     protocol::{
         ErrorKind, McpError, RequestId, Revision,
         edit::string,
@@ -26,6 +27,7 @@ use crate::{
     session::{
         Answer, Exchange, Related, Session, Transport,
         exchange::ResponseQueue,
+        handlers::arrival,
         inbound::{self, OwnedRequest},
     },
     telemetry::RequestMetrics,
@@ -48,9 +50,13 @@ pub async fn serve(post: Post, sender: Body, message: &Message<'_>, meta: &Meta<
             };
         }
     };
-    let checked = headers::check_request(&view, request, meta)
+    let mut checked = headers::check_request(&view, request, meta)
         .and_then(|revision| method_known(&post, meta, request, revision))
-        .and_then(|_| check_param_headers(&post, &view, request));
+        .and_then(|()| check_param_headers(&post, &view, request));
+    if let Ok(Headers::Unknown) = checked {
+        arrived(&post, request).await;
+        checked = check_param_headers(&post, &view, request);
+    }
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
     }
@@ -133,29 +139,51 @@ fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: R
     if Method::parse(&request.method).is_none()
         && let Ok(facts) = inbound::modern_facts(meta)
     {
-        return extension::target(&post.gateway, &facts, &post.identity.principal, &request.method).map(drop);
+        let asker = Asker {
+            principal: &post.identity.principal,
+            transport: Transport::Http.as_str(),
+            revision: facts.revision.as_str(),
+            client: facts.client.as_ref().map(|client| client.name.as_str()),
+        };
+        return extension::target(&post.gateway, &facts, &asker, &request.method).map(drop);
     }
     headers::method_known(request, revision).map(drop)
 }
 
+/// What can be said of arguments that are mirrored into headers.
+enum Headers {
+    Fine,
+    /// The tool may be one of a server that has yet to bring its definition.
+    Unknown,
+}
+
 /// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
-fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> Result<(), McpError> {
+fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> Result<Headers, McpError> {
     if request.method != "tools/call" {
-        return Ok(());
+        return Ok(Headers::Fine);
     }
     let table = post.gateway.routes.load();
-    if !table.mirrors_arguments() {
-        return Ok(());
+    if !table.mirrors_arguments() && table.awaits_nobody() {
+        return Ok(Headers::Fine);
     }
     let params = request.object().object;
-    let Some(name) = params.member("name").and_then(string) else { return Ok(()) };
+    let Some(name) = params.member("name").and_then(string) else { return Ok(Headers::Fine) };
     match table.tool(&name) {
         Some(route) if !route.param_headers.is_empty() => {
             let arguments =
                 params.member("arguments").and_then(|raw| serde_json::from_str::<serde_json::Value>(raw).ok());
-            crate::protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref())
+            let checked = crate::protocol::param_headers::check_params(view, &route.param_headers, arguments.as_ref());
+            checked.map(|()| Headers::Fine)
         }
-        _ => Ok(()),
+        None if !table.awaits_nobody() => Ok(Headers::Unknown),
+        _ => Ok(Headers::Fine),
+    }
+}
+
+/// Waits for the server of a tool, where that is on its way.
+async fn arrived(post: &Post, request: &Request<'_>) {
+    if let Some(name) = request.object().object.member("name").and_then(string) {
+        arrival::of_tool(&post.gateway, &post.identity.principal, &name).await;
     }
 }
 
