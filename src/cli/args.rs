@@ -412,7 +412,20 @@ pub enum PolicyCommand {
 #[derive(Debug, Args)]
 pub struct PolicyTestArgs {
     /// The tool's name, as agents see it
-    pub tool: String,
+    #[arg(required_unless_present_any = ["resource", "prompt", "method"])]
+    pub tool: Option<String>,
+    /// Instead of a tool: the URI of a resource, as agents see it
+    #[arg(long, value_name = "URI", conflicts_with = "tool")]
+    pub resource: Option<String>,
+    /// Instead of a tool: a prompt, as agents see it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tool", "resource"])]
+    pub prompt: Option<String>,
+    /// Instead of a tool: a method of an extension, with --server
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tool", "resource", "prompt"], requires = "server")]
+    pub method: Option<String>,
+    /// The server that the method would go to
+    #[arg(long, value_name = "NAME", requires = "method")]
+    pub server: Option<String>,
     /// The arguments, as JSON; - reads them from stdin
     #[arg(long, value_name = "JSON")]
     pub arguments: Option<String>,

@@ -45,7 +45,11 @@ pub fn answer(config: &Config, body: &str) -> Result<String, Failure> {
         Said::default()
     });
     let offline = Offline::new(config, said);
-    let table = offline.table(body.tool(), &mut unknown)?;
+    let Some(tool) = body.tool() else {
+        let message = "only a gateway that runs can say what becomes of resources, prompts and methods: start it";
+        return Err(Failure::new(Exit::Usage, message.to_owned()));
+    };
+    let table = offline.table(tool, &mut unknown)?;
     let tested = body.ask(&table)?;
     serde_json::to_string(&Answer { tested, unknown }).map_err(|error| Failure::new(Exit::Internal, error.to_string()))
 }

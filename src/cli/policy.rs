@@ -84,7 +84,11 @@ fn call(test: &PolicyTestArgs) -> Result<String, Failure> {
     let raw: &RawValue = serde_json::from_str(text.trim())
         .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))?;
     let call = Call {
-        tool: &test.tool,
+        tool: test.tool.as_deref(),
+        resource: test.resource.as_deref(),
+        prompt: test.prompt.as_deref(),
+        method: test.method.as_deref(),
+        server: test.server.as_deref(),
         // As they were written: a rule may speak of exactly these.
         arguments: raw,
         principal: json!({ "name": test.principal, "role": Role::from(test.role), "owner": test.owner }),
@@ -97,7 +101,11 @@ fn call(test: &PolicyTestArgs) -> Result<String, Failure> {
 
 #[derive(Serialize)]
 struct Call<'a> {
-    tool: &'a str,
+    tool: Option<&'a str>,
+    resource: Option<&'a str>,
+    prompt: Option<&'a str>,
+    method: Option<&'a str>,
+    server: Option<&'a str>,
     arguments: &'a RawValue,
     principal: Value,
     transport: Option<&'a str>,
@@ -108,6 +116,7 @@ struct Call<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Tested {
+    #[serde(alias = "resource", alias = "prompt", alias = "method")]
     tool: String,
     server: String,
     verdict: String,

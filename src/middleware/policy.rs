@@ -4,7 +4,10 @@ use serde_json::value::RawValue;
 
 use crate::{
     changes::ReviewNote,
-    policy::{Asker, CallFacts, Decision, Passage, Policy, Subject, Verdict, subjects::Owner},
+    policy::{
+        Asker, CallFacts, Decision, Passage, Policy, Subject, Verdict,
+        subjects::{Owner, Refusal},
+    },
     protocol::{ErrorKind, McpError},
     providers::Provider,
     router::{RouteTable, ToolRoute},
@@ -119,8 +122,15 @@ pub fn asker(exchange: &Exchange) -> Asker<'_> {
     }
 }
 
-fn owner(provider: &dyn Provider) -> Owner<'_> {
-    if provider.is_module() { Owner::Module(provider.name()) } else { Owner::Upstream(provider.name()) }
+/// Why the policy refuses it, whether that is enforced or not.
+#[must_use]
+pub fn refusal(policy: &Policy, provider: &dyn Provider, subject: Subject<'_>, asker: &Asker<'_>) -> Option<Refusal> {
+    let name = provider.name();
+    let owner = if provider.is_module() { Owner::Module(name) } else { Owner::Upstream(name) };
+    match policy.passage(subject, owner, asker) {
+        Passage::Refused(refusal) => Some(refusal),
+        Passage::Allowed | Passage::Unnamed => None,
+    }
 }
 
 /// Lets a request through that is no call of a tool, or refuses it.
@@ -134,7 +144,7 @@ pub fn admit(
     subject: Subject<'_>,
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
-    let Passage::Refused(refusal) = policy.passage(subject, owner(provider), &asker(exchange)) else { return Ok(()) };
+    let Some(refusal) = refusal(policy, provider, subject, &asker(exchange)) else { return Ok(()) };
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or("policy.default");
     let (what, principal) = (subject.what(), &exchange.identity.principal.name);
@@ -165,7 +175,7 @@ impl<'a> Lists<'a> {
     #[must_use]
     pub fn shows(&self, provider: &dyn Provider, subject: Subject<'_>) -> bool {
         let Some((policy, asker)) = &self.0 else { return true };
-        !matches!(policy.passage(subject, owner(provider), asker), Passage::Refused(_))
+        refusal(policy, provider, subject, asker).is_none()
     }
 }
 

@@ -392,6 +392,12 @@ impl RouteTable {
         self.policy.as_ref().is_some_and(|policy| policy.passes(server, method, asker, gated))
     }
 
+    /// `None` in an empty table.
+    #[must_use]
+    pub fn policy(&self) -> Option<&Policy> {
+        self.policy.as_ref()
+    }
+
     /// The policy, where it could refuse some resource or prompt to somebody.
     #[must_use]
     pub fn refusing_policy(&self) -> Option<&Policy> {

@@ -209,6 +209,9 @@ async fn no_tool_is_let_run_over_the_configuration() {
         Arc::new(Rule {
             label: "files".into(),
             tools: Globs::default(),
+            methods: Globs::default(),
+            resources: Globs::default(),
+            prompts: Globs::default(),
             servers: Globs::default(),
             roles: Vec::new(),
             principals: Globs::new(principals.iter().map(|p| (*p).to_owned()).collect()).unwrap(),
