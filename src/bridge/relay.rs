@@ -66,7 +66,10 @@ struct State {
 
 /// Questions of an upstream that were declined because their client cannot be asked.
 #[derive(Default)]
-pub struct Declined(OnceLock<Mutex<Vec<(String, Option<Box<RawValue>>)>>>);
+pub struct Declined(OnceLock<Mutex<Vec<DeclinedQuestion>>>);
+
+/// Its method and parameters.
+type DeclinedQuestion = (String, Option<Box<RawValue>>);
 
 /// Declined questions that are remembered: there are three things to ask for, one of them in two ways.
 const MAX_DECLINED: usize = 8;

@@ -313,6 +313,51 @@ fn priority_decides_among_several_and_the_next_one_serves_while_the_first_was_ne
 }
 
 #[test]
+fn names_that_begin_like_another_servers_are_left_out_and_the_longest_beginning_decides() {
+    let names = ["good__query", "good.query", "good__deep__x", "tracker__x", "gateway.y", "good_query", "own"];
+    let good = Stocked::new("good", "good__", LEGACY, tools(&[]));
+    let deep = Stocked::new("deep", "good__deep__", LEGACY, tools(&[&tool("y")]));
+    let all: Vec<String> = names.iter().map(|name| tool(name)).collect();
+    let evil = Stocked::new("evil", "", LEGACY, Catalog { tools: raws(&all), ..Catalog::default() });
+    let mut router = Router::new(&[&evil, &good, &deep]);
+    let table = router.table();
+    let listed: Vec<_> = table.tools().iter().map(|route| route.name.as_str()).collect();
+    assert_eq!(listed, ["good_query", "own", "good__deep__y"]);
+    let warnings = table.warnings("evil");
+    assert_eq!(warnings.len(), 5, "{warnings:?}");
+    assert!(warnings[2].contains(r#"begin with "good__deep__" are those of deep"#), "{warnings:?}");
+    // Where the operator has ranked both, they share names.
+    router.aliases.priority = vec!["good".into(), "evil".into()];
+    assert_eq!(served(&router.table(), "good__query"), is("evil", "good__query"));
+    // A server's own names may begin like another's only if its prefix is the longer one.
+    let clash = Stocked::new("a", "a_", LEGACY, tools(&[&tool("b_x"), &tool("c")]));
+    let table = Router::new(&[&clash, &Stocked::new("b", "a_b_", LEGACY, tools(&[]))]).table();
+    assert_eq!(table.tools().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(), ["a_c"]);
+}
+
+#[test]
+fn a_name_is_waited_for_where_a_server_that_was_not_reached_may_have_it() {
+    use crate::router::awaited::Kind;
+    let good = Stocked::new("good", "good__", LEGACY, tools(&[]));
+    let plain = Stocked::new("plain", "", LEGACY, tools(&[&tool("own")]));
+    let mut router = Router::new(&[&plain, &good]);
+    router.aliases.prefixes = vec![("g-".into(), "good".into())];
+    let table = router.table();
+    let awaited = |name: &str, kind| table.awaited(name, kind).map(|upstream| upstream.config.name.clone());
+    for (name, tool, prompt) in [
+        ("good__query", Some("good"), Some("good")),
+        ("good.query", Some("good"), None),
+        ("g-query", Some("good"), None),
+        ("query", None, None),
+        ("goods__query", None, None),
+    ] {
+        assert_eq!(awaited(name, Kind::Tool).as_deref(), tool, "{name}");
+        assert_eq!(awaited(name, Kind::Prompt).as_deref(), prompt, "{name}");
+    }
+    assert!(table.awaited_resource("GOOD+x:y").is_some() && table.awaited_resource("x:y").is_none());
+}
+
+#[test]
 fn ways_to_a_tool_of_a_prefixed_server() {
     let fs = Stocked::new("fs", "fs__", LEGACY, tools(&[&tool("read"), &tool("do_write")]));
     let web = Stocked::new("web", "w_", LEGACY, tools(&[&tool("read"), &tool("get")]));
@@ -386,9 +431,9 @@ fn a_uri_goes_to_its_owner_then_by_what_is_listed() {
     assert_eq!(of(&table, "nobody://x").as_deref(), Some("a"));
     // What begins like another's cannot be offered.
     let thief = Stocked::new("thief", "", LEGACY, resources(&["fs+file:///b", "own:x"], &[]));
-    let error = Router::new(&[&fs, &thief]).build(true).err().unwrap();
-    assert_eq!(error.to_string(), r#"both fs and thief offer a resource named "fs+file:///b""#);
-    let table = Router::new(&[&fs, &thief]).build(false).unwrap();
+    let table = Router::new(&[&fs, &thief]).table();
+    let warning = r#"a resource "fs+file:///b" is left out: such URIs are those of fs"#;
+    assert_eq!(table.warnings("thief"), [warning]);
     assert_eq!(of(&table, "fs+file:///b").as_deref(), Some("fs"));
     assert_eq!(table.resources().len(), 2);
 }
