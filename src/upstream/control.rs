@@ -302,8 +302,10 @@ async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), Lin
     }
     faults.extend(upstream.offered.load().left_out.iter().take(100).cloned());
     upstream.meters.faults(faults);
+    // Also where it offers nothing: who waits for its first lists learns that from the next route table.
+    let nothing = upstream.was_read() && !(tools || prompts || resources);
     for (changed, event) in [
-        (tools, ProviderEvent::ToolListChanged),
+        (tools || nothing, ProviderEvent::ToolListChanged),
         (prompts, ProviderEvent::PromptListChanged),
         (resources, ProviderEvent::ResourceListChanged),
     ] {

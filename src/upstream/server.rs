@@ -185,14 +185,14 @@ impl Upstream {
         if !matches!(phase, Phase::Connecting) {
             self.settled.store(true, Ordering::Release);
         }
-        let first = matches!(phase, Phase::Up) && !self.reached.swap(true, Ordering::AcqRel);
         self.meters.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
         self.meters.moved(&phase);
         self.phase.send_replace(phase);
-        if first {
-            // Also where it offers nothing: who waits for it learns that from the next route table.
-            self.emit(ProviderEvent::ToolListChanged);
-        }
+    }
+
+    /// Its lists were read. Whether that was for the first time.
+    pub(super) fn was_read(&self) -> bool {
+        !self.reached.swap(true, Ordering::AcqRel)
     }
 
     /// Whether it was ever reached, and its lists read.
