@@ -662,7 +662,7 @@ fn without_a_gateway_the_configuration_shown_is_said_to_be_the_files() {
     let home = tempfile::tempdir().unwrap();
     let (code, out, err) = cli(home.path(), "", &["config", "show"]);
     assert!(code == Some(0) && out.contains("default: review_writes"), "{out}{err}");
-    assert!(out.starts_with("# No gateway serves") && out.contains("what the file says"), "{out}");
+    assert!(out.contains("\n# No gateway serves") && out.contains("what the file says"), "{out}");
     let (code, out, err) = cli(home.path(), "", &["config", "show", "--json"]);
     assert!(code == Some(0) && err.contains("what the file says"), "{err}");
     assert!(serde_json::from_str::<Value>(&out).is_ok(), "{out}");

@@ -48,17 +48,17 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
     let loaded = configuration(&args.serve.flags())?;
     warn(&loaded);
-    match said {
-        // In YAML it is a comment, and goes where the rest goes.
-        Some(said) if !args.json => out.line(&format!("# {}", one_line(&said)))?,
-        Some(said) => remark(&said),
-        None => {}
-    }
     if args.json {
         let text = serde_json::to_string_pretty(&show::json(&loaded.settings)).unwrap_or_default();
         out.line(&text)?;
     } else {
         out.text(&show::yaml(&loaded.settings))?;
+    }
+    match said {
+        // In YAML it is a comment, and goes where the rest goes.
+        Some(said) if !args.json => out.line(&format!("# {}", one_line(&said)))?,
+        Some(said) => remark(&said),
+        None => {}
     }
     Ok(Exit::Ok)
 }
