@@ -44,8 +44,10 @@
 //!   version, and one link of the audit chain.
 //! - What an upstream says of its tools counts as far as the operator or a reviewer vouches for it, and a reviewer's word
 //!   holds for one definition only: another one is reviewed ([`policy::pins`], [`definitions`]).
-//! - What was approved is what runs: exact argument bytes, tool definition and state fingerprint are compared when it is
-//!   approved and again just before it runs.
+//! - What was approved is what runs, and where: exact argument bytes, tool definition, the server's command or address and
+//!   the fingerprint of the state are compared when it is approved and again just before it runs.
+//! - An agent learns nothing of state that it may not read from the preview of what it proposes
+//!   ([`changes::proposer`]).
 //! - An approval counts until the change runs only as long as the key that it was given with holds, and so does what a
 //!   standing rule allows.
 //! - It runs at most once: the claim is durable before the provider is called, and nothing is retried after.

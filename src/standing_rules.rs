@@ -23,10 +23,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::Principal,
-    changes::{Change, machine::SYSTEM, people::Person},
+    changes::{Change, ServedBy, machine::SYSTEM, people::Person},
     definitions::Rebuild,
     pending::Feed,
-    policy::{CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict, standing_rules::suffices},
+    policy::{
+        CallFacts, Reviewers, Says, StandingRule, StandingSource, Verdict,
+        standing_rules::{self, suffices},
+    },
     protocol::{ErrorKind, McpError, arguments::canonical_text_hash},
     router::{Published, ToolRoute},
     store::{Record, Store, StoreError, WriteError, crash::crash_point},
@@ -179,8 +182,13 @@ impl StandingRules {
         let exact = new.arguments == Arguments::Exact;
         let text = change.arguments.get();
         let rule = StandingRule {
-            served_by: self.target(&change.provider),
+            served_by: change.served_by.as_ref().map(|by| by.fingerprint.clone()),
             principal: (new.principal == Whose::Same).then(|| change.proposer.principal.clone()),
+            proposer: Some(standing_rules::Whose {
+                name: change.proposer.principal.clone(),
+                owner: change.proposer.owner.clone(),
+                key_id: change.proposer.key_id.clone(),
+            }),
             arguments_hash: exact.then(|| canonical_text_hash(text)),
             arguments: (exact && text.len() <= MAX_ARGUMENTS).then(|| Arc::clone(&change.arguments)),
             from_change: Some(change.id.clone()),
@@ -194,12 +202,6 @@ impl StandingRules {
         crash_point("after_rule_created");
         tracing::info!(rule = %rule.id, change = %change.id, by = %by.name, says = ?rule.verdict, "a standing rule was given");
         Ok(Arc::new(rule))
-    }
-
-    /// What is behind a provider's name now; `None` where it is not there.
-    fn target(&self, provider: &str) -> Option<String> {
-        let table = self.parts.routes.load();
-        table.providers().iter().find(|known| known.name() == provider).map(|known| known.target().to_owned())
     }
 
     fn may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
@@ -226,10 +228,12 @@ impl StandingRules {
             return Ok(());
         }
         let proposer = &change.proposer;
-        let owner = proposer.owner.as_deref().unwrap_or(&proposer.principal);
-        if by.name == proposer.principal || by.owner() == owner || (by.key_id.is_some() && by.key_id == proposer.key_id)
-        {
+        if change.is_proposed_by(Person::of(by)) {
             return Err(McpError::new(ErrorKind::SelfApproval, "nobody allows what they proposed themselves"));
+        }
+        if !change.terms.editors_may_approve() && change.is_edited_by(Person::of(by)) {
+            let message = "you have edited the arguments, and the change asks somebody else to approve them then";
+            return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
         if !suffices(people, &change.terms, by) {
             return forbidden(
@@ -239,8 +243,13 @@ impl StandingRules {
         let table = self.parts.routes.load();
         let route: Option<&Arc<ToolRoute>> =
             table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
-        let Some(route) = route.filter(|route| route.hash == change.tool_hash) else {
-            let message = "the tool is gone, or another than the one that the change was proposed to";
+        let same = |route: &&Arc<ToolRoute>| {
+            let fingerprint = change.served_by.as_ref().map(|ServedBy { fingerprint, .. }| fingerprint.as_str());
+            route.hash == change.tool_hash && fingerprint == Some(route.provider.target())
+        };
+        let Some(route) = route.filter(same) else {
+            let message = "the tool is gone, or another than the one that the change was proposed to, or its server has \
+                           another command or address";
             return Err(McpError::new(ErrorKind::VersionConflict, message));
         };
         let caller = Principal {
@@ -271,8 +280,8 @@ impl StandingRules {
     fn is_room(&self, by: &Principal, more: usize) -> Result<(), McpError> {
         let rules = self.parts.board.rules();
         let live = rules.iter().filter(|rule| !rule.is_over());
-        let (all, own) =
-            live.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(rule.creator().owner() == by.owner())));
+        let is_own = |rule: &StandingRule| Person::of(&rule.creator()).is(Person::of(by));
+        let (all, own) = live.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
         if all + more <= MAX && own + more <= MAX_OF_ONE {
             return Ok(());
         }
@@ -280,11 +289,15 @@ impl StandingRules {
         Err(McpError::new(ErrorKind::RateLimited, message).with("max", MAX_OF_ONE as u64))
     }
 
-    /// Whether it denies calls of this person, also through another of their keys: whose calls these are is known by the
-    /// change that it was given on, and by the name alone once retention has deleted that.
+    /// Whether it denies calls of this person, also through another of their keys. Rules from before their proposer was
+    /// noted say so by the change that they were given on, and by the name alone once retention has deleted that.
     async fn denies_their_own(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
-        if rule.principal.as_deref() == Some(by.name.as_str()) {
+        let person = Person::of(by);
+        if rule.principal.as_ref().is_some_and(|name| person.is_called(name)) {
             return Ok(true);
+        }
+        if let Some(proposer) = &rule.proposer {
+            return Ok(proposer.person().is(person));
         }
         let Some(change) = &rule.from_change else { return Ok(false) };
         let given_on = self.parts.store.get(change).await.map_err(|error| {
@@ -494,6 +507,7 @@ fn blank(verdict: Says, (provider, tool, hash): (&str, &str, &str), by: &Princip
         tool_hash: hash.to_owned(),
         served_by: None,
         principal: None,
+        proposer: None,
         arguments_hash: None,
         arguments: None,
         from_change: None,

@@ -1,5 +1,6 @@
 //! Who is asking: principals, roles, API keys, sign-in codes, dashboard sign-ins, Origin and Host rules.
 
+pub mod alike;
 pub mod attempts;
 pub mod authenticator;
 pub mod bearer;

@@ -4,7 +4,7 @@
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::{Diff, LineOp, Operation, PreviewKind, PreviewNote, Target};
+use super::{Diff, LineOp, Operation, PreviewKind, PreviewNote, ServedBy, Target};
 
 /// SHA-256 over parts that are each preceded by their length.
 #[derive(Clone)]
@@ -106,20 +106,28 @@ pub struct Shown<'a> {
     pub summary: &'a str,
     pub preview: &'a PreviewNote,
     pub diff: &'a Diff,
+    /// None of changes from before it was noted, whose digests stay as they are.
+    pub served_by: Option<&'a ServedBy>,
 }
 
 impl Shown<'_> {
     /// The digest that a decision may carry, to prove what was on the screen.
     #[must_use]
     pub fn digest(&self) -> String {
-        let mut hasher = PartHasher::new("countersign.shown.2");
+        let mut hasher = PartHasher::new(match self.served_by {
+            None => "countersign.shown.2",
+            Some(_) => "countersign.shown.3",
+        });
+        if let Some(ServedBy { fingerprint, label }) = self.served_by {
+            hasher.part(fingerprint.as_bytes()).part(label.as_bytes());
+        }
         for text in [self.provider, self.tool, self.tool_title, self.tool_hash, self.arguments.get(), self.summary] {
             hasher.part(text.as_bytes());
         }
         hasher.part(self.operation.as_str().as_bytes());
         let Target { entity_type, id, label, lock_key } = self.target;
         hasher.part(entity_type.as_bytes()).optional(id.as_deref());
-        let PreviewNote { kind, failed } = self.preview;
+        let PreviewNote { kind, failed, restricted: _ } = self.preview;
         hasher.number(match kind {
             PreviewKind::Module => 0,
             PreviewKind::DryRun => 1,
@@ -182,7 +190,9 @@ mod tests {
             summary: "Create",
             preview: &plain,
             diff: &diff,
+            served_by: None,
         };
+        let (module, server) = (ServedBy::default(), ServedBy { fingerprint: "sha256:2".into(), label: String::new() });
         let digests = [
             shown,
             Shown { provider: "docs", ..shown },
@@ -195,6 +205,8 @@ mod tests {
             Shown { target: &other, ..shown },
             Shown { summary: "x", ..shown },
             Shown { diff: &other_diff, ..shown },
+            Shown { served_by: Some(&module), ..shown },
+            Shown { served_by: Some(&server), ..shown },
         ]
         .map(|s| s.digest());
         let distinct: std::collections::HashSet<_> = digests.iter().collect();

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{
-    Change, ChangeFault, ChangeState, Decision, Edit, OnExpiry, Preview, Terms, Verdict,
+    Change, ChangeFault, ChangeState, Decision, Edit, Editing, OnExpiry, Preview, ServedBy, Terms, Verdict,
     dialogue::{Closed, Question},
     digest::{Shown, arguments_hash},
     people::Person,
@@ -24,14 +24,16 @@ pub enum ChangeEvent {
     Edit {
         by: String,
         owner: Option<String>,
+        key_id: Option<String>,
         comment: Option<String>,
         arguments: Arc<RawValue>,
         preview: Preview,
+        served_by: ServedBy,
         terms: Terms,
     },
     /// An approval taken back before the change may run: by who gave it, or, with `all`, by an admin, who takes back
     /// all of them.
-    Unapprove { by: String, owner: Option<String>, all: bool },
+    Unapprove { by: String, owner: Option<String>, key_id: Option<String>, all: bool },
     /// Approvals that count no more, because who gave them may not decide any more: all but those kept.
     Void { kept: Vec<Decision>, reason: String },
     /// By its proposer.
@@ -41,7 +43,7 @@ pub enum ChangeEvent {
     /// The target or the tool is no longer what was shown, or that cannot be found out.
     MarkStale { fault: ChangeFault },
     /// A new preview of a stale change; earlier votes are void.
-    Refresh { preview: Preview },
+    Refresh { preview: Preview, served_by: ServedBy },
     /// The Executor takes it, before anything is sent.
     Claim,
     /// Its tool asks the proposer's client.
@@ -178,6 +180,8 @@ pub enum IllegalTransition {
     SelfApproval,
     #[error("this reviewer has approved it already, perhaps with another key of the same owner")]
     VotedAlready,
+    #[error("who edited its arguments cannot approve it: somebody else has to")]
+    OwnEdit,
     #[error("the rule for this change lets nobody edit its arguments")]
     EditForbidden,
     #[error("these are the arguments that the change has already")]
@@ -286,6 +290,12 @@ impl Change {
         Person::of_proposer(&self.proposer).is(person)
     }
 
+    /// Whether this person has corrected its arguments.
+    #[must_use]
+    pub fn is_edited_by(&self, person: Person<'_>) -> bool {
+        self.edits.iter().any(|edit| Person::of_editor(edit).is(person))
+    }
+
     /// Until when an approval at `now` may be undone, after which the change runs; none where it runs at once. Ends
     /// before the change would expire.
     fn grace(&self, now: Timestamp) -> Option<Timestamp> {
@@ -309,11 +319,12 @@ impl Change {
             summary: &self.summary,
             preview: &self.preview,
             diff: &self.diff,
+            served_by: self.served_by.as_ref(),
         }
         .digest()
     }
 
-    fn show(&mut self, preview: Preview) {
+    fn show(&mut self, preview: Preview, served_by: ServedBy) {
         let Preview { note, operation, target, summary, diff, fingerprint } = preview;
         self.preview = note;
         self.operation = operation;
@@ -324,6 +335,7 @@ impl Change {
             self.previous_diff = Some(previous);
         }
         self.fingerprint = fingerprint;
+        self.served_by = Some(served_by);
         self.decisions.clear();
         self.fault = None;
         self.digest = self.shown_digest();
@@ -355,6 +367,9 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 if change.is_proposed_by(reviewer) {
                     return Err(IllegalTransition::SelfApproval);
                 }
+                if !change.terms.editors_may_approve() && change.is_edited_by(reviewer) {
+                    return Err(IllegalTransition::OwnEdit);
+                }
                 let mut votes = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve);
                 if votes.any(|vote| Person::of_decision(vote).is(reviewer)) {
                     return Err(IllegalTransition::VotedAlready);
@@ -372,34 +387,35 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 _ => ChangeState::Pending,
             };
         }
-        ChangeEvent::Edit { by, owner, comment: said, arguments, preview, terms } => {
-            if !change.terms.edit {
+        ChangeEvent::Edit { by, owner, key_id, comment: said, arguments, preview, served_by, terms } => {
+            if change.terms.edit == Editing::Forbidden {
                 return Err(IllegalTransition::EditForbidden);
             }
             // Who may not approve it may not make it into something else either.
-            if change.is_proposed_by(Person { name: &by, owner: owner.as_deref() }) {
+            if change.is_proposed_by(Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() }) {
                 return Err(IllegalTransition::SelfApproval);
             }
             let (from, to) = (arguments_hash(&change.arguments), arguments_hash(&arguments));
             if from == to {
                 return Err(IllegalTransition::SameArguments);
             }
-            after.edits.push(Edit { by: by.clone(), comment: said.clone(), at: after.updated_at, from, to });
+            let at = after.updated_at;
+            after.edits.push(Edit { by: by.clone(), owner, key_id, comment: said.clone(), at, from, to });
             let before = std::mem::replace(&mut after.arguments, arguments);
             after.proposed_arguments.get_or_insert(before);
             after.terms = terms;
-            after.show(preview);
+            after.show(preview, served_by);
             // The diff of other arguments says nothing about whether the target moved.
             after.previous_diff = None;
             after.state = ChangeState::Pending;
             actor = by;
             comment = said;
         }
-        ChangeEvent::Unapprove { by, owner, all } => {
+        ChangeEvent::Unapprove { by, owner, key_id, all } => {
             if change.run_after.is_none_or(|end| now >= end) {
                 return Err(IllegalTransition::GraceOver);
             }
-            let person = Person { name: &by, owner: owner.as_deref() };
+            let person = Person { name: &by, owner: owner.as_deref(), key: key_id.as_deref() };
             after.decisions.retain(|vote| !all && !Person::of_decision(vote).is(person));
             if after.decisions.len() == change.decisions.len() {
                 return Err(IllegalTransition::NotAnApprover);
@@ -432,8 +448,8 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.fault = Some(fault);
             after.state = ChangeState::Stale;
         }
-        ChangeEvent::Refresh { preview } => {
-            after.show(preview);
+        ChangeEvent::Refresh { preview, served_by } => {
+            after.show(preview, served_by);
             after.state = ChangeState::Pending;
         }
         ChangeEvent::Claim => after.state = ChangeState::Executing,

@@ -8,13 +8,14 @@ pub mod digest;
 pub mod export;
 pub mod machine;
 pub mod people;
+pub mod proposer;
 pub mod retention;
 pub mod terms;
 pub mod visible;
 
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
-pub use terms::{OnExpiry, OnReview, Terms};
+pub use terms::{Editing, OnExpiry, OnReview, Terms};
 
 use std::sync::Arc;
 
@@ -99,7 +100,7 @@ pub struct FieldDiff {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<DiffLine>,
     /// It shows live state that the proposer could not have read: reviewers see it, the proposer does not
-    /// ([`Diff::for_proposer`]).
+    /// ([`Change::for_proposer`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
 }
@@ -134,24 +135,6 @@ pub struct Diff {
     pub truncated: bool,
 }
 
-impl Diff {
-    /// The part that whoever proposed the change may see: what live state they could not have read is left out.
-    #[must_use]
-    pub fn for_proposer(&self) -> std::borrow::Cow<'_, Self> {
-        if !self.fields.iter().any(|field| field.restricted) {
-            return std::borrow::Cow::Borrowed(self);
-        }
-        let fields = self.fields.iter().filter_map(|field| {
-            if !field.restricted {
-                return Some(field.clone());
-            }
-            // What would be there comes from the arguments, which are the proposer's own.
-            field.after.is_some().then(|| FieldDiff { before: None, lines: Vec::new(), ..field.clone() })
-        });
-        std::borrow::Cow::Owned(Self { fields: fields.collect(), truncated: self.truncated })
-    }
-}
-
 /// How a preview was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -175,6 +158,10 @@ pub struct PreviewNote {
     /// Why there is no better one: a recipe was there, and it failed. The diff shows the arguments then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// It was made of state that the proposer could not have read: what the proposer sees of it is the same whatever
+    /// that state is ([`Change::for_proposer`]).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub restricted: bool,
 }
 
 impl PreviewNote {
@@ -223,6 +210,17 @@ pub struct Proposer {
     pub revision: Option<String>,
 }
 
+/// What runs the calls of a provider: approvals are given to it and to nothing else that takes its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServedBy {
+    /// Of the server's command or addresses ([`crate::config::UpstreamTarget::fingerprint`]); empty for a module, which is
+    /// always the same.
+    pub fingerprint: String,
+    /// What a person knows it by: the program's file name or the hosts, without anything that may be a secret.
+    pub label: String,
+}
+
 /// Why a call became a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -269,6 +267,11 @@ pub struct Decision {
 #[serde(rename_all = "camelCase")]
 pub struct Edit {
     pub by: String,
+    /// Whose key it was, where that is somebody else, and which: an editor's own approval may not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     pub at: Timestamp,
@@ -301,6 +304,10 @@ pub struct Change {
     pub tool_title: String,
     /// Hash of the tool's definition when proposed.
     pub tool_hash: String,
+    /// What was behind the provider's name when the diff was made. None of changes from before that was noted, which are
+    /// stale at their first check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_by: Option<ServedBy>,
     /// The exact argument bytes that will run.
     pub arguments: Arc<RawValue>,
     /// What the agent asked for, once a reviewer has changed it.

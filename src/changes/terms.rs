@@ -27,6 +27,45 @@ pub enum OnReview {
     Task,
 }
 
+/// Who may approve what a reviewer has corrected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Editing {
+    /// Whoever may decide; where more than one approval is needed, nobody who corrected it.
+    #[default]
+    Allowed,
+    /// Nobody who corrected it.
+    Other,
+    /// Nobody may correct it.
+    Forbidden,
+}
+
+impl Editing {
+    /// As in a configuration.
+    pub const WORDS: [(&str, Self); 3] =
+        [("allowed", Self::Allowed), ("other", Self::Other), ("forbidden", Self::Forbidden)];
+}
+
+impl<'de> Deserialize<'de> for Editing {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Word(String),
+            /// Of changes that are older than the second word.
+            Truth(bool),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Truth(true) => Ok(Self::Allowed),
+            Written::Truth(false) => Ok(Self::Forbidden),
+            Written::Word(word) => {
+                let known = Self::WORDS.iter().find(|(known, _)| *known == word);
+                known.map(|(_, editing)| *editing).ok_or_else(|| serde::de::Error::custom("no way of editing"))
+            }
+        }
+    }
+}
+
 /// Times are in whole seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -41,8 +80,8 @@ pub struct Terms {
     pub on_expiry: OnExpiry,
     /// A decision needs a comment.
     pub require_comment: bool,
-    /// Reviewers may correct the arguments.
-    pub edit: bool,
+    /// Whether reviewers may correct the arguments, and whether they may then approve them.
+    pub edit: Editing,
     pub on_review: OnReview,
     pub hold_for: u64,
     /// How long an approval may be undone before the change runs.
@@ -64,7 +103,7 @@ impl Default for Terms {
             expire_after: None,
             on_expiry: OnExpiry::Expire,
             require_comment: false,
-            edit: true,
+            edit: Editing::Allowed,
             on_review: OnReview::Return,
             hold_for: 45,
             undo_for: 0,
@@ -72,5 +111,35 @@ impl Default for Terms {
             open_page: false,
             questions: false,
         }
+    }
+}
+
+impl Terms {
+    /// Whether an approval by whoever corrected the arguments counts.
+    #[must_use]
+    pub const fn editors_may_approve(&self) -> bool {
+        self.quorum < 2 && matches!(self.edit, Editing::Allowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_older_changes_say_of_edits_is_still_understood() {
+        for (json, is) in [
+            ("true", Editing::Allowed),
+            ("false", Editing::Forbidden),
+            (r#""allowed""#, Editing::Allowed),
+            (r#""other""#, Editing::Other),
+            (r#""forbidden""#, Editing::Forbidden),
+        ] {
+            assert_eq!(serde_json::from_str::<Editing>(json).unwrap(), is);
+        }
+        assert!(serde_json::from_str::<Editing>("1").is_err() && serde_json::from_str::<Editing>(r#""x""#).is_err());
+        assert_eq!(serde_json::to_string(&Editing::Other).unwrap(), r#""other""#);
+        let counts = |edit, quorum| Terms { edit, quorum, ..Terms::default() }.editors_may_approve();
+        assert!(counts(Editing::Allowed, 1) && !counts(Editing::Allowed, 2) && !counts(Editing::Other, 1));
     }
 }

@@ -10,15 +10,22 @@ use super::{
 };
 use crate::{
     auth,
+    config::Config,
     store::keys::{ApiKey, Keys},
 };
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let data = configuration(&args.data.flags())?.config.data;
+    let config = configuration(&args.data.flags())?.config;
+    let data = config.data.clone();
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new = auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
-            Keys::open(&data)?.insert(&new.key, &new.hash)?;
+            let keys = Keys::open(&data)?;
+            let known = known(&config, &keys)?;
+            for given in std::iter::once(name).chain(owner) {
+                auth::alike::check(given, known.iter().map(String::as_str))?;
+            }
+            keys.insert(&new.key, &new.hash)?;
             out.line(&new.secret)?;
             out.finish()?;
             remark(&format!("Key {} of {name}. It is not shown again; only its hash is kept.", new.key.id));
@@ -49,6 +56,14 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             ))
         }
     }
+}
+
+/// The names and owners of all keys, also of those that were revoked, which stand in the audit trail, and the members of
+/// groups.
+fn known(config: &Config, keys: &Keys) -> Result<Vec<String>, Failure> {
+    let members = config.policy.groups.values().flatten().cloned();
+    let of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
+    Ok(keys.list()?.into_iter().flat_map(of).chain(members).collect())
 }
 
 fn as_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {

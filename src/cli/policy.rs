@@ -172,7 +172,7 @@ fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
 
 /// What a review asks for, a line each.
 fn asked(terms: &crate::changes::Terms) -> Vec<String> {
-    use crate::changes::terms::{OnExpiry, OnReview};
+    use crate::changes::{Editing, OnExpiry, OnReview};
     let time = |seconds: u64| show_duration(std::time::Duration::from_secs(seconds));
     let mut lines = Vec::new();
     let who = if terms.reviewers.is_empty() { "anybody who may decide".to_owned() } else { terms.reviewers.join(", ") };
@@ -185,7 +185,8 @@ fn asked(terms: &crate::changes::Terms) -> Vec<String> {
         (terms.on_expiry == OnExpiry::Reject, "rejected when it expires".to_owned()),
         (terms.require_comment, "with a comment".to_owned()),
         (terms.preview_required, "with a preview of what is there now".to_owned()),
-        (!terms.edit, "arguments may not be edited".to_owned()),
+        (terms.edit == Editing::Forbidden, "arguments may not be edited".to_owned()),
+        (terms.edit == Editing::Other, "who edits the arguments may not approve them".to_owned()),
         (terms.on_review == OnReview::Hold, format!("the call is held for {}", time(terms.hold_for))),
         (terms.on_review == OnReview::Task, "only clients that take tasks may propose it".to_owned()),
         (terms.undo_for > 0, format!("may be undone for {}", time(terms.undo_for))),

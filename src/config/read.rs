@@ -10,7 +10,7 @@ use super::{
     PolicyConfig, PolicyDefault, PolicyMode, RetentionConfig, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig,
     TransportsConfig, WebSocketConfig, check, reader::Reader, servers, terms,
 };
-use crate::changes::{OnExpiry, OnReview, Terms};
+use crate::changes::{Editing, OnExpiry, OnReview, Terms};
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ fn review(r: &mut Reader) -> Terms {
         expire_after: r.optional_seconds("policy.review.expire_after", terms::EXPIRE_AFTER),
         on_expiry: r.choice("policy.review.on_expiry", &terms::ON_EXPIRY, OnExpiry::Expire),
         require_comment: r.truth("policy.review.require_comment"),
-        edit: r.choice("policy.review.edit", &terms::EDIT, true),
+        edit: r.choice("policy.review.edit", &terms::EDIT, Editing::Allowed),
         preview_required: r.choice("policy.review.preview", &terms::PREVIEW, false),
         on_review: r.choice("policy.review.on_review", &terms::ON_REVIEW, OnReview::Return),
         hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     auth::Role,
-    changes::{OnExpiry, OnReview, Terms},
+    changes::{Editing, OnExpiry, OnReview, Terms, people::folded},
     policy::Groups,
 };
 
@@ -39,7 +39,7 @@ pub(super) const UNDO_FOR: RangeInclusive<Duration> = Duration::ZERO..=Duration:
 pub(super) const ON_EXPIRY: [(&str, OnExpiry); 2] = [("expire", OnExpiry::Expire), ("reject", OnExpiry::Reject)];
 pub(super) const ON_REVIEW: [(&str, OnReview); 3] =
     [("return", OnReview::Return), ("hold", OnReview::Hold), ("task", OnReview::Task)];
-pub(super) const EDIT: [(&str, bool); 2] = [("allowed", true), ("forbidden", false)];
+pub(super) const EDIT: [(&str, Editing); 3] = Editing::WORDS;
 pub(super) const QUESTIONS: [(&str, bool); 2] = [("decline", false), ("ask", true)];
 pub(super) const PREVIEW: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
@@ -118,7 +118,8 @@ fn word<T: Copy>(node: &Node, choices: &[(&str, T)]) -> Result<T, Wrong> {
 
 /// Whether there are such reviewers, and enough of them.
 pub(super) fn check(terms: &Terms, groups: &Groups) -> Result<(), Wrong> {
-    let mut members: BTreeSet<&str> = BTreeSet::new();
+    // Two spellings of one name are one person.
+    let mut members: BTreeSet<String> = BTreeSet::new();
     let mut countable = !terms.reviewers.is_empty();
     for asked in &terms.reviewers {
         match (Role::parse(asked), groups.get(asked)) {
@@ -127,7 +128,7 @@ pub(super) fn check(terms: &Terms, groups: &Groups) -> Result<(), Wrong> {
                 let message = format!("{} may not decide on changes", quoted(asked));
                 return Err((message, "Write reviewer, admin, or a group of policy.groups.".to_owned()));
             }
-            (None, Some(group)) => members.extend(group.iter().map(String::as_str)),
+            (None, Some(group)) => members.extend(group.iter().map(|member| folded(member))),
             (None, None) => {
                 let message = format!("there is no group {}", quoted(asked));
                 return Err((message, format!("Write reviewer, admin, or {}.", known(groups))));

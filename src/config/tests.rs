@@ -298,7 +298,7 @@ fn wrong_values_name_place_key_and_remedy() {
             &["c.yaml:4:7", "quorum is asked of a review, and rule 1 says deny"],
         ),
         ("policy: { rules: [{ then: review, quorum: 0 }] }", &["0 is out of range", "1 to 100"]),
-        ("policy: { rules: [{ then: review, edit: no }] }", &["`no` is not one of allowed, forbidden"]),
+        ("policy: { rules: [{ then: review, edit: no }] }", &["`no` is not one of allowed, other, forbidden"]),
         ("policy: { rules: [{ then: review, undo_for: 1500ms }] }", &["no whole number of seconds"]),
         ("policy: { rules: [{ then: review, reviewers: [dba] }] }", &["there is no group `dba`"]),
         ("policy: { rules: [{ then: review, reviewers: agent }] }", &["`agent` may not decide"]),

@@ -29,7 +29,16 @@ pub(super) fn check_door(inner: &Inner, reviewer: &Principal, comment: Option<&s
 /// Whether this is whoever proposed it, by the name, the owner or the key.
 pub(super) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
     change.is_proposed_by(Person::of(reviewer))
-        || (reviewer.key_id.is_some() && reviewer.key_id == change.proposer.key_id)
+}
+
+/// Refuses what comes without a comment where the rule asks for one with each decision. What nobody can see is none.
+pub(super) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Result<(), DecideError> {
+    if !change.terms.require_comment || comment.is_some() {
+        return Ok(());
+    }
+    let message = "The rule for this change asks for a comment with each decision, of characters that can be seen";
+    let error = about(ErrorKind::CommentRequired, message, change);
+    Err(DecideError { error, current: Some(Arc::clone(change)) })
 }
 
 /// Refuses whom the rule does not ask.
@@ -72,7 +81,7 @@ pub(super) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc
 
 const fn kind(illegal: IllegalTransition) -> ErrorKind {
     match illegal {
-        IllegalTransition::SelfApproval => ErrorKind::SelfApproval,
+        IllegalTransition::SelfApproval | IllegalTransition::OwnEdit => ErrorKind::SelfApproval,
         IllegalTransition::VotedAlready => ErrorKind::AlreadyVoted,
         IllegalTransition::EditForbidden => ErrorKind::EditForbidden,
         IllegalTransition::SameArguments => ErrorKind::ValidationFailed,

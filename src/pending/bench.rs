@@ -183,6 +183,7 @@ fn proposal(n: usize) -> Proposal {
         tool: "create_issue".into(),
         tool_title: "Create issue".into(),
         tool_hash: fingerprint(&[("tool", "create_issue")]),
+        served_by: Default::default(),
         arguments: Arc::from(RawValue::from_string(json.to_string()).unwrap_or_default()),
         preview: Preview {
             note: PreviewNote::default(),

@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use super::{
     Changes, DecideChange, DecideError,
     answer::{
-        Decided, about, check_door, check_reviewer, conflict, expire, finish, is_proposer, load, not_found,
-        self_approval, shutting_down, version_conflict,
+        Decided, about, check_comment, check_door, check_reviewer, conflict, expire, finish, is_proposer, load,
+        not_found, self_approval, shutting_down, version_conflict,
     },
     commit::StepError,
     refresh::check_target,
@@ -20,6 +20,7 @@ use crate::{
     changes::{
         Change, ChangeState, Decision, Verdict,
         machine::{self, ChangeEvent},
+        visible,
     },
     protocol::{ErrorKind, McpError},
     store::crash::crash_point,
@@ -46,7 +47,7 @@ impl Inner {
 
 async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
     let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
-    let comment = comment.filter(|text| !text.trim().is_empty());
+    let comment = visible::comment(comment);
     let change = load(inner, &id).await?;
     if verdict == Verdict::Approve && is_proposer(&reviewer, &change) {
         return Err(self_approval(&change));
@@ -61,7 +62,8 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
     if inner.expired(&change) {
         return Err(expire(inner, change).await);
     }
-    check_terms(&change, verdict, comment.as_deref(), bulk)?;
+    check_comment(&change, comment.as_deref())?;
+    check_terms(&change, verdict, bulk)?;
     if verdict == Verdict::Approve
         && let Some(void) = votes::void(inner, &change)?
     {
@@ -93,14 +95,11 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
     finish(inner, &change, decided).await
 }
 
-/// What the rule asks of a decision.
-fn check_terms(change: &Arc<Change>, verdict: Verdict, comment: Option<&str>, bulk: bool) -> Result<(), DecideError> {
+/// What the rule asks of an approval.
+fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(), DecideError> {
     let refuse = |kind, message: &'static str| {
         Err(DecideError { error: about(kind, message, change), current: Some(Arc::clone(change)) })
     };
-    if change.terms.require_comment && comment.is_none() {
-        return refuse(ErrorKind::CommentRequired, "The rule for this change asks for a comment with each decision");
-    }
     if verdict == Verdict::Reject {
         return Ok(());
     }
@@ -120,6 +119,8 @@ fn check_terms(change: &Arc<Change>, verdict: Verdict, comment: Option<&str>, bu
     Ok(())
 }
 
+/// By who gave the approval, or an admin. Whoever the rule asks for, and without a comment: it takes nothing but leave
+/// away, and must not wait.
 pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
     check_door(inner, reviewer, None)?;
     let change = load(inner, id).await?;
@@ -136,6 +137,7 @@ pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version:
     let event = ChangeEvent::Unapprove {
         by: reviewer.name.clone(),
         owner: reviewer.owner.clone(),
+        key_id: reviewer.key_id.clone(),
         all: reviewer.role == Role::Admin,
     };
     crash_point("before_undo");
@@ -172,6 +174,7 @@ pub(super) async fn settle(
     version: u64,
 ) -> Decided {
     check_door(inner, reviewer, comment.as_deref())?;
+    let comment = visible::comment(comment);
     let change = load(inner, id).await?;
     if is_proposer(reviewer, &change) {
         let error = about(ErrorKind::SelfApproval, "Nobody says how a change ended that they proposed", &change);
@@ -181,9 +184,12 @@ pub(super) async fn settle(
         let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is not unknown", &change);
         return Err(DecideError { error, current: Some(change) });
     }
+    // Its word is what the agent goes on: not less is asked of it than of the approval.
+    check_reviewer(inner, reviewer, &change)?;
     if change.version != version {
         return Err(version_conflict(change));
     }
+    check_comment(&change, comment.as_deref())?;
     let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };
     crash_point("before_settle");
     let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;

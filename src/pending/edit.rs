@@ -13,7 +13,7 @@ use super::{
     start::Inner,
 };
 use crate::{
-    changes::{Change, ChangeState, Terms, arguments, machine::ChangeEvent},
+    changes::{Change, ChangeState, Editing, Terms, arguments, machine::ChangeEvent, visible},
     policy::{Decision, Verdict},
     protocol::{ErrorKind, McpError},
     store::crash::crash_point,
@@ -27,13 +27,13 @@ pub(super) async fn edit(changes: &Changes, edit: EditChange) -> Decided {
 
 async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
     let EditChange { id, reviewer, arguments, version, comment } = edit;
-    let comment = comment.filter(|text| !text.trim().is_empty());
+    let comment = visible::comment(comment);
     let change = load(inner, &id).await?;
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         return Err(conflict(change));
     }
     let refuse = |error| Err(DecideError { error, current: Some(Arc::clone(&change)) });
-    if !change.terms.edit {
+    if change.terms.edit == Editing::Forbidden {
         let message = "The rule for this change lets nobody edit its arguments; reject it and say why";
         return refuse(about(ErrorKind::EditForbidden, message, &change));
     }
@@ -55,16 +55,18 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
         Ok(terms) => terms,
         Err(error) => return refuse(error),
     };
-    let preview = match inner.look(&change, &arguments).await {
-        Ok((_, preview)) => presentable(preview),
+    let (preview, served_by) = match inner.look(&change, &arguments).await {
+        Ok((provider, preview)) => (presentable(preview), provider.served_by()),
         Err(Obstacle::Impossible(error) | Obstacle::Unavailable(error)) => return refuse(error),
     };
     let event = ChangeEvent::Edit {
         by: reviewer.name.clone(),
         owner: reviewer.owner.clone(),
+        key_id: reviewer.key_id.clone(),
         comment,
         arguments,
         preview,
+        served_by,
         terms,
     };
     crash_point("before_edit");
@@ -129,7 +131,7 @@ fn stricter(before: &Terms, now: &Terms) -> Option<Terms> {
         reviewers,
         quorum: before.quorum.max(now.quorum),
         require_comment: before.require_comment || now.require_comment,
-        edit: before.edit && now.edit,
+        edit: before.edit.max(now.edit),
         undo_for: before.undo_for.max(now.undo_for),
         preview_required: before.preview_required || now.preview_required,
         ..before.clone()
@@ -147,7 +149,7 @@ mod tests {
             reviewers: vec!["dba".into(), "admin".into()],
             quorum: 2,
             require_comment: true,
-            edit: false,
+            edit: Editing::Forbidden,
             undo_for: 30,
             preview_required: true,
             ..Terms::default()

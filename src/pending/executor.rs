@@ -21,7 +21,7 @@ use super::{
     actor::Approved,
     commit::StepError,
     inquiry::Inquiry,
-    recheck::{Recheck, fault, moved_fault, proposer},
+    recheck::{Moved, Recheck, fault, proposer},
     start::Inner,
     votes,
 };
@@ -175,11 +175,12 @@ async fn ready(
                 return Err(Retry::Later);
             }
         },
-        Recheck::Moved(preview) => {
+        Recheck::Moved(moved) => {
+            let Moved { preview, served_by, fault } = *moved;
             crash_point("before_stale");
-            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault: moved_fault() }).await? {
+            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault }).await? {
                 crash_point("between_stale_and_refresh");
-                take(inner, &marked, ChangeEvent::Refresh { preview: *preview }).await?;
+                take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
                 crash_point("after_refresh");
             }
         }

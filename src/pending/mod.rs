@@ -38,7 +38,7 @@ use serde_json::value::RawValue;
 use crate::{
     auth::Principal,
     changes::{
-        Change, ChangeState, Preview, Proposer, ReviewNote, Terms, Verdict,
+        Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict,
         audit::{AuditEntry, AuditHead},
     },
     config::{ChangesConfig, RetentionConfig},
@@ -58,6 +58,8 @@ pub struct Proposal {
     pub tool: String,
     pub tool_title: String,
     pub tool_hash: String,
+    /// What would run the call.
+    pub served_by: ServedBy,
     pub arguments: Arc<RawValue>,
     pub preview: Preview,
     /// Why the policy put it under review.
@@ -327,8 +329,8 @@ impl Changes {
     /// A reviewer says how an unknown outcome ended.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those
-    /// of the store.
+    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
+    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those of the store.
     pub async fn settle(
         &self,
         id: &str,

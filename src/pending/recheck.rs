@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::start::Inner;
 use crate::{
     auth::{Principal, Role},
-    changes::{Change, ChangeFault, Preview},
+    changes::{Change, ChangeFault, Preview, ServedBy},
     protocol::{ErrorKind, McpError},
     providers::{CallContext, NoProgress, Provider},
 };
@@ -22,20 +22,30 @@ const MAX_HEADLINE: usize = 500;
 pub(super) enum Recheck {
     /// Everything is as it was shown; the provider that may run it.
     Same(Arc<dyn Provider>),
-    /// The target moved; what the change would do now.
-    Moved(Box<Preview>),
+    /// The target moved, or something else would run the call.
+    Moved(Box<Moved>),
     /// It cannot be done any more, or not as shown: the tool is another one, or the preview refuses.
     Impossible(ChangeFault),
     /// Nobody can tell right now.
     Unavailable(McpError),
 }
 
-/// Fault of a change whose target moved.
-pub(super) fn moved_fault() -> ChangeFault {
-    ChangeFault {
-        code: ErrorKind::ChangeStale.code().into(),
-        message: "The target has changed since the diff was made".into(),
-    }
+/// What a change would do now that what it was computed against is no more.
+pub(super) struct Moved {
+    pub preview: Preview,
+    pub served_by: ServedBy,
+    /// Why the diff that was shown does not hold.
+    pub fault: ChangeFault,
+}
+
+/// Fault of a change whose diff does not hold any more. Its proposer reads it too: nothing about addresses.
+fn moved_fault(change: &Change, served_by: &ServedBy) -> ChangeFault {
+    let message = match &change.served_by {
+        Some(shown) if shown.fingerprint == served_by.fingerprint => "The target has changed since the diff was made",
+        Some(_) => "The server has another command or address than when the diff was made",
+        None => "It is not on record which command or address the server had when the diff was made",
+    };
+    ChangeFault { code: ErrorKind::ChangeStale.code().into(), message: message.into() }
 }
 
 /// What a provider's error leaves on the change.
@@ -79,11 +89,19 @@ pub(super) enum Obstacle {
 }
 
 impl Inner {
-    /// Previews again, as the proposer, and compares.
+    /// Previews again, as the proposer, and compares. The provider that it gives is the one that was compared: another
+    /// that takes its name later is another value, and calls of this one fail then.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
         match self.look(change, &change.arguments).await {
-            Ok((provider, preview)) if preview.fingerprint == change.fingerprint => Recheck::Same(provider),
-            Ok((_, preview)) => Recheck::Moved(Box::new(presentable(preview))),
+            Ok((provider, preview)) => {
+                let served_by = provider.served_by();
+                let known = change.served_by.as_ref().is_some_and(|shown| shown.fingerprint == served_by.fingerprint);
+                if known && preview.fingerprint == change.fingerprint {
+                    return Recheck::Same(provider);
+                }
+                let fault = moved_fault(change, &served_by);
+                Recheck::Moved(Box::new(Moved { preview: presentable(preview), served_by, fault }))
+            }
             Err(Obstacle::Impossible(error)) => Recheck::Impossible(fault(&error)),
             Err(Obstacle::Unavailable(error)) => Recheck::Unavailable(error),
         }

@@ -6,12 +6,12 @@ use super::{
     Changes, DecideError,
     answer::{Decided, about, check_door, conflict, expire, finish, load, version_conflict},
     commit::StepError,
-    recheck::{Recheck, moved_fault},
+    recheck::{Moved, Recheck},
     start::Inner,
 };
 use crate::{
     auth::Principal,
-    changes::{Change, ChangeState, machine::ChangeEvent},
+    changes::{Change, ChangeState, ServedBy, machine::ChangeEvent},
     protocol::ErrorKind,
     store::crash::crash_point,
 };
@@ -35,7 +35,7 @@ async fn refresh_now(inner: &Inner, id: &str, version: u64) -> Decided {
     }
     match look_again(inner, &change).await? {
         Looked::Same => Ok(change),
-        Looked::Moved(step) => finish(inner, &change, step).await,
+        Looked::Moved(step, _) => finish(inner, &change, step).await,
     }
 }
 
@@ -43,8 +43,8 @@ async fn refresh_now(inner: &Inner, id: &str, version: u64) -> Decided {
 enum Looked {
     /// Nothing: it may be approved as it was shown.
     Same,
-    /// The change is another one now, or should be.
-    Moved(Result<Arc<Change>, StepError>),
+    /// The change is another one now, or should be, and why, where it is pending again.
+    Moved(Result<Arc<Change>, StepError>, Option<String>),
 }
 
 /// Compares a change that waits for a decision with its target, and records what is found.
@@ -53,25 +53,27 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
     Ok(match inner.recheck(change).await {
         Recheck::Same(_) if !stale => Looked::Same,
         // What made it stale is over, but what was shown then said that it cannot be approved.
-        Recheck::Same(_) => Looked::Moved(refresh_same(inner, change).await),
-        Recheck::Moved(preview) => {
+        Recheck::Same(provider) => Looked::Moved(refresh_same(inner, change, provider.served_by()).await, None),
+        Recheck::Moved(moved) => {
+            let Moved { preview, served_by, fault } = *moved;
+            let why = fault.message.clone();
             crash_point("before_stale");
             let marked = if stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.step_for_door(change, ChangeEvent::MarkStale { fault: moved_fault() }, None).await
+                inner.step_for_door(change, ChangeEvent::MarkStale { fault }, None).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
-                Ok(marked) => inner.step_for_door(&marked, ChangeEvent::Refresh { preview: *preview }, None).await,
+                Ok(marked) => inner.step_for_door(&marked, ChangeEvent::Refresh { preview, served_by }, None).await,
                 failed => failed,
             };
             crash_point("after_refresh");
-            Looked::Moved(refreshed)
+            Looked::Moved(refreshed, Some(why))
         }
-        Recheck::Impossible(_) if stale => Looked::Moved(Ok(Arc::clone(change))),
+        Recheck::Impossible(_) if stale => Looked::Moved(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => {
-            Looked::Moved(inner.step_for_door(change, ChangeEvent::MarkStale { fault }, None).await)
+            Looked::Moved(inner.step_for_door(change, ChangeEvent::MarkStale { fault }, None).await, None)
         }
         Recheck::Unavailable(error) => return Err(DecideError { error, current: Some(Arc::clone(change)) }),
     })
@@ -81,11 +83,11 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
 pub(super) async fn check_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
     match look_again(inner, change).await? {
         Looked::Same => Ok(()),
-        Looked::Moved(step) => Err(refused_as_stale(inner, change, step).await),
+        Looked::Moved(step, why) => Err(refused_as_stale(inner, change, step, why).await),
     }
 }
 
-async fn refresh_same(inner: &Inner, change: &Arc<Change>) -> Result<Arc<Change>, StepError> {
+async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) -> Result<Arc<Change>, StepError> {
     let preview = crate::changes::Preview {
         note: change.preview.clone(),
         operation: change.operation,
@@ -94,16 +96,24 @@ async fn refresh_same(inner: &Inner, change: &Arc<Change>) -> Result<Arc<Change>
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
     };
-    inner.step_for_door(change, ChangeEvent::Refresh { preview }, None).await
+    inner.step_for_door(change, ChangeEvent::Refresh { preview, served_by }, None).await
 }
 
-async fn refused_as_stale(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> DecideError {
+async fn refused_as_stale(
+    inner: &Inner,
+    change: &Arc<Change>,
+    step: Result<Arc<Change>, StepError>,
+    why: Option<String>,
+) -> DecideError {
     match finish(inner, change, step).await {
         Ok(current) if current.state == ChangeState::Stale => conflict(current),
         Ok(current) => DecideError {
             error: about(
                 ErrorKind::ChangeStale,
-                "The target has changed since the diff was made; look at the change as it is now, and decide again",
+                format!(
+                    "{}; look at the change as it is now, and decide again",
+                    why.as_deref().unwrap_or("The target has changed since the diff was made")
+                ),
                 &current,
             ),
             current: Some(current),

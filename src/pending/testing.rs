@@ -19,8 +19,8 @@ use super::{Changes, DecideChange, DecideError, PendingConfig, Proposal};
 use crate::{
     auth::{Principal, Role},
     changes::{
-        Change, ChangeState, Operation, Preview, PreviewNote, Proposer, Target, Terms, Verdict, diff::DiffBuilder,
-        fingerprint,
+        Change, ChangeState, Operation, Preview, PreviewNote, Proposer, ServedBy, Target, Terms, Verdict,
+        diff::DiffBuilder, fingerprint,
     },
     config::Config,
     protocol::{ErrorKind, McpError},
@@ -57,6 +57,8 @@ pub struct Fake {
     pub gate: Semaphore,
     pub previews: AtomicUsize,
     /// What the policy says of edited arguments.
+    /// What is behind its name.
+    pub served_by: Mutex<ServedBy>,
     pub judgement: Mutex<Option<crate::policy::Decision>>,
     /// Calls are noted here too, durably enough to outlive a crash of the process.
     pub ledger: Mutex<Option<PathBuf>>,
@@ -67,6 +69,7 @@ impl Fake {
         Arc::new(Self {
             state: Mutex::new("one".into()),
             tool_hash: Mutex::new("sha256:tool".into()),
+            served_by: Mutex::default(),
             present: AtomicBool::new(true),
             away: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
@@ -112,6 +115,9 @@ impl Provider for Fake {
     }
     fn tools(&self) -> Vec<ToolDef> {
         Vec::new()
+    }
+    fn served_by(&self) -> ServedBy {
+        self.served_by.lock().unwrap().clone()
     }
     fn call<'a>(
         &'a self,
@@ -282,6 +288,7 @@ impl Bench {
             tool: "update".into(),
             tool_title: "Update".into(),
             tool_hash: "sha256:tool".into(),
+            served_by: ServedBy::default(),
             preview: self.fake.preview_now(&arguments),
             arguments,
             review: None,

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::{
     auth::{Keyring, Principal, Role},
-    changes::{Decision, Terms},
+    changes::{Decision, Terms, people::Person},
     protocol::McpError,
 };
 
@@ -135,7 +135,7 @@ impl Reviewers for People {
 }
 
 fn is_member(group: &[String], principal: &Principal) -> bool {
-    group.iter().any(|who| *who == principal.name || who == principal.owner())
+    group.iter().any(|who| Person::of(principal).is_called(who))
 }
 
 #[cfg(test)]
@@ -164,6 +164,8 @@ mod tests {
         assert!(!may(&["admin"], &carol) && may(&["admin"], &root));
         assert!(!may(&["dba"], &carol) && !may(&["dba"], &root) && may(&["dba"], &laptop));
         assert!(may(&["dba", "admin"], &root) && !may(&["dba", "admin"], &carol));
+        let spelled = who("desk", Role::Reviewer, Some("BOB"));
+        assert!(may(&["dba"], &spelled), "however the owner is written");
         // Being named in a group makes nobody a reviewer.
         for role in [Role::Agent, Role::Viewer] {
             assert!(!may(&["dba"], &who("alice", role, None)) && !may(&[], &who("alice", role, None)));

@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use super::{CallFacts, Decision, Reviewers, ToolFacts, Verdict};
 use crate::{
     auth::{Principal, Role},
-    changes::Terms,
+    changes::{Terms, people::Person},
     protocol::arguments::{self, canonical_text_hash},
 };
 
@@ -80,12 +80,16 @@ pub struct StandingRule {
     pub tool: String,
     /// Of the definition that the change was proposed to, or that was shown of the tool.
     pub tool_hash: String,
-    /// The fingerprint of what was behind the server's name then ([`crate::config::UpstreamTarget::fingerprint`]); `None`
-    /// where that was not noted yet, which stands for whatever is behind it.
+    /// The fingerprint of what was behind the server's name then ([`crate::changes::ServedBy::fingerprint`]). A rule that
+    /// allows and is older than this note (`None`) counts no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
-    /// Whose calls; `None` is everybody's.
+    /// Whose calls; `None` is everybody's. One that allows speaks of this principal alone, one that denies of the person,
+    /// whichever of their keys they use.
     pub principal: Option<String>,
+    /// Who proposed the change that it was given on, beside the name: nobody takes back what denies their own calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposer: Option<Whose>,
     /// Canonical, so that the order of members does not matter; `None` is any arguments.
     pub arguments_hash: Option<String>,
     /// What that hash is of, where it is not too large to be kept.
@@ -116,6 +120,24 @@ pub struct StandingRule {
     pub deadline: Option<Instant>,
 }
 
+/// An account that a rule speaks of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Whose {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
+}
+
+impl Whose {
+    #[must_use]
+    pub fn person(&self) -> Person<'_> {
+        Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
+    }
+}
+
 impl PartialEq for StandingRule {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id && self.revoked_at == other.revoked_at && self.expired_at == other.expired_at
@@ -143,6 +165,17 @@ impl StandingRule {
             && self.verdict == Says::Allow
             && self.principal.is_none()
             && self.arguments_hash.is_none()
+    }
+
+    /// Whether it speaks of calls of this principal.
+    #[must_use]
+    pub fn speaks_of(&self, principal: &Principal) -> bool {
+        let Some(name) = &self.principal else { return true };
+        if self.verdict == Says::Allow {
+            return *name == principal.name;
+        }
+        let caller = Person::of(principal);
+        caller.is_called(name) || self.proposer.as_ref().is_some_and(|proposer| proposer.person().is(caller))
     }
 
     /// Whether it has neither ended nor been taken back.
@@ -221,9 +254,7 @@ impl OfTool {
         people: &Arc<dyn Reviewers>,
     ) -> Option<Arc<Self>> {
         let counts = |rule: &Arc<StandingRule>| {
-            rule.verdict == Says::Deny
-                || rule.tool_hash == tool.hash
-                    && rule.served_by.as_ref().is_none_or(|served_by| *served_by == tool.target)
+            rule.verdict == Says::Deny || rule.tool_hash == tool.hash && rule.served_by.as_ref() == Some(&tool.target)
         };
         let rules: Vec<_> = rules.into_iter().filter(counts).collect();
         (!rules.is_empty()).then(|| Arc::new(Self { rules, people: Arc::clone(people) }))
@@ -256,7 +287,7 @@ impl OfTool {
             rule.verdict == Says::Deny
                 && rule.arguments_hash.is_none()
                 && rule.is_live(now)
-                && speaks_of(rule, principal)
+                && rule.speaks_of(principal)
         })
     }
 
@@ -265,7 +296,7 @@ impl OfTool {
         let now = Timestamp::now();
         let mut hash: Option<Option<String>> = None;
         let mut fits = |rule: &&Arc<StandingRule>| {
-            if !rule.is_live(now) || !speaks_of(rule, call.principal) {
+            if !rule.is_live(now) || !rule.speaks_of(call.principal) {
                 return false;
             }
             let Some(asked) = &rule.arguments_hash else { return true };
@@ -288,10 +319,9 @@ impl OfTool {
             }
             // What cannot be known now is no yes.
             let Ok(Some(creator)) = self.people.now(&rule.creator()) else { return false };
-            let own = call.principal.name == creator.name
-                || call.principal.owner() == creator.owner()
-                || (creator.key_id.is_some() && call.principal.key_id == creator.key_id);
-            !own && suffices(&*self.people, &decision.terms, &creator)
+            let said = rule.comment.is_some() || !decision.terms.require_comment;
+            said && !Person::of(call.principal).is(Person::of(&creator))
+                && suffices(&*self.people, &decision.terms, &creator)
         });
         match allows.find(&mut fits) {
             Some(rule) => {
@@ -301,10 +331,6 @@ impl OfTool {
             None => decision,
         }
     }
-}
-
-fn speaks_of(rule: &StandingRule, principal: &Principal) -> bool {
-    rule.principal.as_ref().is_none_or(|name| *name == principal.name)
 }
 
 fn told(decision: Decision, rule: &Arc<StandingRule>, verdict: Verdict) -> Decision {

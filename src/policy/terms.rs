@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     auth::Role,
-    changes::{OnExpiry, Terms},
+    changes::{Editing, OnExpiry, Terms},
 };
 
 /// The stricter of each, where it is open which of two rules is the one to follow. Whom of several reviewers both would
@@ -20,7 +20,7 @@ pub fn stricter(first: &Terms, second: &Terms) -> Terms {
         expire_after: [first.expire_after, second.expire_after].into_iter().flatten().min(),
         on_expiry: if rejects { OnExpiry::Reject } else { OnExpiry::Expire },
         require_comment: first.require_comment || second.require_comment,
-        edit: first.edit && second.edit,
+        edit: first.edit.max(second.edit),
         on_review: first.on_review,
         hold_for: first.hold_for,
         undo_for: first.undo_for.max(second.undo_for),
@@ -46,7 +46,12 @@ pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     note(!admits_only(old, new), names(old), names(new));
     note(new.quorum < old.quorum, format!("quorum {}", old.quorum), format!("quorum {}", new.quorum));
     note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
-    note(!old.edit && new.edit, "no edits".into(), "edits".into());
+    let edits = |terms: &Terms| match terms.edit {
+        Editing::Allowed => "edits".to_owned(),
+        Editing::Other => "edits that somebody else approves".to_owned(),
+        Editing::Forbidden => "no edits".to_owned(),
+    };
+    note(new.edit < old.edit, edits(old), edits(new));
     note(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
     note(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
@@ -83,7 +88,7 @@ mod tests {
             expire_after: Some(60),
             on_expiry: OnExpiry::Reject,
             require_comment: true,
-            edit: false,
+            edit: Editing::Forbidden,
             undo_for: 9,
             preview_required: true,
             questions: false,
@@ -104,7 +109,7 @@ mod tests {
         let strict = Terms {
             quorum: 2,
             require_comment: true,
-            edit: false,
+            edit: Editing::Forbidden,
             preview_required: true,
             undo_for: 5,
             ..asks(&["dba", "ops"])

@@ -85,7 +85,7 @@ pub(super) fn compose(
         tell(&mut builder, &format!("{READ}{}", n + 1), seen);
     }
     Ok(Preview {
-        note: PreviewNote { kind, failed: None },
+        note: PreviewNote { kind, ..PreviewNote::default() },
         operation,
         target: plain.target.clone(),
         summary: plain.summary.clone(),
@@ -99,7 +99,7 @@ pub(super) fn failed(mut plain: Preview, fault: Fault) -> Made {
     let mut hasher = fingerprint_of(&plain);
     hasher.part(b"failed").part(fault.kind.as_bytes());
     plain.fingerprint = hasher.finish();
-    plain.note = PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason) };
+    plain.note = PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason), restricted: false };
     Made { preview: plain, passing: fault.passing }
 }
 

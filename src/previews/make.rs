@@ -1,6 +1,12 @@
 //! Makes a preview by a recipe: which calls are made, on whose behalf, within what time.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use serde_json::{Map, Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +39,9 @@ pub(super) struct Maker<'a> {
     /// The proposer, with no more rights than an agent has: the same whenever it is taken anew.
     principal: Arc<Principal>,
     cancel: CancellationToken,
+    /// The proposer could not make one of the calls unseen. From then on even that a call fails says something of what is
+    /// hidden.
+    restricted: AtomicBool,
 }
 
 impl<'a> Maker<'a> {
@@ -43,11 +52,18 @@ impl<'a> Maker<'a> {
         context: &CallContext,
     ) -> Self {
         let principal = Arc::new(Principal { role: Role::Agent, ..(*context.principal).clone() });
-        Self { directory, provider, expose, principal, cancel: context.cancel.clone() }
+        let (cancel, restricted) = (context.cancel.clone(), AtomicBool::new(false));
+        Self { directory, provider, expose, principal, cancel, restricted }
     }
 
     /// `tool` is what clients call it; `plain` the preview that shows the arguments.
-    pub async fn make(&self, recipe: &Recipe, tool: &str, raw: &RawValue, mut plain: Preview) -> Made {
+    pub async fn make(&self, recipe: &Recipe, tool: &str, raw: &RawValue, plain: Preview) -> Made {
+        let mut made = self.attempt(recipe, tool, raw, plain).await;
+        made.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
+        made
+    }
+
+    async fn attempt(&self, recipe: &Recipe, tool: &str, raw: &RawValue, mut plain: Preview) -> Made {
         let text = raw.get().to_owned();
         let arguments = match blocking(move || rendered::arguments(&text)).await {
             Ok(arguments) => arguments,
@@ -160,7 +176,9 @@ impl<'a> Maker<'a> {
 
     /// Whether the proposer, who is spoken for, could not make that call unseen.
     fn restricted(&self, tool: &str, call: &RawValue) -> Result<bool, Fault> {
-        match self.directory.verdict(self.provider.name(), tool, &self.principal, call) {
+        let verdict = self.directory.verdict(self.provider.name(), tool, &self.principal, call);
+        self.restricted.fetch_or(verdict != Verdict::Allow, Ordering::Relaxed);
+        match verdict {
             Verdict::Allow => Ok(false),
             Verdict::Review => Ok(true),
             Verdict::Deny => Err(Fault::new("policy", format!("policy denies {tool} to the proposer"))),

@@ -5,9 +5,11 @@
 //! what the operator named, with the definition that is pinned; whatever goes wrong with it is told on the preview, which
 //! then shows the arguments.
 
+mod dry_run;
 mod fault;
 mod made;
 mod make;
+mod module;
 mod named;
 pub mod recipe;
 mod rendered;
@@ -28,11 +30,13 @@ use crate::{
 use made::Made;
 use make::Maker;
 
-/// Previews a call as `context.principal`. Taken anew when a change is approved and just before it runs; what it returns
+/// Previews a call as `context.principal`, and notes whether it shows what that principal could not read
+/// ([`crate::changes::PreviewNote::restricted`]). Taken anew when a change is approved and just before it runs; what it returns
 /// is the same as long as nothing has moved.
 ///
 /// # Errors
-/// As [`Provider::preview`]. A recipe that fails is no error: see [`crate::changes::PreviewNote::failed`].
+/// As [`Provider::preview`]; `VALIDATION_FAILED` for arguments that would make a dry run something else. A recipe that
+/// fails is no error: see [`crate::changes::PreviewNote::failed`].
 pub async fn preview(
     directory: &dyn ProviderDirectory,
     provider: &Arc<dyn Provider>,
@@ -70,10 +74,16 @@ async fn make(
     arguments: &RawValue,
     context: &CallContext,
 ) -> Result<Made, McpError> {
-    let plain = provider.preview(tool, arguments, context).await?;
-    let Some(upstream) = provider.upstream() else { return Ok(Made { preview: plain, passing: None }) };
+    let Some(upstream) = provider.upstream() else {
+        return module::make(directory, provider, tool, arguments, context).await;
+    };
     let own = upstream.names.own(tool).unwrap_or(tool);
-    let Some(recipe) = upstream.config.previews.get(own) else { return Ok(Made { preview: plain, passing: None }) };
+    let recipe = upstream.config.previews.get(own);
+    if let Some(dry) = recipe.and_then(|recipe| recipe.dry_run.as_ref()) {
+        dry_run::check(dry, arguments)?;
+    }
+    let plain = provider.preview(tool, arguments, context).await?;
+    let Some(recipe) = recipe else { return Ok(Made { preview: plain, passing: None }) };
     let expose = |own: &str| upstream.names.expose(own).into_owned();
     Ok(Maker::new(directory, provider, &expose, context).make(recipe, tool, arguments, plain).await)
 }

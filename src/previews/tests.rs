@@ -151,6 +151,15 @@ async fn preview(server: &Arc<Server>, yaml: &str, arguments: &Value) -> Preview
     made.preview
 }
 
+/// All that the proposer of a change with this preview is told of it.
+fn seen_by_proposer(preview: Preview) -> String {
+    let mut change = crate::store::suite::change("chg_1", "ann", 1, crate::changes::ChangeState::Pending);
+    change.served_by = Some(crate::changes::ServedBy { fingerprint: "sha256:s".into(), label: "s".into() });
+    (change.preview, change.operation, change.target) = (preview.note, preview.operation, preview.target);
+    (change.summary, change.diff) = (preview.summary, preview.diff);
+    format!("{:?}", change.for_proposer())
+}
+
 fn failure(text: &str) -> Result<ToolResult, McpError> {
     Ok(ToolResult { is_error: true, ..ToolResult::text(text, None) })
 }
@@ -238,23 +247,28 @@ async fn policy_decides_who_sees_what_was_read() {
     let server = Server::holding("secret\n");
     let arguments = json!({ "path": "p", "text": "mine\n" });
     let open = made(&server, &OPEN, WRITE, &arguments).await.preview;
-    assert_eq!(open.diff.for_proposer().as_ref(), &open.diff);
+    assert!(!open.note.restricted);
     let reviewed = made(&server, &Rules(Verdict::Review, true), WRITE, &arguments).await.preview;
     assert_eq!(reviewed.fingerprint, open.fingerprint);
     assert!(lines(&reviewed, 0).contains(&"-secret".to_owned()), "reviewers see it");
-    let shown = serde_json::to_string(&reviewed.diff.for_proposer()).unwrap();
-    assert!(!shown.contains("secret") && shown.contains("mine"), "{shown}");
-    // What comes of the present text is not shown either.
-    let appended = WRITE.replace("after: arguments.text", "after: before + arguments.text");
-    for short in ["secret\n", "secret"] {
-        let server = Server::holding(short);
-        let reviewed = made(&server, &Rules(Verdict::Review, true), &appended, &arguments).await.preview;
-        assert!(serde_json::to_string(&reviewed.diff).unwrap().contains("secret"));
-        assert!(!serde_json::to_string(&reviewed.diff.for_proposer()).unwrap().contains("secret"), "{short:?}");
+    assert!(reviewed.note.restricted);
+    // Whatever comes of it: what equals what is hidden, what fails, and what is not there look the same.
+    let servers = [
+        Server::holding("mine\n"),
+        Server::new(|_, _| failure("ENOENT")),
+        Server::new(|_, _| failure("EACCES")),
+        Server::new(|_, _| Err(McpError::new(ErrorKind::UpstreamUnavailable, "it is away"))),
+    ];
+    for server in &servers {
+        let other = made(server, &Rules(Verdict::Review, true), WRITE, &arguments).await.preview;
+        assert!(other.note.restricted, "{:?}", other.note);
+        assert_eq!(seen_by_proposer(other), seen_by_proposer(reviewed.clone()));
     }
+    assert!(!seen_by_proposer(reviewed).contains("secret"));
     let calls = server.calls.lock().len();
     let denied = made(&server, &Rules(Verdict::Deny, true), WRITE, &arguments).await.preview;
     assert_eq!(denied.note.failed.as_deref(), Some("policy denies s__read to the proposer"));
+    assert!(denied.note.restricted);
     assert_eq!(server.calls.lock().len(), calls);
 }
 

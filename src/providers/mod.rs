@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     auth::Principal,
-    changes::{Change, Preview},
+    changes::{Change, Preview, ServedBy},
     policy::{Decision, Verdict},
     protocol::{ErrorKind, McpError},
     upstream::{ClientCapabilities, Upstream, UpstreamRequest},
@@ -225,12 +225,30 @@ pub struct Completion {
 pub enum ProviderEvent {
     /// Resources with exactly these URIs have new contents.
     ResourcesUpdated(Vec<String>),
+    /// The same of resources that not everybody may read: told to those of whom that is so.
+    PrivateUpdated(Vec<(String, Audience)>),
     /// `resources/list` (or the templates) answers differently now.
     ResourceListChanged,
     /// The tools or their definitions are others now: the router asks for them again.
     ToolListChanged,
     /// The prompts are others now: the router asks for them again.
     PromptListChanged,
+}
+
+/// Who may read a resource.
+#[derive(Clone, Debug)]
+pub struct Audience {
+    /// The principal whose it is.
+    pub principal: String,
+    /// Also whoever may view what others proposed.
+    pub viewers: bool,
+}
+
+impl Audience {
+    #[must_use]
+    pub fn has(&self, principal: &Principal) -> bool {
+        self.principal == principal.name || (self.viewers && principal.role.may_view())
+    }
 }
 
 /// A tool provider. All futures are `Send`: the Executor runs them away from the session's thread.
@@ -279,6 +297,15 @@ pub trait Provider: Send + Sync + 'static {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>>;
 
+    /// Of a module: the calls by which a client would read what the preview of this one shows, each a tool of its own and
+    /// its arguments. Recipes say so of the tools of upstreams.
+    ///
+    /// # Errors
+    /// `VALIDATION_FAILED` for arguments that are wrong whatever the module holds.
+    fn reads(&self, _tool: &str, _arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+        Ok(Vec::new())
+    }
+
     fn read_resource<'a>(
         &'a self,
         uri: &'a str,
@@ -287,6 +314,15 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async move {
             Err(McpError::new(ErrorKind::ResourceNotFound, "There is no such resource").with("uri", uri))
         })
+    }
+
+    /// Of a module: whether this client may hear of the resource, which has the answer that reading it has. Upstreams
+    /// are asked themselves.
+    ///
+    /// # Errors
+    /// As [`Provider::read_resource`] where reading is refused.
+    fn may_subscribe<'a>(&'a self, _uri: &'a str, _ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(ready(Ok(())))
     }
 
     fn get_prompt<'a>(
@@ -339,6 +375,13 @@ pub trait Provider: Send + Sync + 'static {
         self.upstream().map_or("", |upstream| &upstream.target)
     }
 
+    /// What is behind the name, as it is noted in a change.
+    fn served_by(&self) -> ServedBy {
+        let label =
+            self.upstream().map_or_else(|| "built in".to_owned(), |upstream| upstream.config.target.to_string());
+        ServedBy { fingerprint: self.target().to_owned(), label }
+    }
+
     /// What it says of itself to models, where that is passed on.
     fn instructions(&self) -> Option<String> {
         let upstream = self.upstream().filter(|upstream| upstream.config.instructions)?;
@@ -356,7 +399,7 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn provider(&self, name: &str) -> Option<Arc<dyn Provider>>;
     /// The hash of the tool's current definition (`sha256:…`), to compare with the one a change was proposed against.
     fn tool_hash(&self, provider: &str, tool: &str) -> Option<String>;
-    /// What the policy says of a call of this principal, standing rules included. `Deny` for a tool that is not there.
+    /// What the policy says of a call of this principal, standing rules included, whatever its mode lets through. `Deny` for a tool that is not there.
     fn verdict(&self, provider: &str, tool: &str, principal: &Principal, arguments: &RawValue) -> Verdict;
     /// Whether the tool's definition is the one that is pinned: first seen or accepted, and not another since. Recipes
     /// call no other tool.

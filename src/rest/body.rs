@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
 use super::Problem;
-use crate::{pending::MAX_COMMENT, protocol::ErrorKind};
+use crate::{changes::visible, pending::MAX_COMMENT, protocol::ErrorKind};
 
 /// Bytes of a body; the largest thing in one is a comment.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -96,12 +96,12 @@ fn shorten(message: &str) -> String {
     message.chars().take(400).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A comment as it is kept: `None` for a blank one.
+/// A comment as it is kept: `None` for one of which nothing can be seen.
 ///
 /// # Errors
 /// `VALIDATION_FAILED` over [`MAX_COMMENT`].
 pub fn comment(text: Option<String>) -> Result<Option<String>, Problem> {
-    let text = text.filter(|text| !text.trim().is_empty());
+    let text = visible::comment(text);
     if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT) {
         return Err(Problem::new(ErrorKind::ValidationFailed, format!("comment is longer than {MAX_COMMENT} bytes")));
     }
@@ -151,6 +151,7 @@ mod tests {
     #[test]
     fn comments_are_bounded_and_blank_ones_are_none() {
         assert_eq!(comment(Some(" \n".into())).unwrap(), None);
+        assert_eq!(comment(Some("\u{3164}\u{200b}".into())).unwrap(), None);
         assert_eq!(comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
         comment(Some("x".repeat(MAX_COMMENT + 1))).unwrap_err();
     }

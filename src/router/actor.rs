@@ -12,6 +12,7 @@ use super::{
     table::{Aliases, Build, Published, RouteError, RouteTable},
 };
 use crate::{
+    auth::Principal,
     policy::Policy,
     protocol::{RequestId, encode},
     providers::{Provider, ProviderEvent},
@@ -249,7 +250,11 @@ impl Handler<ProviderMoved> for Router {
     fn handle(&mut self, moved: ProviderMoved, ctx: &mut Self::Context) {
         let rebuild = match moved {
             ProviderMoved::Event(ProviderEvent::ResourcesUpdated(uris)) => {
-                uris.iter().for_each(|uri| self.subscribers.updated(uri));
+                uris.iter().for_each(|uri| self.subscribers.updated(uri, None));
+                false
+            }
+            ProviderMoved::Event(ProviderEvent::PrivateUpdated(updated)) => {
+                updated.iter().for_each(|(uri, audience)| self.subscribers.updated(uri, Some(audience)));
                 false
             }
             ProviderMoved::LiveListChanged => {
@@ -329,6 +334,8 @@ impl Handler<SessionClosed> for Router {
 #[rtype(result = "(u64, Vec<(String, Ready)>)")]
 pub struct Listen {
     pub id: RequestId,
+    /// Who listens: of what not everybody may read, only those hear who may.
+    pub principal: Arc<Principal>,
     pub filter: ListenFilter,
     pub sink: ListenSink,
 }
@@ -336,9 +343,9 @@ pub struct Listen {
 impl Handler<Listen> for Router {
     type Result = MessageResult<Listen>;
 
-    fn handle(&mut self, Listen { id, filter, sink }: Listen, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Listen { id, principal, filter, sink }: Listen, _: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        MessageResult(self.subscribers.listen(id, filter, sink, |uri| source(&table, uri)))
+        MessageResult(self.subscribers.listen(id, principal, filter, sink, |uri| source(&table, uri)))
     }
 }
 

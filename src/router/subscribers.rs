@@ -11,7 +11,9 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use crate::{
+    auth::Principal,
     protocol::{McpError, RequestId, encode, raw::quoted},
+    providers::Audience,
     session::SessionShared,
     upstream::Upstream,
 };
@@ -65,6 +67,7 @@ impl ListenFilter {
 
 struct Listener {
     id: RequestId,
+    principal: Arc<Principal>,
     filter: ListenFilter,
     sink: ListenSink,
     /// Nothing goes before the acknowledgement.
@@ -122,6 +125,7 @@ impl Subscribers {
     pub fn listen(
         &mut self,
         id: RequestId,
+        principal: Arc<Principal>,
         filter: ListenFilter,
         sink: ListenSink,
         mut source: impl FnMut(&str) -> Option<Source>,
@@ -134,7 +138,7 @@ impl Subscribers {
             watch.listeners.insert(key);
             all.extend(ready.map(|ready| (uri.clone(), ready)));
         }
-        self.listeners.insert(key, Listener { id, filter, sink, acknowledged: false });
+        self.listeners.insert(key, Listener { id, principal, filter, sink, acknowledged: false });
         (key, all)
     }
 
@@ -204,8 +208,10 @@ impl Subscribers {
     }
 
     /// `notifications/resources/updated` to whoever asked for that URI; also, where it is an upstream's, to those who
-    /// asked for one that it is part of (schema/2025-11-25, `ResourceUpdatedNotificationParams`).
-    pub fn updated(&mut self, uri: &str) {
+    /// asked for one that it is part of (schema/2025-11-25, `ResourceUpdatedNotificationParams`). Where there is an audience,
+    /// nobody else is told, whatever they subscribed to.
+    pub fn updated(&mut self, uri: &str, audience: Option<&Audience>) {
+        let may = |principal: &Principal| audience.is_none_or(|audience| audience.has(principal));
         let Self { by_uri, listeners, .. } = self;
         let mut deaf = Vec::new();
         let message = |meta: &str| {
@@ -217,12 +223,15 @@ impl Subscribers {
         let mut told = HashSet::new();
         for watch in exact.chain(wholes) {
             for session in watch.sessions.values().filter_map(Weak::upgrade) {
-                if told.insert(Err(session.id.clone())) {
+                if may(&session.principal()) && told.insert(Err(session.id.clone())) {
                     session.send_unsolicited(message(""));
                 }
             }
             for key in &watch.listeners {
                 let Some(listener) = listeners.get(key).filter(|listener| listener.acknowledged) else { continue };
+                if !may(&listener.principal) {
+                    continue;
+                }
                 if told.insert(Ok(*key)) && !(listener.sink)(message(&format!("{},", tag(&listener.id)))) {
                     deaf.push(*key);
                 }

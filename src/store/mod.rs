@@ -24,7 +24,7 @@ mod search;
 mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
-mod suite;
+pub(crate) mod suite;
 mod trail;
 mod verify;
 pub mod webhooks;

@@ -19,7 +19,7 @@ use crate::changes::{
 
 pub(super) type Open = fn(&Path) -> Arc<dyn Store>;
 
-pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Change {
+pub(crate) fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Change {
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     Change {
         id: id.into(),
@@ -39,6 +39,7 @@ pub(super) fn change(id: &str, principal: &str, version: u64, state: ChangeState
         tool: "create_issue".into(),
         tool_title: "Create issue".into(),
         tool_hash: "sha256:0".into(),
+        served_by: None,
         arguments: Arc::from(RawValue::from_string(r#"{ "a" :1.50}"#.into()).unwrap()),
         operation: Operation::Create,
         target: Target { entity_type: "issue".into(), id: None, label: "x".into(), lock_key: "x".into() },

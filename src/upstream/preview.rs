@@ -28,7 +28,7 @@ pub fn of(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> Res
         diff.add("$description", "Tool description", None, Some(&def.description));
     }
     Ok(Preview {
-        note: PreviewNote { kind: PreviewKind::Arguments, failed: None },
+        note: PreviewNote { kind: PreviewKind::Arguments, ..PreviewNote::default() },
         operation: Operation::Call,
         target: Target {
             entity_type: "tool".into(),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::changes::{Diff, Operation, PreviewNote, Proposer, Target, Terms, diff::DiffBuilder};
+use crate::changes::{Diff, Operation, PreviewNote, Proposer, ServedBy, Target, Terms, diff::DiffBuilder};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -50,6 +50,7 @@ fn change(state: ChangeState) -> Change {
         tool: "update_issue".into(),
         tool_title: "Update issue".into(),
         tool_hash: "sha256:0".into(),
+        served_by: None,
         arguments: raw("{}"),
         operation: Operation::Update,
         target: target(),
@@ -92,15 +93,17 @@ fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
     ChangeEvent::Edit {
         by: by.into(),
         owner: owner.map(Into::into),
+        key_id: None,
         comment: Some("corrected".into()),
         arguments: raw(arguments),
         preview: preview("edited"),
+        served_by: ServedBy::default(),
         terms: Terms::default(),
     }
 }
 
 fn unapprove(by: &str) -> ChangeEvent {
-    ChangeEvent::Unapprove { by: by.into(), owner: None, all: false }
+    ChangeEvent::Unapprove { by: by.into(), owner: None, key_id: None, all: false }
 }
 
 fn fault() -> ChangeFault {
@@ -157,7 +160,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
         ("withdraw", ChangeEvent::Withdraw { by: "agent".into() }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
-        ("refresh", ChangeEvent::Refresh { preview: preview("fresh") }),
+        ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
         ("claim", ChangeEvent::Claim),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { by: None, closed: Vec::new(), given_up: true }),
@@ -268,10 +271,10 @@ fn an_approval_taken_back_no_longer_counts() {
     let undone = undo(unapprove("alice")).unwrap();
     assert_eq!((undone.kind, undone.after.state), (EventKind::Unapproved, ChangeState::Pending));
     assert_eq!((undone.after.run_after, undone.after.approvals()), (None, 1), "bob's vote stays");
-    let other_key = ChangeEvent::Unapprove { by: "desk".into(), owner: Some("bob".into()), all: false };
+    let other_key = ChangeEvent::Unapprove { by: "desk".into(), owner: Some("bob".into()), key_id: None, all: false };
     assert_eq!(undo(other_key).unwrap().after.decisions[0].reviewer, "alice");
     assert_eq!(undo(unapprove("carol")).unwrap_err(), IllegalTransition::NotAnApprover);
-    let admin = ChangeEvent::Unapprove { by: "carol".into(), owner: None, all: true };
+    let admin = ChangeEvent::Unapprove { by: "carol".into(), owner: None, key_id: None, all: true };
     assert_eq!(undo(admin).unwrap().after.approvals(), 0);
     assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
     let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
@@ -286,6 +289,38 @@ fn a_grace_period_ends_before_the_change_expires() {
     let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), at(now)).unwrap().after.run_after;
     assert_eq!(approve(1), Some(at(3595)));
     assert_eq!(approve(3597), None, "there is no time left to wait");
+}
+
+#[test]
+fn who_edited_does_not_approve_where_somebody_else_has_to() {
+    let approve = |change: &Change, who: &str, owner| {
+        apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(2))
+            .map(|t| t.after.state)
+    };
+    let edited_under = |terms: Terms| {
+        let pending = Change { terms: terms.clone(), ..change(ChangeState::Pending) };
+        let ChangeEvent::Edit { by, owner, key_id, comment, arguments, preview, served_by, .. } =
+            edited("phone", Some("alice"), r#"{"a":1}"#)
+        else {
+            unreachable!()
+        };
+        let edit = ChangeEvent::Edit { by, owner, key_id, comment, arguments, preview, served_by, terms };
+        apply(&pending, edit, at(1)).unwrap().after
+    };
+    let allowed = edited_under(Terms::default());
+    assert_eq!(approve(&allowed, "phone", Some("alice")), Ok(ChangeState::Approved));
+    let other = edited_under(Terms { edit: Editing::Other, ..Terms::default() });
+    let two = edited_under(Terms { quorum: 2, ..Terms::default() });
+    for change in [&other, &two] {
+        for (who, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
+            assert_eq!(approve(change, who, owner), Err(IllegalTransition::OwnEdit), "{who}");
+        }
+        assert!(
+            apply(change, ChangeEvent::Decide(vote("alice", None, Verdict::Reject, change.version)), at(2)).is_ok()
+        );
+    }
+    assert_eq!(approve(&other, "bob", None), Ok(ChangeState::Approved));
+    assert_eq!(approve(&two, "bob", None), Ok(ChangeState::Pending));
 }
 
 #[test]
@@ -324,7 +359,7 @@ fn an_edit_keeps_what_was_proposed_and_shows_what_will_run() {
     assert_eq!(err(&twice, edited("agent", None, "{}")), IllegalTransition::SelfApproval);
     assert_eq!(err(&twice, edited("desk", Some("agent"), "{}")), IllegalTransition::SelfApproval);
     let mut fixed = pending;
-    fixed.terms.edit = false;
+    fixed.terms.edit = Editing::Forbidden;
     assert_eq!(err(&fixed, edited("alice", None, r#"{"a":1}"#)), IllegalTransition::EditForbidden);
 }
 
@@ -347,7 +382,9 @@ fn a_rule_may_take_silence_for_a_no() {
 fn a_refreshed_change_shows_the_new_diff_and_keeps_the_old_one() {
     let stale = apply(&change(ChangeState::Approved), ChangeEvent::MarkStale { fault: fault() }, at(1)).unwrap().after;
     assert_eq!(stale.fault, Some(fault()));
-    let fresh = apply(&stale, ChangeEvent::Refresh { preview: preview("new") }, at(2)).unwrap().after;
+    let fresh = apply(&stale, ChangeEvent::Refresh { preview: preview("new"), served_by: ServedBy::default() }, at(2))
+        .unwrap()
+        .after;
     assert_eq!(fresh.previous_diff, Some(stale.diff));
     assert_eq!((fresh.fingerprint.as_str(), fresh.fault.clone()), ("sha256:new", None));
     assert_ne!(fresh.digest, stale.digest);
@@ -405,12 +442,14 @@ proptest! {
                 2 => ChangeEvent::Edit {
                     by: who.into(),
                     owner: owner.map(Into::into),
+                    key_id: None,
                     comment: None,
                     arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
                     preview: preview("edited"),
+                    served_by: ServedBy::default(),
                     terms: terms.clone(),
                 },
-                3 => ChangeEvent::Unapprove { by: who.into(), owner: owner.map(Into::into), all: !right_version },
+                3 => ChangeEvent::Unapprove { by: who.into(), owner: owner.map(Into::into), key_id: None, all: !right_version },
                 4 => ChangeEvent::Withdraw { by: who.into() },
                 _ => events(&now)[which].1.clone(),
             };

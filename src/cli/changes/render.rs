@@ -138,7 +138,9 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
     };
     let age = span(now.duration_since(change.created_at));
     let proposed = format!("proposed by {}{client} over {}, {age} ago", who.principal, who.transport);
-    let mut about = format!("{} ({}), {proposed}", change.tool_title, route(&change.provider, &change.tool));
+    let at = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
+    let at = at.map_or_else(String::new, |by| format!(", {}", by.label));
+    let mut about = format!("{} ({}{at}), {proposed}", change.tool_title, route(&change.provider, &change.tool));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         about.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, value::RawValue};
 
 use super::super::{DecideError, EditChange, testing::*};
 use crate::{
-    changes::{Change, ChangeState, Terms, Verdict, digest::arguments_hash},
+    changes::{Change, ChangeState, Editing, Terms, Verdict, digest::arguments_hash},
     policy::{self, Decision},
     protocol::ErrorKind,
 };
@@ -98,7 +98,7 @@ async fn an_edit_is_checked_like_a_call() {
     assert_eq!(bench.get(&change.id).await.version, 1, "nothing of this is recorded");
 
     let fixed = super::super::Proposal {
-        terms: Terms { edit: false, ..Terms::default() },
+        terms: Terms { edit: Editing::Forbidden, ..Terms::default() },
         ..bench.proposal("agent", r#"{"a":1}"#)
     };
     let fixed = bench.changes.propose(fixed).await.unwrap();

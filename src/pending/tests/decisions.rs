@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::super::{DecideError, testing::*};
 use crate::{
     auth::{Principal, Role},
-    changes::{Change, ChangeState, Verdict},
+    changes::{Change, ChangeState, ServedBy, Verdict},
     protocol::ErrorKind,
 };
 
@@ -89,6 +89,25 @@ async fn a_target_that_moved_makes_it_stale_and_then_pending_with_the_new_diff()
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
     refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
+    bench.decide(&current, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+#[actix::test]
+async fn what_something_else_would_run_is_stale_and_decided_anew() {
+    let bench = Bench::new().await;
+    let at = |fingerprint: &str| ServedBy { fingerprint: fingerprint.into(), label: "elsewhere".into() };
+    let change = bench.propose("{}").await;
+    *bench.fake.served_by.lock().unwrap() = at("sha256:b");
+    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
+    assert_eq!((&current.served_by, &current.previous_diff), (&Some(at("sha256:b")), &None), "the diff is the same");
+    assert_ne!(current.digest, change.digest);
+    let trail = bench.changes.audit_page(Some(&change.id), 10, None).await.unwrap().items;
+    let why: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
+    assert!(why["comment"].as_str().unwrap().contains("another command or address"), "{why}");
     bench.decide(&current, Verdict::Approve).await.unwrap();
     bench.until(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;

@@ -123,14 +123,15 @@ async fn a_rule_may_ask_for_a_preview_that_shows_what_would_happen() {
         proposal.preview.note = note;
         bench.changes.propose(proposal)
     };
-    let arguments = PreviewNote { kind: PreviewKind::Arguments, failed: None };
-    let failed = PreviewNote { kind: PreviewKind::DryRun, failed: Some("no such file".into()) };
+    let arguments = PreviewNote { kind: PreviewKind::Arguments, ..PreviewNote::default() };
+    let failed =
+        PreviewNote { kind: PreviewKind::DryRun, failed: Some("no such file".into()), ..PreviewNote::default() };
     for note in [arguments, failed] {
         let change = proposal(note).await.unwrap();
         refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::PreviewRequired);
         bench.decide(&change, Verdict::Reject).await.unwrap();
     }
-    let live = proposal(PreviewNote { kind: PreviewKind::BeforeAfter, failed: None }).await.unwrap();
+    let live = proposal(PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() }).await.unwrap();
     bench.decide(&live, Verdict::Approve).await.unwrap();
     bench.until(&live.id, ChangeState::Applied).await;
     bench.end().await;

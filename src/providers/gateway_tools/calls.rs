@@ -116,7 +116,7 @@ impl GatewayTools {
                 "- {} [{}] {} | proposed {}",
                 change.id,
                 name_of(change.state),
-                one_line(&change.summary, 400),
+                one_line(&change.for_proposer().summary, 400),
                 change.created_at
             );
         }

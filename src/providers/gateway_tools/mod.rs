@@ -19,7 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use view::{edits_note, pending_output_schema, pending_result, pending_text, state_message, status_text};
 
 use super::{
-    CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,
+    Audience, CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,
     ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
 };
 use crate::{
@@ -81,9 +81,12 @@ async fn listen(mut since: u64, feed: Feed, events: broadcast::Sender<ProviderEv
     while let Some(mut subscription) = feed.subscribe(Some(since)) {
         while let Some(event) = subscription.next().await {
             let Some(change) = &event.change else { continue };
-            let uris = vec![resources::change_uri(&change.id), resources::CHANGES.to_owned()];
+            let of = |viewers| Audience { principal: change.principal.clone(), viewers };
+            // A change is read by its proposer and by viewers; the list of one's own changes is another for everybody.
+            let updated =
+                vec![(resources::change_uri(&change.id), of(true)), (resources::CHANGES.to_owned(), of(false))];
             // Nobody listening is no failure.
-            let _ = events.send(ProviderEvent::ResourcesUpdated(uris));
+            let _ = events.send(ProviderEvent::PrivateUpdated(updated));
         }
         since = subscription.position();
         // Closed, or the store could not be read: the next subscription tells which.
@@ -154,6 +157,10 @@ impl Provider for GatewayTools {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
         Box::pin(async move { self.read(uri, ctx).await.map(|text| vec![text]) })
+    }
+
+    fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(self.may_read(uri, ctx))
     }
 
     fn get_prompt<'a>(

@@ -104,14 +104,25 @@ impl GatewayTools {
             }
             GATEWAY => text(uri, &self.about()),
             _ => {
-                let id = change_id(uri).ok_or_else(|| unknown(uri))?;
-                let change = self
-                    .visible(&id, &ctx.principal)
-                    .await
-                    .map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown(uri) } else { error })?;
+                let change = self.change_at(uri, ctx).await?;
                 text(uri, &ChangeView::new(&change))
             }
         }
+    }
+
+    /// As [`Self::read`] answers, without the answer.
+    pub(super) async fn may_read(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
+        match uri {
+            CHANGES | GATEWAY => Ok(()),
+            _ => self.change_at(uri, ctx).await.map(drop),
+        }
+    }
+
+    /// The change that a URI names, if the caller may see it.
+    async fn change_at(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
+        let id = change_id(uri).ok_or_else(|| unknown(uri))?;
+        let found = self.visible(&id, &ctx.principal).await;
+        found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown(uri) } else { error })
     }
 
     fn about(&self) -> serde_json::Value {

@@ -107,6 +107,7 @@ impl Fixture {
             tool: tool.into(),
             tool_title: "Title".into(),
             tool_hash: "sha256:tool".into(),
+            served_by: Default::default(),
             arguments: Arc::from(arguments),
             preview,
             review: None,
@@ -438,6 +439,8 @@ async fn what_is_not_kept_any_more_is_not_made_up() {
     change.state = crate::changes::ChangeState::Applied;
     change.edits.push(crate::changes::Edit {
         by: "alice".into(),
+        owner: None,
+        key_id: None,
         comment: None,
         at: change.created_at,
         from: "sha256:a".into(),

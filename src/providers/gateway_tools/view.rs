@@ -8,7 +8,10 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    changes::{Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict},
+    changes::{
+        Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict, proposer::ProposerView,
+        visible::says_something,
+    },
     providers::{
         ToolResult,
         text::{content_text, one_line, tool_result},
@@ -41,12 +44,6 @@ pub(super) const STATES: [(&str, ChangeState); 10] = [
     ("stale", ChangeState::Stale),
 ];
 
-/// What a change does, as far as the proposer may know: that nothing is there yet is live state too.
-fn operation(change: &Change) -> Operation {
-    let hidden = change.diff.fields.iter().any(|field| field.restricted);
-    if hidden && change.operation == Operation::Create { Operation::Update } else { change.operation }
-}
-
 /// `structuredContent` of everything that answers with a change.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -57,8 +54,8 @@ pub(super) struct ChangeView<'a> {
     operation: Operation,
     entity_type: &'a str,
     entity_id: Option<&'a str>,
-    label: &'a str,
-    summary: &'a str,
+    label: Cow<'a, str>,
+    summary: Cow<'a, str>,
     provider: &'a str,
     tool: &'a str,
     diff: Cow<'a, Diff>,
@@ -67,7 +64,7 @@ pub(super) struct ChangeView<'a> {
     expires_at: String,
     decisions: Vec<Decision>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    fault: Option<&'a ChangeFault>,
+    fault: Option<Cow<'a, ChangeFault>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
@@ -78,24 +75,25 @@ pub(super) struct ChangeView<'a> {
 
 impl<'a> ChangeView<'a> {
     pub(super) fn new(change: &'a Change) -> Self {
+        let ProposerView { operation, entity_id, label, summary, diff, fault } = change.for_proposer();
         Self {
             change_id: &change.id,
             status: change.state,
             version: change.version,
-            operation: operation(change),
+            operation,
             entity_type: &change.target.entity_type,
-            entity_id: change.target.id.as_deref(),
-            label: &change.target.label,
-            summary: &change.summary,
+            entity_id,
+            label,
+            summary,
             provider: &change.provider,
             tool: &change.tool,
-            diff: change.diff.for_proposer(),
+            diff,
             created_at: change.created_at.to_string(),
             updated_at: change.updated_at.to_string(),
             expires_at: change.expires_at.to_string(),
             // Which key a reviewer used is nothing to an agent.
             decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
-            fault: change.fault.as_ref(),
+            fault,
             result: change.result.as_deref(),
             next_step: next_step(change),
             timed_out: None,
@@ -111,8 +109,8 @@ pub(super) struct ChangeLine<'a> {
     status: ChangeState,
     operation: Operation,
     entity_type: &'a str,
-    label: &'a str,
-    summary: &'a str,
+    label: Cow<'a, str>,
+    summary: Cow<'a, str>,
     tool: &'a str,
     created_at: String,
     updated_at: String,
@@ -121,13 +119,14 @@ pub(super) struct ChangeLine<'a> {
 
 impl<'a> ChangeLine<'a> {
     pub(super) fn new(change: &'a Change) -> Self {
+        let ProposerView { operation, label, summary, .. } = change.for_proposer();
         Self {
             change_id: &change.id,
             status: change.state,
-            operation: operation(change),
+            operation,
             entity_type: &change.target.entity_type,
-            label: &change.target.label,
-            summary: &change.summary,
+            label,
+            summary,
             tool: &change.tool,
             created_at: change.created_at.to_string(),
             updated_at: change.updated_at.to_string(),
@@ -267,7 +266,7 @@ pub fn edits_note(change: &Change) -> Option<String> {
     let mut out = String::new();
     for edit in &change.edits {
         let _ = write!(out, "The reviewer {} changed the arguments at {}", one_line(&edit.by, 128), edit.at);
-        match edit.comment.as_deref().filter(|comment| !comment.trim().is_empty()) {
+        match edit.comment.as_deref().filter(|comment| says_something(comment)) {
             Some(comment) => {
                 let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
             }
@@ -309,11 +308,12 @@ pub fn state_message(change: &Change) -> String {
 /// that some clients show of one that failed.
 #[must_use]
 pub fn status_text(change: &Change) -> String {
-    let summary = one_line(&change.summary, 400);
+    let seen = change.for_proposer();
+    let summary = one_line(&seen.summary, 400);
     let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
-    let why = match (change.state, decision, &change.fault) {
+    let why = match (change.state, decision, &seen.fault) {
         (ChangeState::Rejected, Some(decision), _) => {
-            let comment = decision.comment.as_deref().filter(|comment| !comment.trim().is_empty());
+            let comment = decision.comment.as_deref().filter(|comment| says_something(comment));
             let comment = comment.map_or_else(String::new, |comment| format!(": “{}”", one_line(comment, 1_000)));
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
         }
@@ -369,13 +369,13 @@ pub(super) fn describe(change: &Change) -> String {
         ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
         ChangeState::Stale => writeln!(out, "Change stale: its target has changed. ID: {id}"),
     };
-    let target = &change.target;
-    let _ = writeln!(out, "Operation: {}", operation(change).as_str());
-    let _ = writeln!(out, "Entity: {} {}", one_line(&target.entity_type, 64), one_line(&target.label, 300));
-    let _ = writeln!(out, "Summary: {}", one_line(&change.summary, 400));
+    let seen = change.for_proposer();
+    let _ = writeln!(out, "Operation: {}", seen.operation.as_str());
+    let _ = writeln!(out, "Entity: {} {}", one_line(&change.target.entity_type, 64), one_line(&seen.label, 300));
+    let _ = writeln!(out, "Summary: {}", one_line(&seen.summary, 400));
     // Once it is applied, the tool's answer says more than what was proposed.
     if change.state != ChangeState::Applied {
-        fields(&mut out, &change.diff.for_proposer());
+        fields(&mut out, &seen.diff);
     }
     if let Some(note) = edits_note(change) {
         let _ = writeln!(out, "{note}");
@@ -389,14 +389,14 @@ pub(super) fn describe(change: &Change) -> String {
             Verdict::Reject => "Rejected",
         };
         let _ = write!(out, "{verb} by {} at {}", one_line(&decision.reviewer, 128), decision.at);
-        match decision.comment.as_deref().filter(|c| !c.trim().is_empty()) {
+        match decision.comment.as_deref().filter(|comment| says_something(comment)) {
             Some(comment) => {
                 let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
             }
             None => out.push_str(", without a comment.\n"),
         }
     }
-    if let Some(fault) = &change.fault {
+    if let Some(fault) = &seen.fault {
         let _ = writeln!(out, "Reason: {}: {}", one_line(&fault.code, 64), one_line(&fault.message, 2_000));
     }
     if let Some(answer) = answer_text(change) {

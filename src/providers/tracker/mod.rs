@@ -14,6 +14,7 @@ mod plan;
 mod project_keys;
 mod prompts;
 mod queries;
+mod reading;
 mod reads;
 mod refs;
 mod render;
@@ -230,6 +231,10 @@ impl Provider for Tracker {
             }
             self.storage.read_slow(&ctx.cancel, work).await
         })
+    }
+
+    fn reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+        reading::reads(tool, arguments)
     }
 
     fn read_resource<'a>(

@@ -407,6 +407,7 @@ impl Doors {
             tool: "write".into(),
             tool_title: "Write".into(),
             tool_hash: "sha256:tool".into(),
+            served_by: Default::default(),
             // Numbers that only survive as the text they are.
             arguments: Arc::from(
                 RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),

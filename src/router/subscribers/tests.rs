@@ -28,6 +28,10 @@ fn session() -> Arc<SessionShared> {
     Arc::new(SessionShared::new(Transport::WebSocket, identity, channel, &CancellationToken::new()))
 }
 
+fn agent(name: &str) -> Arc<Principal> {
+    Arc::new(Principal { name: name.into(), ..Principal::local_agent() })
+}
+
 fn heard(session: &SessionShared) -> usize {
     match &session.channel {
         Channel::Outbox(outbox) => outbox.len(),
@@ -76,8 +80,13 @@ fn an_upstream_watches_once_while_anybody_wants_to_hear() {
     assert!(all.subscribe(&one, "fs+a:b".into(), at(&upstream)).is_some());
     assert!(all.subscribe(&one, "fs+a:b".into(), at(&upstream)).is_none(), "it is in force already");
     assert!(all.subscribe(&two, "fs+a:b".into(), at(&upstream)).is_none());
-    let (key, ready) =
-        all.listen(id(1), filter(&["fs+a:b", "fs+a:c", "tracker://x"]), Ear::default().sink(), at(&upstream));
+    let (key, ready) = all.listen(
+        id(1),
+        agent("local-agent"),
+        filter(&["fs+a:b", "fs+a:c", "tracker://x"]),
+        Ear::default().sink(),
+        at(&upstream),
+    );
     assert_eq!(ready.iter().map(|(uri, _)| uri.as_str()).collect::<Vec<_>>(), ["fs+a:c"]);
     assert_eq!(testing::watched(&upstream), ["a:b", "a:c"]);
     all.unlisten(key);
@@ -98,16 +107,17 @@ fn updates_reach_exactly_who_asked() {
     all.subscribe(&one, "fs+a:/b".into(), at(&upstream));
     all.subscribe(&two, "fs+a:/c".into(), at(&upstream));
     let ear = Ear::default();
-    let (key, _) = all.listen(id(7), filter(&["fs+a:/b", "tracker://x"]), ear.sink(), at(&upstream));
-    all.updated("fs+a:/b");
+    let (key, _) =
+        all.listen(id(7), agent("local-agent"), filter(&["fs+a:/b", "tracker://x"]), ear.sink(), at(&upstream));
+    all.updated("fs+a:/b", None);
     assert!(ear.methods().is_empty(), "nothing before the acknowledgement");
     all.acknowledge(key, &[]);
-    all.updated("fs+a:/b");
+    all.updated("fs+a:/b", None);
     // Part of what was asked for, and no part of it.
-    all.updated("fs+a:/b/d/e");
-    all.updated("fs+a:/bb");
+    all.updated("fs+a:/b/d/e", None);
+    all.updated("fs+a:/bb", None);
     // A module tells of each resource itself.
-    all.updated("tracker://x/y");
+    all.updated("tracker://x/y", None);
     assert_eq!((heard(&one), heard(&two)), (3, 0));
     let messages = ear.0.lock().clone();
     assert_eq!(messages[0]["method"], "notifications/subscriptions/acknowledged");
@@ -123,11 +133,11 @@ fn what_a_server_refuses_is_not_honoured() {
     let upstream = upstream();
     let mut all = Subscribers::default();
     let ear = Ear::default();
-    let (key, _) = all.listen(id(1), filter(&["fs+a:b"]), ear.sink(), at(&upstream));
+    let (key, _) = all.listen(id(1), agent("local-agent"), filter(&["fs+a:b"]), ear.sink(), at(&upstream));
     all.acknowledge(key, &["fs+a:b".to_owned()]);
     assert_eq!(ear.0.lock()[0]["params"]["notifications"], serde_json::json!({}));
     assert!(testing::watched(&upstream).is_empty());
-    all.updated("fs+a:b");
+    all.updated("fs+a:b", None);
     assert_eq!(ear.methods().len(), 1);
 }
 
@@ -136,11 +146,16 @@ fn list_changes_reach_who_listens_for_that_list() {
     let mut all = Subscribers::default();
     let (tools, rest, deaf) = (Ear::default(), Ear::default(), Arc::new(|_: Bytes| false) as ListenSink);
     let none = |_: &str| None;
-    let (a, _) =
-        all.listen(id(1), ListenFilter { tools_list_changed: true, ..ListenFilter::default() }, tools.sink(), none);
+    let (a, _) = all.listen(
+        id(1),
+        agent("local-agent"),
+        ListenFilter { tools_list_changed: true, ..ListenFilter::default() },
+        tools.sink(),
+        none,
+    );
     let both = ListenFilter { prompts_list_changed: true, resources_list_changed: true, ..ListenFilter::default() };
-    let (b, _) = all.listen(id(2), both.clone(), rest.sink(), none);
-    let (c, _) = all.listen(id(3), both, deaf, none);
+    let (b, _) = all.listen(id(2), agent("local-agent"), both.clone(), rest.sink(), none);
+    let (c, _) = all.listen(id(3), agent("local-agent"), both, deaf, none);
     for key in [a, b, c] {
         all.acknowledge(key, &[]);
     }
@@ -177,4 +192,28 @@ fn a_uri_is_part_of_those_above_it() {
     assert_eq!(wholes("a:b/").collect::<Vec<_>>(), ["a:b"]);
     assert!(wholes("é").next().is_none());
     assert!(wholes(&"/".repeat(100_000)).count() <= 64);
+}
+
+#[actix_web::test]
+async fn what_is_not_everybodys_to_read_is_told_to_those_who_may() {
+    let mut all = Subscribers::default();
+    let own = session();
+    let [mine, theirs, viewers] = [Ear::default(), Ear::default(), Ear::default()];
+    let viewer = Arc::new(Principal { role: crate::auth::Role::Viewer, ..Principal::clone(&agent("eve")) });
+    for uri in ["change://a", "countersign://changes"] {
+        all.subscribe(&own, uri.into(), |_| None);
+    }
+    for (n, principal, ear) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
+        let (key, _) =
+            all.listen(id(n), principal, filter(&["change://a", "countersign://changes"]), ear.sink(), |_| None);
+        all.acknowledge(key, &[]);
+    }
+    let of = |principal: &str, viewers| Audience { principal: principal.into(), viewers };
+    all.updated("change://a", Some(&of("bob", true)));
+    all.updated("countersign://changes", Some(&of("bob", false)));
+    assert_eq!(heard(&own), 0, "it is another principal's session");
+    // Beside the acknowledgement.
+    assert_eq!([mine, theirs, viewers].map(|ear| ear.methods().len() - 1), [2, 0, 1]);
+    all.updated("change://a", Some(&of("local-agent", true)));
+    assert_eq!(heard(&own), 1);
 }

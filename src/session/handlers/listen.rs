@@ -22,6 +22,7 @@ use crate::{
         actor::{Acknowledge, Listen, Unlisten},
         resources::can_subscribe,
         subscribers::{ListenFilter, ListenSink},
+        table::RouteTable,
     },
     session::{
         Cancel,
@@ -35,9 +36,9 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
     let params: params::Listen<'_> = params::parse(request.params)?;
     let gateway = &exchange.gateway;
     let _slot = gateway.long_lived(&exchange.identity.principal)?;
-    let table = gateway.routes.load();
+    let table = gateway.routes.load_full();
     let asked = params.notifications;
-    let uris: HashSet<String> = asked
+    let mut uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
         .filter(|uri| {
@@ -52,6 +53,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
+    readable(exchange, &table, &mut uris, cancel).await;
     drop(table);
     let tasks = tasks::honoured(exchange, &asked.task_ids).await?;
     let filter = ListenFilter {
@@ -75,9 +77,10 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
         })
     };
     let cancel = cancel.token(&exchange.session.ended);
+    let principal = Arc::clone(&exchange.identity.principal);
+    let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
     let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) =
-        gateway.router.send(Listen { id: request.id.clone(), filter, sink: sink.clone() }).await.map_err(gone)?;
+    let (key, resources) = gateway.router.send(listening).await.map_err(gone)?;
     let _open = Open { gateway: gateway.clone(), key };
     // What the client does once it is acknowledged may already be what it wants to hear of.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
@@ -106,6 +109,22 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
         revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
+}
+
+/// Takes out what the client may not read: the acknowledgement leaves it out, as what is not there.
+async fn readable(exchange: &Exchange, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
+    let context = exchange.call_context(cancel, None);
+    let mut refused = Vec::new();
+    for uri in uris.iter() {
+        if let Some(provider) = table.resource(uri)
+            && exchange.gateway.in_time(provider.may_subscribe(uri, &context)).await.is_err()
+        {
+            refused.push(uri.clone());
+        }
+    }
+    for uri in refused {
+        uris.remove(&uri);
+    }
 }
 
 /// The resources among those named whose servers are told on connections that may be the client's own.

@@ -155,7 +155,7 @@ pub async fn handle(
         Method::ResourcesList => resources::list(exchange, request, cancel).await,
         Method::ResourceTemplatesList => resources::templates(exchange, request),
         Method::ResourcesRead => resources::read(exchange, request, cancel).await,
-        Method::ResourcesSubscribe => resources::subscribe(exchange, request).await,
+        Method::ResourcesSubscribe => resources::subscribe(exchange, request, cancel).await,
         Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, request).await,
         Method::PromptsList => prompts::list(exchange, request),
         Method::PromptsGet => prompts::get(exchange, request, cancel).await,

@@ -110,18 +110,25 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
-/// `resources/subscribe`. The resource need not exist yet: a client may wait for one to appear.
-pub async fn subscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+/// `resources/subscribe`. The resource need not exist yet: a client may wait for one to appear. What not everybody may read
+/// answers as reading it does.
+pub async fn subscribe(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
     let gateway = &exchange.gateway;
     if params.uri.len() > MAX_URI {
         return Err(McpError::new(ErrorKind::InvalidParams, "the URI is too long").with("limit", MAX_URI as u64));
     }
-    {
+    let provider = {
         let table = gateway.routes.load();
-        if let Some(provider) = table.resource(&params.uri) {
-            admit(exchange, &table, &*provider, Subject::Resource(&params.uri))?;
+        let provider = table.resource(&params.uri);
+        if let Some(provider) = &provider {
+            admit(exchange, &table, &**provider, Subject::Resource(&params.uri))?;
         }
+        provider
+    };
+    if let Some(provider) = provider {
+        let context = exchange.call_context(cancel, None);
+        gateway.in_time(provider.may_subscribe(&params.uri, &context)).await?;
     }
     let max = gateway.config.limits.max_subscriptions;
     if !exchange.session.subscribe(&params.uri, max) {

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
 use super::model::{Action, App, Ask, Prompt, Tone};
-use crate::changes::Verdict;
+use crate::changes::{Verdict, visible::says_something};
 
 /// Bytes of a line that is typed; the gateway takes no longer comment.
 const MAX_TYPED: usize = 2000;
@@ -61,7 +61,7 @@ impl App {
             Ask::Comment { verdict, many: true } => self.many(verdict, text),
             Ask::Comment { verdict, many: false } => {
                 let change = self.shown().ok()?;
-                if change.terms.require_comment && text.trim().is_empty() {
+                if change.terms.require_comment && !says_something(&text) {
                     return self.again(Ask::Comment { verdict, many: false });
                 }
                 if verdict == Verdict::Approve {

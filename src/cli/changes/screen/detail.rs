@@ -12,7 +12,7 @@ use super::{
     paint::{Paint, words, wrap},
 };
 use crate::{
-    changes::{Change, ChangeState, Diff, Verdict},
+    changes::{Change, ChangeState, Diff, Editing, Verdict},
     cli::changes::{
         arguments::{Arguments, is_call, route, told_beside, without_arguments},
         render::{span, state_name},
@@ -155,8 +155,10 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let client = who.client_name.as_deref().map_or_else(String::new, |name| format!(" with {name}"));
     let owner = who.owner.as_deref().map_or_else(String::new, |owner| format!(" of {owner}"));
     let age = span(now.duration_since(change.created_at));
+    let at = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
+    let at = at.map_or_else(String::new, |by| format!(", {}", by.label));
     let text = format!(
-        "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
+        "{} ({}{at}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
         route(&change.provider, &change.tool),
         who.principal,
@@ -178,8 +180,10 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     if terms.require_comment {
         rules.push("needs a comment".to_owned());
     }
-    if !terms.edit {
-        rules.push("cannot be edited".to_owned());
+    match terms.edit {
+        Editing::Forbidden => rules.push("cannot be edited".to_owned()),
+        Editing::Other => rules.push("who edits it cannot approve it".to_owned()),
+        Editing::Allowed => {}
     }
     if terms.undo_for > 0 {
         rules.push(format!("an approval can be undone for {}s", terms.undo_for));

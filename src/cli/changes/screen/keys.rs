@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::model::{Action, App, Ask, Brief, Prompt, Tone};
 use crate::{
-    changes::{Change, ChangeState, Verdict},
+    changes::{Change, ChangeState, Editing, Verdict},
     cli::output::indented,
 };
 
@@ -273,7 +273,7 @@ impl App {
         if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
             return self.nothing_to("edit", change.state);
         }
-        if !change.terms.edit {
+        if change.terms.edit == Editing::Forbidden {
             self.say(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
             return None;
         }

@@ -234,6 +234,7 @@ async fn propose(
         tool: route.def.name.clone(),
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
+        served_by: route.provider.served_by(),
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
@@ -259,7 +260,7 @@ async fn propose(
     let change: Arc<Change> = stored?;
     exchange.log(
         LoggingLevel::Notice,
-        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.summary }),
+        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
     );
     Ok(change)
 }

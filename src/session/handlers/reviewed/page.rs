@@ -92,7 +92,7 @@ fn is_open(change: &Change) -> bool {
 fn params(exchange: &Exchange, change: &Change) -> serde_json::Value {
     json!({
         "mode": "url",
-        "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.summary),
+        "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
         "url": url(&exchange.gateway, &change.id),
     })
 }

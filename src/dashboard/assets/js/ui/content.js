@@ -125,7 +125,10 @@ function previous(change) {
   return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
 }
 
-const toolNote = (change) => [h('code', null, said(toolName(change), 120)), decidable(change.state) ? ', exactly as they will run' : null];
+// What would run it, where that is another program: approvals are given to it.
+const servedBy = ({ servedBy: by }) => (by?.fingerprint ? [' (', said(by.label, 120), ')'] : null);
+
+const toolNote = (change) => [h('code', null, said(toolName(change), 120)), servedBy(change), decidable(change.state) ? ', exactly as they will run' : null];
 
 /** The exact arguments, where they are not shown already. */
 export function args(change, source) {

@@ -15,7 +15,7 @@ import { comparison } from './diff.js';
 import { openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { emptyState, errorState, skeleton } from './states.js';
-import { isAsked } from './terms.js';
+import { isAsked, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
 const MOST_UNFOLDED = 60;
@@ -196,7 +196,7 @@ export class Detail {
     const may = isAsked(change, this.#me);
     const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
-      may && decidable(change.state) && change.terms.edit && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
+      may && decidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
       may && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
       button('print', 'print', 'Print', null, () => {
         this.#unfold();
@@ -219,7 +219,7 @@ export class Detail {
     const open = this.#shown;
     if (!open || !isAsked(open.change, this.#me) || !decidable(open.change.state)) return false;
     const { change } = open;
-    if (!change.terms.edit) {
+    if (!mayEdit(change.terms)) {
       notice('The rule for this tool does not allow reviewers to edit its changes.', { tone: 'amber', iconName: 'hidden' });
       return true;
     }

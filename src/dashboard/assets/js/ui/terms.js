@@ -33,6 +33,9 @@ export function isAsked({ terms }, me) {
   return asked.length === 0 || asked.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
 }
 
+/** Whether reviewers may correct its arguments. */
+export const mayEdit = (terms) => terms.edit !== 'forbidden';
+
 /** Whether this person has approved it already, also with another key. */
 export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
 
@@ -44,7 +47,8 @@ export function termsLine(change) {
   if (terms.quorum > 1) parts.push(part('check', `${count(terms.quorum)} people have to approve`));
   if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
   if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));
-  if (!terms.edit) parts.push(part('hidden', 'Reviewers may not edit it'));
+  if (!mayEdit(terms)) parts.push(part('hidden', 'Reviewers may not edit it'));
+  else if (terms.edit === 'other') parts.push(part('pencil', 'Whoever edits it cannot approve it'));
   if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after approval and can be undone until then`));
   if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
   return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule requires' }, parts) : null;
