@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::{StandingRules, blank, now};
 use crate::{
     auth::Principal,
+    changes::people::Person,
     definitions::Shown,
     policy::{Says, StandingRule, Verdict, standing_rules::suffices},
     protocol::{ErrorKind, McpError},
@@ -78,7 +79,7 @@ impl StandingRules {
                 && rule.provider == route.provider.name()
                 && rule.tool_hash == route.hash
                 && rule.served_by.as_deref() == Some(target)
-                && rule.creator().owner() == by.owner()
+                && Person::of(&rule.creator()).is(Person::of(by))
         })
     }
 
