@@ -130,9 +130,10 @@ async fn an_edit_leads_around_no_rule() {
     judge(policy::Verdict::Review, Terms { quorum: 2, require_comment: true, ..Terms::default() });
     let edited = bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await.unwrap();
     assert_eq!((edited.terms.quorum, edited.terms.require_comment), (2, true));
-    // The edit is none of the two approvals.
-    let voted = bench.decide(&edited, Verdict::Approve).await.unwrap();
-    assert_eq!(voted.state, ChangeState::Pending);
+    // The edit is none of the two approvals, and nor is a vote of who made it.
+    refused(bench.decide(&edited, Verdict::Approve).await, ErrorKind::SelfApproval);
+    let voted = bench.changes.decide(decision(&edited, "carol", Verdict::Approve)).await.unwrap();
+    assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
     // Where such a call would go through by itself, what was asked before still counts.
     judge(policy::Verdict::Allow, Terms::default());
     let back = bench.changes.edit(edit(&voted, "bob", r#"{"db":"test"}"#)).await.unwrap();

@@ -330,8 +330,15 @@ async fn resources_show_changes_and_the_gateway() {
     let change = f.propose("bob").await;
     let uri = format!("change://{}", change.id);
     // Durable and announced; the listener hears of it on its own task.
-    let ProviderEvent::ResourcesUpdated(uris) = events.recv().await.unwrap() else { panic!("another event") };
-    assert_eq!(uris, [uri.clone(), "countersign://changes".to_owned()]);
+    let ProviderEvent::PrivateUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
+    let uris: Vec<&str> = updated.iter().map(|(uri, _)| uri.as_str()).collect();
+    assert_eq!(uris, [uri.as_str(), "countersign://changes"]);
+    let viewer = Principal { role: Role::Viewer, ..(*agent("eve").principal).clone() };
+    let told = |who: &Principal| updated.iter().map(|(_, audience)| audience.has(who)).collect::<Vec<_>>();
+    assert_eq!(
+        [told(&agent("bob").principal), told(&agent("eve").principal), told(&viewer)],
+        [[true, true], [false, false], [true, false]]
+    );
 
     let ctx = agent("bob");
     let read = |uri: String| {
