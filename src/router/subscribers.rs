@@ -223,7 +223,7 @@ impl Subscribers {
         let mut told = HashSet::new();
         for watch in exact.chain(wholes) {
             for session in watch.sessions.values().filter_map(Weak::upgrade) {
-                if may(&session.principal()) && told.insert(Err(session.id.clone())) {
+                if may(session.principal()) && told.insert(Err(session.id.clone())) {
                     session.send_unsolicited(message(""));
                 }
             }
