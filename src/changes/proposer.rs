@@ -19,6 +19,7 @@ const STALE: &str =
 #[derive(Debug)]
 pub struct ProposerView<'a> {
     pub operation: Operation,
+    pub entity_type: &'a str,
     pub entity_id: Option<&'a str>,
     pub label: Cow<'a, str>,
     pub summary: Cow<'a, str>,
@@ -41,6 +42,7 @@ impl Change {
         if !self.is_restricted() {
             return ProposerView {
                 operation: self.operation,
+                entity_type: &self.target.entity_type,
                 entity_id: self.target.id.as_deref(),
                 label: Cow::Borrowed(&self.target.label),
                 summary: Cow::Borrowed(&self.summary),
@@ -60,7 +62,16 @@ impl Change {
             ChangeState::Stale => Cow::Owned(ChangeFault { code: "CHANGE_STALE".into(), message: STALE.into() }),
             _ => Cow::Borrowed(fault),
         });
-        ProposerView { operation, entity_id: None, label, summary, diff: Cow::Owned(Diff::withheld()), fault }
+        let entity_type = if named_by_state { "tool" } else { &self.target.entity_type };
+        ProposerView {
+            operation,
+            entity_type,
+            entity_id: None,
+            label,
+            summary,
+            diff: Cow::Owned(Diff::withheld()),
+            fault,
+        }
     }
 }
 
@@ -131,6 +142,7 @@ mod tests {
         };
         let first = module(&|_| {});
         assert_eq!(module(&|c| c.target.label = "CORE-1 Secret".into()), first);
+        assert_eq!(module(&|c| c.target.entity_type = "project".into()), first);
         assert_eq!(module(&|c| c.summary = "Update “Secret”".into()), first);
         assert_eq!(module(&|c| c.operation = Operation::Delete), first);
         // Of older changes the fields tell.

@@ -75,13 +75,13 @@ pub(super) struct ChangeView<'a> {
 
 impl<'a> ChangeView<'a> {
     pub(super) fn new(change: &'a Change) -> Self {
-        let ProposerView { operation, entity_id, label, summary, diff, fault } = change.for_proposer();
+        let ProposerView { operation, entity_type, entity_id, label, summary, diff, fault } = change.for_proposer();
         Self {
             change_id: &change.id,
             status: change.state,
             version: change.version,
             operation,
-            entity_type: &change.target.entity_type,
+            entity_type,
             entity_id,
             label,
             summary,
@@ -119,12 +119,12 @@ pub(super) struct ChangeLine<'a> {
 
 impl<'a> ChangeLine<'a> {
     pub(super) fn new(change: &'a Change) -> Self {
-        let ProposerView { operation, label, summary, .. } = change.for_proposer();
+        let ProposerView { operation, entity_type, label, summary, .. } = change.for_proposer();
         Self {
             change_id: &change.id,
             status: change.state,
             operation,
-            entity_type: &change.target.entity_type,
+            entity_type,
             label,
             summary,
             tool: &change.tool,
@@ -371,7 +371,7 @@ pub(super) fn describe(change: &Change) -> String {
     };
     let seen = change.for_proposer();
     let _ = writeln!(out, "Operation: {}", seen.operation.as_str());
-    let _ = writeln!(out, "Entity: {} {}", one_line(&change.target.entity_type, 64), one_line(&seen.label, 300));
+    let _ = writeln!(out, "Entity: {} {}", one_line(seen.entity_type, 64), one_line(&seen.label, 300));
     let _ = writeln!(out, "Summary: {}", one_line(&seen.summary, 400));
     // Once it is applied, the tool's answer says more than what was proposed.
     if change.state != ChangeState::Applied {
