@@ -92,6 +92,6 @@ mod tests {
             check("dryRun", good).unwrap();
         }
         let error = check("dryRun", r#"{"Dry/Run":1,"DryRun":1}"#).unwrap_err();
-        assert_eq!(error.data["details"][0]["pointer"], "/DryRun");
+        assert_eq!(error.data["details"]["errors"][0]["pointer"], "/DryRun");
     }
 }
