@@ -171,7 +171,7 @@ ruled('editing as JSON: what cannot be seen is written out, and what is no JSON 
   await page.context().close();
 });
 
-ruled('where the rule forbids it nobody edits', { edit: false }, async (gateway) => {
+ruled('where the rule forbids it nobody edits', { edit: 'forbidden' }, async (gateway) => {
   await gateway.proposeIssue('Take it or leave it');
   const page = await dashboard(browser, gateway);
   await open(page, 'Take it');

@@ -3,7 +3,7 @@
 import { Problem, token } from './core.mjs';
 import { hash, preview, WRITES } from './tracker.mjs';
 
-export const DEFAULT_TERMS = { reviewers: [], quorum: 1, onExpiry: 'expire', requireComment: false, edit: true, onReview: 'return', holdFor: 45, undoFor: 0, previewRequired: false, openPage: false };
+export const DEFAULT_TERMS = { reviewers: [], quorum: 1, onExpiry: 'expire', requireComment: false, edit: 'allowed', onReview: 'return', holdFor: 45, undoFor: 0, previewRequired: false, openPage: false };
 const LIVE = ['module', 'dry_run', 'before_after'];
 const FIELDS = { create_issue: ['projectId', 'title', 'type', 'priority', 'description', 'estimatedHours', 'parentId', 'status'] };
 
@@ -91,7 +91,7 @@ export class Reviews {
 
   edit(change, who, { arguments: args, version, comment = null }, source) {
     this.#still(change, { version }, ['pending', 'stale']);
-    if (!change.terms.edit) throw new Problem(403, 'EDIT_FORBIDDEN', 'The rule does not allow to edit this change.');
+    if (change.terms.edit === 'forbidden') throw new Problem(403, 'EDIT_FORBIDDEN', 'The rule does not allow to edit this change.');
     if (own(change, who)) throw new Problem(403, 'SELF_APPROVAL', 'Whoever proposed a change cannot edit it.');
     const details = faults(change.tool, args);
     if (details.length) throw new Problem(422, 'VALIDATION_FAILED', `invalid arguments for ${change.tool}: ${details[0].pointer}: ${details[0].message}`, { details: { errors: details } });

@@ -82,7 +82,7 @@ export function fill(core) {
 
   // What rules ask, how previews are made, and what comes in numbers.
   const asked = (tool, args, who, minutes, more) => core.propose(tool, JSON.stringify(args), who, ago(minutes), more);
-  const two = asked('delete_issue', { issueId: rate.id }, ci, 14, { terms: { reviewers: ['dba', 'admin', 'alice', 'bob'], quorum: 3, requireComment: true, undoFor: 30, edit: false, onExpiry: 'reject' } });
+  const two = asked('delete_issue', { issueId: rate.id }, ci, 14, { terms: { reviewers: ['dba', 'admin', 'alice', 'bob'], quorum: 3, requireComment: true, undoFor: 30, edit: 'forbidden', onExpiry: 'reject' } });
   two.decisions.push({ reviewer: 'bob', owner: 'bob', verdict: 'approve', comment: 'Checked with the team.', at: ago(5).toISOString(), version: 1 });
   core.force(two, 'pending', 'voted', 'bob', { at: ago(5), details: { comment: 'Checked with the team.' } });
   asked('create_project', { name: 'Data warehouse', key: 'DWH' }, modern, 12, { preview: { kind: 'arguments' }, terms: { previewRequired: true } });

@@ -33,8 +33,8 @@ export function isAsked({ terms }, me) {
   return asked.length === 0 || asked.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
 }
 
-/** Whether reviewers may correct its arguments. */
-export const mayEdit = (terms) => terms.edit !== 'forbidden';
+/** Whether reviewers may correct its arguments. Events of older changes say `false`. */
+export const mayEdit = ({ edit }) => edit !== 'forbidden' && edit !== false;
 
 /** Whether this person has approved it already, also with another key. */
 export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
