@@ -203,7 +203,11 @@ test('the agent is shown nothing that it could not have read', async t => {
         const { answer, change } = await propose('write_file', { path: file, content: 'mine\n' });
         assert.deepEqual(shown(change, 'Content'), ['-one', '-two', '-three', '+mine', ' ']);
         assert.ok(!JSON.stringify(answer).includes('three'), JSON.stringify(answer));
-        assert.equal(answer.structuredContent.diff.fields[0].after, 'mine\n');
+        const [told, ...more] = answer.structuredContent.diff.fields;
+        assert.deepEqual([told.field, told.after, more], ['$preview', null, []]);
+        // What is there already looks like anything else.
+        const same = await propose('write_file', { path: file, content: 'one\ntwo\nthree\n' });
+        assert.deepEqual(same.answer.structuredContent.diff, answer.structuredContent.diff);
         const get = await peer.call('get_change', { changeId: change.id });
         assert.ok(!JSON.stringify(get).includes('three'));
         const { contents } = await peer.read(`change://${change.id}`);
