@@ -29,10 +29,11 @@ use crate::{
     rest::{ProviderInfo, ProvidersView, SessionInfo, SessionsView},
     router::{Published, Router},
     session::{
-        Channel, Registry, SessionShared, Transport,
+        Channel, ClientFacts, Registry, SessionShared, Transport,
         handlers::{lifecycle, reviewed::Reviewed, tasks::local::Locals},
+        memory::Memory,
         outbox::{Outbox, OutboxLimits},
-        slots::{StreamSlot, StreamSlots},
+        slots::{Evictable, StreamSlot, StreamSlots},
     },
     telemetry::Metrics,
     transports::connections::Connections,
@@ -66,6 +67,8 @@ pub struct Gateway {
     pub server_meta: String,
     /// Tasks of upstreams that clients may ask for.
     pub tasks: crate::bridge::tasks::Tasks,
+    /// What is kept for each principal.
+    pub memory: Arc<Memory>,
     /// Places for requests that stay open, at whatever door.
     pub streams: Arc<StreamSlots>,
     /// Requests that are being answered, at every door.
@@ -126,6 +129,7 @@ impl Gateway {
             ended: CancellationToken::new(),
             server_meta: json!({ (keys::SERVER_INFO): lifecycle::server_info(Revision::MODERN) }).to_string(),
             tasks: crate::bridge::tasks::Tasks::default(),
+            memory: Memory::new(config.limits.principal_memory),
             streams: StreamSlots::new(config.limits.max_streams),
             requests: AtomicUsize::new(0),
             parked: Lot::new(),
@@ -185,14 +189,31 @@ impl Gateway {
         self.streams.take(&principal.name)
     }
 
-    /// Whether a principal may open one more session that holds state.
+    /// The same for a stream that may have to make room for another one later.
     ///
     /// # Errors
-    /// `OVERLOADED` beyond `limits.max_sessions`.
+    /// `OVERLOADED` when all are taken, and none of them can go.
+    pub fn long_lived_stream(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
+        self.streams.take_for(&principal.name, Some(stream))
+    }
+
+    /// Keeps what a stateless client says of itself for people to see. Its request carries it anyway, so a principal
+    /// that has no memory left only shows none.
+    pub fn show_facts(&self, session: &SessionShared, facts: &Arc<ClientFacts>) {
+        if let Ok(share) = self.memory.take(&session.principal().name, facts.size()) {
+            session.set_facts(Arc::clone(facts), share);
+        }
+    }
+
+    /// Makes room for one more session of a principal that holds state: beyond `limits.max_sessions` another one ends.
+    ///
+    /// # Errors
+    /// `OVERLOADED` where all of them have calls in flight.
     pub fn room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
         let max = self.config.limits.max_sessions;
         // Few sessions in all are few of anybody's, which spares the counting.
-        if self.registry.len() < max || self.registry.count_of(&principal.name) < max {
+        let room = || self.registry.count_of(&principal.name) < max || self.registry.evict_one_of(&principal.name);
+        if self.registry.len() < max || room() {
             return Ok(());
         }
         Err(McpError::new(ErrorKind::Overloaded, "too many sessions (limits.max_sessions)").with("limit", max as u64))
@@ -207,7 +228,11 @@ impl Gateway {
             replay_frames: replay.0,
             replay_bytes: replay.1,
         };
-        SessionShared::new(transport, identity, Channel::Outbox(Outbox::new(limits)), &self.ended)
+        let outbox = match self.memory.take(&identity.principal.name, 0) {
+            Ok(share) if replay.0 > 0 => Outbox::counted(limits, share),
+            _ => Outbox::new(limits),
+        };
+        SessionShared::new(transport, identity, Channel::Outbox(outbox), &self.ended)
     }
 
     /// Whether what a client was authenticated by still holds.
@@ -244,7 +269,10 @@ impl Gateway {
     /// Prometheus text, with the gauges that are read rather than counted.
     #[must_use]
     pub fn render_metrics(&self) -> String {
-        use crate::telemetry::{Queue, metrics::queue_length};
+        use crate::telemetry::{
+            Queue,
+            metrics::{body_bytes, queue_length},
+        };
         let mut queued = 0;
         self.registry.for_each(|session| {
             if let Channel::Outbox(outbox) = &session.channel {
@@ -253,6 +281,8 @@ impl Gateway {
         });
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
+        #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
+        body_bytes().set(self.connections.body_bytes() as f64);
         self.upstreams.measure();
         self.metrics.render()
     }

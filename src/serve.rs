@@ -50,7 +50,11 @@ use crate::{
     standing_rules::{self, Board, StandingRules},
     store::{LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir},
     telemetry::{self, Metrics, metrics::Breaker},
-    transports::{connections::Connection, http, lines, ws},
+    transports::{
+        connections::Connection,
+        http::{self, https},
+        lines, ws,
+    },
     upstream::Upstreams,
     webhooks::Webhooks,
 };
@@ -327,6 +331,7 @@ fn open_doors(
         webhooks: Arc::clone(webhooks),
         shutdown: gateway.shutdown.child_token(),
         web_sockets: Arc::clone(&gateway.connections.web_sockets),
+        reserved_web_sockets: Arc::clone(&gateway.connections.reserved),
         streams: Arc::clone(&gateway.streams),
         sign_in_attempts: Attempts::default(),
     });
@@ -334,33 +339,41 @@ fn open_doors(
     let connections = Arc::clone(&gateway.connections);
     let http = config.transports.http.clone();
     let accepted = connections.accepted_at_most();
-    let server = HttpServer::new(move || {
+    let serving = https::Serving {
+        http: http.clone(),
+        connections: Arc::clone(&connections),
+        workers: workers(http.workers),
+        drain: config.limits.drain,
+    };
+    let streams = http.max_concurrent_streams;
+    let app = move || {
         App::new()
             .app_data(data.clone())
             .app_data(rest.clone())
-            .configure(http::routes)
+            .configure(crate::transports::http::routes)
             .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
             .configure(rest::routes)
             .configure(dashboard::routes)
             .default_service(web::to(rest::not_found))
-            .wrap(http::front::Front::new(Arc::clone(&origins)))
-    })
-    .workers(workers(http.workers))
-    .on_connect(move |io, data| Connection::register(&connections, io, data))
-    .max_connections(accepted)
-    .client_request_timeout(http.header_timeout)
-    .keep_alive(http.keep_alive)
-    .tcp_nodelay(true)
-    // A client that closes its side has gone away: its request is cancelled, not finished for nobody.
-    .h1_allow_half_closed(false)
-    .shutdown_timeout(config.limits.drain.as_secs().max(1))
-    .disable_signals();
+            .wrap(crate::transports::http::front::Front::new(Arc::clone(&origins), streams))
+    };
     let server = match tls {
-        None => server.listen(socket),
-        Some(tls) => server.listen_rustls_0_23(socket, tls),
+        None => HttpServer::new(app)
+            .workers(serving.workers)
+            .on_connect(move |io, data| Connection::register(&connections, io, data))
+            .max_connections(accepted)
+            .client_request_timeout(http.header_timeout)
+            .keep_alive(http.keep_alive)
+            .tcp_nodelay(true)
+            // A client that closes its side has gone away: its request is cancelled, not finished for nobody.
+            .h1_allow_half_closed(false)
+            .shutdown_timeout(config.limits.drain.as_secs().max(1))
+            .disable_signals()
+            .listen(socket)
+            .map(HttpServer::run),
+        Some(tls) => https::serve(app, serving, socket, tls),
     }
     .map_err(listen)?;
-    let server = server.run();
     let handle = server.handle();
     Ok((handle, tokio::spawn(server), address))
 }

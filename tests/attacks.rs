@@ -24,10 +24,9 @@ fn in_flight(gateway: &Gateway) -> u64 {
     sum(&gateway.api("GET", "/api/sessions", None).1)
 }
 
-/// Requests in flight over all sessions listed.
+/// Requests in flight over all sessions, on whatever page.
 fn sum(listed: &Value) -> u64 {
-    let sessions = listed["sessions"].as_array().into_iter().flatten();
-    sessions.map(|session| session["inFlight"].as_u64().unwrap_or_default()).sum()
+    listed["inFlight"].as_u64().expect("a list of sessions")
 }
 
 /// The close code of a socket, whatever comes before it.
@@ -118,7 +117,12 @@ fn a_client_that_comes_back_while_frames_are_made_loses_and_doubles_nothing() {
 fn sessions_are_bounded_at_every_door() {
     let gateway =
         Gateway::with(&Options { env: vec![("COUNTERSIGN_LIMITS__MAX_SESSIONS", "3")], ..Options::default() });
-    let _held: Vec<_> = (0..3).map(|_| gateway.session("2025-11-25")).collect();
+    let held: Vec<_> = (0..3).map(|_| gateway.session("2025-11-25")).collect();
+    // Each has a call in flight, so that none of them can make room.
+    let change = gateway.propose("Waited for");
+    let wait = mcp::request(1, "tools/call", json!({"name": "wait_for_change", "arguments": {"changeId": change}}));
+    let _waits: Vec<_> = held.iter().map(|session| session.start(&wait)).collect();
+    eventually("all have calls in flight", || (in_flight(&gateway) == 3).then_some(()));
     let refused = gateway.post(&[], &mcp::request(0, "initialize", mcp::initialize_params("2025-11-25")).to_string());
     assert_eq!((refused.status, &refused.json()["error"]["data"]["code"]), (503, &json!("OVERLOADED")));
     assert_eq!(Ws::try_open(&gateway, "/ws", &[MCP]).head.status, 503);

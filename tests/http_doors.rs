@@ -316,14 +316,12 @@ fn connections_over_the_limit_are_told_so() {
         env: vec![("COUNTERSIGN_TRANSPORTS__HTTP__MAX_CONNECTIONS", "8")],
         ..Options::default()
     });
-    // The one that asked whether it is up may still be counted.
-    let held: Vec<Conn> = eventually("eight connections", || {
-        let mut held: Vec<Conn> = (0..8).map(|_| gateway.connect()).collect();
-        let served = |conn: &mut Conn| {
-            conn.request("GET", "/health", &[], b"");
-            conn.try_response().is_some_and(|answer| answer.status == 200)
-        };
-        held.iter_mut().all(served).then_some(held)
+    let change = gateway.propose("Waited for");
+    let wait = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
+    // Each carries a call, so that none of them can make room.
+    let held: Vec<Conn> = (0..8).map(|id| gateway.modern_conn(id, "tools/call", wait.clone())).collect();
+    eventually("eight calls in flight", || {
+        (gateway.api("GET", "/api/sessions", None).1["inFlight"] == 8).then_some(())
     });
     let mut over = gateway.connect();
     over.request("GET", "/health", &[], b"");

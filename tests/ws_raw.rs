@@ -220,7 +220,19 @@ fn over_the_limit_is_told_so() {
         env: vec![("COUNTERSIGN_TRANSPORTS__WEBSOCKET__MAX_CONNECTIONS", "3")],
         ..Options::default()
     });
-    let held: Vec<Ws> = (0..3).map(|_| Ws::open(&gateway)).collect();
+    let change = gateway.propose("Waited for");
+    let wait = json!({"name": "wait_for_change", "arguments": {"changeId": change}});
+    // Each has a call in flight, so that none of them can make room.
+    let held: Vec<Ws> = (0..3)
+        .map(|_| {
+            let mut ws = Ws::open(&gateway);
+            ws.send_json(&mcp::request(1, "tools/call", mcp::with_meta(wait.clone())));
+            ws
+        })
+        .collect();
+    eventually("all have calls in flight", || {
+        (gateway.api("GET", "/api/sessions", None).1["inFlight"] == 3).then_some(())
+    });
     assert_eq!(Ws::try_open(&gateway, "/ws", &[MCP]).head.status, 503);
     drop(held);
     eventually("there is room again", || (Ws::try_open(&gateway, "/ws", &[MCP]).head.status == 101).then_some(()));

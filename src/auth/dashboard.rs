@@ -125,6 +125,18 @@ impl DashboardSignIns {
         Ok(Identity { principal, credential: Credential::SignIn(id) })
     }
 
+    /// Whether one of the cookies is that of somebody who is signed in. It authorizes nothing.
+    #[must_use]
+    pub fn knows(&self, cookies: &[String], now: Timestamp) -> bool {
+        let hashes: Vec<SecretHash> =
+            cookies.iter().take(MAX_COOKIES).map(|value| secret::hash(value.as_bytes())).collect();
+        let sign_ins = self.lock();
+        let live = sign_ins.values().filter(|sign_in| is_live(sign_in, now));
+        live.fold(false, |found, sign_in| {
+            hashes.iter().fold(found, |found, hash| found | secret::same(&sign_in.cookie, hash))
+        })
+    }
+
     fn check_key(&self, id: &SecretHash, key: Option<SecretHash>) -> Result<(), McpError> {
         let Some(key) = key else { return Ok(()) };
         self.authenticator.recheck(&key).map(drop).inspect_err(|error| {

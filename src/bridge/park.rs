@@ -46,6 +46,9 @@ const MAX_PER_PRINCIPAL: usize = 8;
 /// those links, and the next call needs one.
 const MAX_ON_NARROW_LINKS: usize = 3;
 
+/// Bytes that a parked call takes beside its parameters.
+const PARKED: usize = 4096;
+
 /// How long more questions are waited for after one: several that are asked at once go to the client together.
 const GATHER: Duration = Duration::from_millis(30);
 
@@ -92,9 +95,14 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
             let lot = &ready.call.exchange.gateway.parked;
             let upstream = ready.call.upstream;
             let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
+            let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
+            let share = ready.call.exchange.gateway.memory.take(&ready.caller.principal.name, bytes)?;
             let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
             let answer = input_required(ready, place.call, place.ticket, &asked)?;
-            actix::spawn(keep(course, relay, place, visits));
+            actix::spawn(async move {
+                let _share = share;
+                keep(course, relay, place, visits).await;
+            });
             Ok(answer)
         }
     }

@@ -90,8 +90,17 @@ pub struct HttpConfig {
     pub max_connections: usize,
     pub request_timeout: Duration,
     pub cors_origins: Vec<String>,
+    /// Connections and WebSockets beyond the others' that only reviewers get.
+    pub reserved_connections: usize,
+    /// Of one HTTP/2 connection.
+    pub max_concurrent_streams: u32,
     /// Bytes.
     pub max_body: usize,
+    /// Bytes of bodies and messages that are held at a time: of one connection, and of all.
+    pub max_connection_body_bytes: usize,
+    pub max_body_bytes: usize,
+    /// How long a body waits for room among them.
+    pub body_wait: Duration,
     /// How long a client may take to send its request's head, and an idle connection is kept.
     pub header_timeout: Duration,
     pub keep_alive: Duration,
@@ -230,6 +239,13 @@ pub struct LimitsConfig {
     pub outbox_messages: usize,
     pub outbox_bytes: usize,
     pub max_subscriptions: usize,
+    /// Characters kept of each text by which a client names itself.
+    pub max_client_text: usize,
+    /// Bytes of the capabilities that a client declares, and of a URI that it names.
+    pub max_capabilities: usize,
+    pub max_uri: usize,
+    /// Bytes that are kept for one principal beyond its requests.
+    pub principal_memory: usize,
     /// How long running calls may take to end at shutdown.
     pub drain: Duration,
     /// Longest `wait_for_change`.

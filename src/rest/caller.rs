@@ -17,6 +17,7 @@ use crate::{
     auth::{Credential, Identity, Principal, bearer, dashboard, guard},
     config::Config,
     protocol::{ErrorKind, McpError},
+    transports::connections::Connection,
 };
 
 /// Someone who may see all changes: a reviewer, a viewer or an admin.
@@ -51,6 +52,11 @@ impl FromRequest for Caller {
 fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     let state = state(request)?;
     let identity = identify(request, state)?;
+    if identity.principal.role.may_view()
+        && let Some(connection) = request.conn_data::<Connection>()
+    {
+        connection.is_reviewers();
+    }
     if !identity.principal.role.may_view() {
         return Err(Problem::new(
             ErrorKind::Forbidden,
@@ -58,6 +64,15 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
         ));
     }
     Ok(Caller { principal: identity.principal, credential: identity.credential })
+}
+
+/// Whether a request shows the credential of somebody who may see changes. The dashboard's cookie alone counts too: it
+/// opens nothing, but a page that is loaded has nothing else to show.
+#[must_use]
+pub fn may_view(request: &HttpRequest) -> bool {
+    let Ok(state) = state(request) else { return false };
+    identify(request, state).is_ok_and(|identity| identity.principal.role.may_view())
+        || state.sign_ins.knows(&cookies(request), Timestamp::now())
 }
 
 fn identify(request: &HttpRequest, state: &RestState) -> Result<Identity, McpError> {

@@ -10,6 +10,7 @@ use std::{
     collections::VecDeque,
     pin::Pin,
     rc::Rc,
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -49,7 +50,8 @@ pub async fn upgrade(
 ) -> Result<HttpResponse, Problem> {
     let since = events::since(&request)?;
     ws::handshake(&request).map_err(|error| Problem::upgrade_required(&error.to_string()))?;
-    let permit = state.web_sockets.clone().try_acquire_owned().map_err(|_| {
+    let permit = Arc::clone(&state.web_sockets).try_acquire_owned();
+    let permit = permit.or_else(|_| Arc::clone(&state.reserved_web_sockets).try_acquire_owned()).map_err(|_| {
         Problem::new(ErrorKind::Overloaded, "too many WebSockets are open (transports.websocket.max_connections)")
     })?;
     let slot = state.streams.take(&caller.principal.name)?;

@@ -11,6 +11,7 @@ pub mod changes;
 pub mod decisions;
 pub mod events;
 pub mod events_ws;
+pub mod page;
 pub mod policy;
 pub mod posted;
 pub mod problem;
@@ -75,6 +76,8 @@ pub struct RestState {
     pub shutdown: CancellationToken,
     /// One permit for each WebSocket, shared with `/ws` (`transports.websocket.max_connections`).
     pub web_sockets: Arc<Semaphore>,
+    /// More of them for reviewers, when agents have all the others (`transports.http.reserved_connections`).
+    pub reserved_web_sockets: Arc<Semaphore>,
     pub streams: Arc<StreamSlots>,
     pub sign_in_attempts: Attempts,
 }

@@ -7,7 +7,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, ProviderInfo, RestState, body, json_ok,
+    Caller, Problem, ProviderInfo, Query, RestState, body, json_ok,
+    page::{self, Page},
     posted::{Body, Posted},
 };
 use crate::{
@@ -28,13 +29,18 @@ struct Listed {
     review: Waiting,
 }
 
-/// `GET /api/servers`
-pub async fn servers(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+/// `GET /api/servers?limit=&cursor=`; all of them without either.
+pub async fn servers(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
     struct Answer {
         servers: Vec<Listed>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
     }
-    json_ok(&Answer { servers: all(&state).await })
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let page = page::named(&query, all(&state).await, |listed| &listed.info.name)?;
+    Ok(json_ok(&Answer { servers: page.items, next_cursor: page.next_cursor }))
 }
 
 /// `GET /api/providers`: the same by its old name.
@@ -53,22 +59,35 @@ async fn all(state: &RestState) -> Vec<Listed> {
     infos.into_iter().map(|info| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info }).collect()
 }
 
-/// `GET /api/servers/{name}`: its tools.
+/// `GET /api/servers/{name}?limit=&cursor=`: its tools; all of them without either.
 pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    tools_of(name(&request), &state)
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    tools_page(name(&request), &state, |tools| page::named(&query, tools, |tool| &tool.name))
 }
 
 fn tools_of(name: &str, state: &RestState) -> Result<HttpResponse, Problem> {
+    tools_page(name, state, |items| Ok(Page { items, next_cursor: None }))
+}
+
+fn tools_page(
+    name: &str,
+    state: &RestState,
+    page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
+) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
     struct Answer<'a> {
         name: &'a str,
         tools: Vec<ToolInfo>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
     }
     let tools = state
         .definitions
         .tools(name)
         .ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
-    Ok(json_ok(&Answer { name, tools }))
+    let Page { items, next_cursor } = page(tools)?;
+    Ok(json_ok(&Answer { name, tools: items, next_cursor }))
 }
 
 #[derive(Deserialize)]

@@ -23,7 +23,7 @@ impl Query {
         Self::parse(request.query_string(), known)
     }
 
-    fn parse(text: &str, known: &[&str]) -> Result<Self, Problem> {
+    pub(super) fn parse(text: &str, known: &[&str]) -> Result<Self, Problem> {
         let pairs = web::Query::<Vec<(String, String)>>::from_query(text)
             .map_err(|_| refuse("the query string cannot be read".into()))?
             .into_inner();
@@ -52,7 +52,15 @@ impl Query {
     /// # Errors
     /// `INVALID_PARAMS`
     pub fn limit(&self) -> Result<usize, Problem> {
-        let limit = self.number("limit")?.unwrap_or(50);
+        self.limit_or(50)
+    }
+
+    /// As [`Self::limit`], with another default.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn limit_or(&self, default: usize) -> Result<usize, Problem> {
+        let limit = self.number("limit")?.unwrap_or(default as u64);
         match usize::try_from(limit) {
             Ok(limit @ 1..=200) => Ok(limit),
             _ => Err(refuse("limit must be 1 to 200".into())),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, RestState, body, json_ok,
+    Caller, Problem, Query, RestState, body, json_ok, page,
     posted::{Body, OnChange, OnRule},
 };
 use crate::{
@@ -15,13 +15,18 @@ use crate::{
     standing_rules::{Arguments, NewRule, Whose},
 };
 
-/// `GET /api/rules`, newest first.
-pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+/// `GET /api/rules?limit=&cursor=`, newest first; all of them without either.
+pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
     struct Answer {
         rules: Vec<Arc<StandingRule>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
     }
-    json_ok(&Answer { rules: state.standing.list() })
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let page = page::named(&query, state.standing.list(), |rule| &rule.id)?;
+    Ok(json_ok(&Answer { rules: page.items, next_cursor: page.next_cursor }))
 }
 
 #[derive(Deserialize)]

@@ -1,11 +1,13 @@
 //! What the doors show of parts that others own: sessions and providers.
 
-use actix_web::{HttpResponse, web};
+use std::{cmp::Reverse, fmt, str::FromStr};
+
+use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::{Caller, RestState, json_ok};
+use super::{Caller, Problem, Query, RestState, json_ok, page};
 use crate::upstream::UpstreamStatus;
 
 /// A live session, as people see it.
@@ -29,7 +31,37 @@ pub struct SessionInfo {
 }
 
 fn beginning<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{}…", id.chars().take(8).collect::<String>()))
+    serializer.collect_str(&format_args!("{}…", shown(id)))
+}
+
+/// As much of a session's id as may be shown.
+fn shown(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
+/// Newest first; of those of one moment by what may be shown of their ids.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place(Reverse<i128>, String);
+
+impl Place {
+    fn of(session: &SessionInfo) -> Self {
+        Self(Reverse(session.created_at.as_nanosecond()), shown(&session.id))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0.0, self.1)
+    }
+}
+
+impl FromStr for Place {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (created, id) = text.split_once('.').unwrap_or((text, ""));
+        Ok(Self(Reverse(created.parse()?), id.to_owned()))
+    }
 }
 
 /// What calls can be routed to.
@@ -61,15 +93,23 @@ pub trait ProvidersView: Send + Sync + 'static {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>>;
 }
 
-/// `GET /api/sessions`, newest first.
-pub async fn sessions(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+/// `GET /api/sessions?limit=&cursor=`, newest first.
+pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
     struct Answer {
         sessions: Vec<SessionInfo>,
+        next_cursor: Option<String>,
+        /// Of all, not only of this page.
+        total: usize,
+        in_flight: usize,
     }
+    let query = Query::read(&request, &["limit", "cursor"])?;
     let mut sessions = state.sessions.sessions();
-    sessions.sort_by_key(|session| std::cmp::Reverse(session.created_at));
-    json_ok(&Answer { sessions })
+    let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
+    sessions.sort_by_cached_key(Place::of);
+    let page = page::of(&query, 50, sessions, Place::of)?;
+    Ok(json_ok(&Answer { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use crate::{
     protocol::ErrorKind,
     router::actor::SessionClosed,
     telemetry::ConnectionGuard,
+    transports::inflow::Held,
 };
 
 /// How a connection that closes is told why (RFC 6455 close codes).
@@ -182,15 +183,19 @@ impl Actor for Session {
 /// Sent by a pump: one message as it came in.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Inbound(pub Bytes);
+pub struct Inbound {
+    pub frame: Bytes,
+    /// What it takes of the room for bodies, until it is answered.
+    pub held: Option<Held>,
+}
 
 impl Handler<Inbound> for Session {
     type Result = ();
 
-    fn handle(&mut self, Inbound(frame): Inbound, _: &mut Self::Context) {
+    fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
         self.alive = true;
         self.shared.touch();
-        inbound::frame(&self.gateway, &self.shared, frame);
+        inbound::frame(&self.gateway, &self.shared, frame, held);
     }
 }
 

@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use super::{
     cancel::Cancel,
-    shared::{Channel, ClientFacts, Key, SessionShared, Transport},
+    facts::ClientFacts,
+    shared::{Channel, Key, SessionShared, Transport},
 };
 use crate::{
     auth::Identity,

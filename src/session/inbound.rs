@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 
 use super::{
     exchange::{Answer, Exchange, ForwardedHeaders, InFlight, Related},
+    facts::{ClientFacts, FactLimits},
     handlers::{self, Reply},
-    shared::{Channel, ClientFacts, SessionShared, Transport},
+    shared::{Channel, SessionShared, Transport},
 };
 use crate::{
     auth::Identity,
@@ -28,6 +29,7 @@ use crate::{
         RequestMetrics,
         metrics::{Cache, CacheMetrics},
     },
+    transports::inflow::Held,
 };
 
 /// Where a message came in: everything about it but its own text.
@@ -45,7 +47,7 @@ pub struct Door {
 }
 
 /// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
-pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes) {
+pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
     let door = Door {
         gateway: gateway.clone(),
         session: session.clone(),
@@ -56,6 +58,7 @@ pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes)
         headers: None,
     };
     let work = async move {
+        let _held = held;
         let related = door.related.clone();
         if let Some(answer) = door.frame(&frame).await {
             related.send(answer.bytes);
@@ -121,9 +124,10 @@ impl Door {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
-            let facts = modern_facts(&meta).map_err(|e| (e, Revision::MODERN))?;
-            if self.session.legacy_revision().is_none() {
-                self.session.set_facts(facts.clone());
+            let limits = (&self.gateway.config.limits).into();
+            let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
+            if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {
+                self.gateway.show_facts(&self.session, &facts);
             }
             facts
         } else {
@@ -299,14 +303,15 @@ impl OwnedRequest {
 /// What a modern request says of its client (2026-07-28/basic/index, "Per-request protocol fields").
 ///
 /// # Errors
-/// `-32602` without the required members, `-32022` for a version that is not served statelessly.
-pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
+/// `-32602` without the required members or for capabilities that are too long, `-32022` for a version that is not served statelessly.
+pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFacts>, McpError> {
     let revision = headers::check_envelope(meta)?;
     let capabilities = meta.client_capabilities.unwrap_or("{}");
     if let Some(facts) = LATEST.with_borrow(|latest| latest.of(revision, meta.client_info, capabilities)) {
         return Ok(facts);
     }
-    let client = meta.client_info()?;
+    limits.check(CAPABILITIES, capabilities)?;
+    let client = meta.client_info()?.map(|client| limits.cut(client));
     // Its own words travel on in the request itself.
     let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
     if meta.client_info.map_or(0, str::len) + capabilities.len() <= REMEMBERED {
@@ -314,6 +319,9 @@ pub fn modern_facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
     }
     Ok(facts)
 }
+
+/// Where a stateless request has them in its `params`.
+const CAPABILITIES: &str = "_meta.io.modelcontextprotocol/clientCapabilities";
 
 /// Bytes of what a client says of itself that are kept for its next request.
 const REMEMBERED: usize = 4096;
@@ -382,23 +390,27 @@ mod tests {
         }
     }
 
+    fn facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
+        modern_facts(meta, (&crate::config::Config::default().limits).into())
+    }
+
     #[test]
     fn facts_are_shared_by_requests_that_say_the_same_and_by_no_others() {
         let (a, b) = (r#"{"name":"a","version":"1"}"#, r#"{"name":"b","version":"1"}"#);
-        let first = modern_facts(&meta(Some(a), "{}")).unwrap();
-        assert!(Arc::ptr_eq(&first, &modern_facts(&meta(Some(a), "{}")).unwrap()));
-        let more = modern_facts(&meta(Some(a), r#"{"sampling":{}}"#)).unwrap();
+        let first = facts(&meta(Some(a), "{}")).unwrap();
+        assert!(Arc::ptr_eq(&first, &facts(&meta(Some(a), "{}")).unwrap()));
+        let more = facts(&meta(Some(a), r#"{"sampling":{}}"#)).unwrap();
         assert_eq!((&*more.capabilities, &*first.capabilities), (r#"{"sampling":{}}"#, "{}"));
-        let other = modern_facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
+        let other = facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
         assert_eq!(other.client.as_ref().unwrap().name, "b");
-        assert!(modern_facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
+        assert!(facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
         // Too long to be kept.
         let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(REMEMBERED));
-        let once = modern_facts(&meta(Some(a), &long)).unwrap();
+        let once = facts(&meta(Some(a), &long)).unwrap();
         assert_eq!(*once.capabilities, *long);
-        assert!(!Arc::ptr_eq(&once, &modern_facts(&meta(Some(a), &long)).unwrap()));
+        assert!(!Arc::ptr_eq(&once, &facts(&meta(Some(a), &long)).unwrap()));
         // What was wrong leaves nothing behind.
-        assert_eq!(modern_facts(&meta(Some("{}"), "{}")).unwrap_err().kind, ErrorKind::InvalidParams);
-        assert_eq!(modern_facts(&meta(Some(a), "{}")).unwrap().client.as_ref().unwrap().name, "a");
+        assert_eq!(facts(&meta(Some("{}"), "{}")).unwrap_err().kind, ErrorKind::InvalidParams);
+        assert_eq!(facts(&meta(Some(a), "{}")).unwrap().client.as_ref().unwrap().name, "a");
     }
 }

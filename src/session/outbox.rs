@@ -8,6 +8,8 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use super::memory::Share;
+
 /// Wakes the pump that drains an outbox. Called at most once between two drains.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
@@ -62,6 +64,8 @@ struct State {
     overflowed: bool,
     /// Counts the clients that came back; only the pump of the latest turn drains.
     turn: u64,
+    /// What the frames that are kept take of their principal's memory.
+    share: Option<Share>,
 }
 
 /// See the module's page.
@@ -74,6 +78,12 @@ impl Outbox {
     #[must_use]
     pub fn new(limits: OutboxLimits) -> Self {
         Self { limits, state: Mutex::default() }
+    }
+
+    /// As [`Self::new`]; what is kept for a client that comes back counts.
+    #[must_use]
+    pub fn counted(limits: OutboxLimits, share: Share) -> Self {
+        Self { limits, state: Mutex::new(State { share: Some(share), ..State::default() }) }
     }
 
     /// Queues one message.
@@ -234,6 +244,12 @@ impl Outbox {
         {
             drop_front(state);
         }
+        if let Some(mut share) = state.share.take() {
+            while state.base < state.sent && !share.cover(state.replay_bytes) {
+                drop_front(state);
+            }
+            state.share = Some(share);
+        }
         // An idle session keeps no spare room: ten thousand of them may sleep here.
         if state.frames.capacity() > 32 && state.frames.len() * 4 < state.frames.capacity() {
             state.frames.shrink_to_fit();
@@ -316,6 +332,25 @@ mod tests {
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
         assert!(outbox.attach(0, wake));
         assert_eq!(outbox.push(Bytes::from_static(b"y")), Ok(()));
+    }
+
+    #[test]
+    fn frames_that_its_principal_has_no_memory_for_are_forgotten_first() {
+        let memory = crate::session::memory::Memory::new(64 << 10);
+        let limits = OutboxLimits { replay_frames: 100, replay_bytes: 1 << 20, bytes: 1 << 20, ..LIMITS };
+        let outbox = Outbox::counted(limits, memory.take("alice", 0).unwrap());
+        let (wake, _) = counted();
+        assert!(outbox.attach(0, wake));
+        for _ in 0..3 {
+            outbox.push(Bytes::from(vec![b'x'; 15 << 10])).unwrap();
+        }
+        assert_eq!(outbox.drain(0, 1 << 20).unwrap().frames.len(), 3);
+        // Half of what there is holds two of them.
+        assert_eq!(memory.of("alice"), 32 << 10);
+        assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
+        assert_eq!(outbox.rewind(1), Ok(1));
+        drop(outbox);
+        assert_eq!(memory.of("alice"), 0);
     }
 
     #[test]

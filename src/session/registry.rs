@@ -1,11 +1,19 @@
 //! All sessions by id: where a request that lands on another thread finds what it needs without a hop.
+//!
+//! It counts those of each principal, and finds out whose place a new one takes when all are taken.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use actix::Addr;
 use dashmap::DashMap;
+use parking_lot::Mutex;
 
-use super::{actor::Session, shared::SessionShared};
+use super::{
+    Channel,
+    actor::{EndSession, Session, close},
+    eviction::{Hold, Queue},
+    shared::SessionShared,
+};
 
 /// A session and the address of its actor.
 #[derive(Clone)]
@@ -14,15 +22,39 @@ pub struct Entry {
     pub addr: Addr<Session>,
 }
 
+/// Sessions of one principal that hold state of their own (not the bookkeeping of stateless connections).
+#[derive(Default)]
+struct Own {
+    count: usize,
+    queue: Queue<Arc<str>>,
+}
+
 /// See the module's page.
 #[derive(Default)]
 pub struct Registry {
     sessions: DashMap<String, Entry, foldhash::fast::RandomState>,
+    by_principal: Mutex<HashMap<String, Own>>,
+}
+
+fn counts(shared: &SessionShared) -> bool {
+    !matches!(shared.channel, Channel::None)
 }
 
 impl Registry {
     pub fn insert(&self, shared: Arc<SessionShared>, addr: Addr<Session>) {
+        let (id, counted) = (Arc::clone(&shared.id), counts(&shared));
+        let principal = Arc::clone(shared.principal());
         self.sessions.insert(shared.id.to_string(), Entry { shared, addr });
+        if counted {
+            let mut by_principal = self.by_principal.lock();
+            let own = by_principal.entry(principal.name.clone()).or_default();
+            own.count += 1;
+            own.queue.joined(id, own.count, |id| self.hold(id));
+        }
+    }
+
+    fn hold(&self, id: &str) -> Option<Hold> {
+        self.sessions.get(id).map(|entry| entry.shared.hold())
     }
 
     pub fn get(&self, id: &str) -> Option<Entry> {
@@ -35,7 +67,18 @@ impl Registry {
     }
 
     pub fn remove(&self, id: &str) -> Option<Entry> {
-        self.sessions.remove(id).map(|(_, e)| e)
+        let entry = self.sessions.remove(id).map(|(_, e)| e)?;
+        if counts(&entry.shared) {
+            let mut by_principal = self.by_principal.lock();
+            let name = &entry.shared.principal().name;
+            if let Some(own) = by_principal.get_mut(name) {
+                own.count -= 1;
+                if own.count == 0 {
+                    by_principal.remove(name);
+                }
+            }
+        }
+        Some(entry)
     }
 
     pub fn len(&self) -> usize {
@@ -46,12 +89,27 @@ impl Registry {
         self.sessions.is_empty()
     }
 
-    /// Sessions of one principal that hold state of their own (not the bookkeeping of stateless connections).
+    /// Sessions of one principal that hold state of their own.
     pub fn count_of(&self, principal: &str) -> usize {
-        self.sessions
-            .iter()
-            .filter(|e| e.shared.principal().name == principal && !matches!(e.shared.channel, super::Channel::None))
-            .count()
+        self.by_principal.lock().get(principal).map_or(0, |own| own.count)
+    }
+
+    /// Ends the session of that principal whose place is to be taken; `false` where all have calls in flight.
+    pub fn evict_one_of(&self, principal: &str) -> bool {
+        let all = || {
+            let own = self.sessions.iter().filter(|e| e.shared.principal().name == principal && counts(&e.shared));
+            own.map(|e| Arc::clone(&e.shared.id)).collect()
+        };
+        let next = {
+            let mut by_principal = self.by_principal.lock();
+            by_principal.get_mut(principal).and_then(|own| own.queue.next(|id| self.hold(id), all))
+        };
+        // Its place is free at once, not only when its actor has ended.
+        let Some(entry) = next.and_then(|id| self.remove(&id)) else { return false };
+        tracing::debug!(session = %entry.shared.short_id(), "its place is taken by another session");
+        entry.shared.end();
+        entry.addr.do_send(EndSession { code: close::GOING_AWAY, reason: "its place was needed" });
+        true
     }
 
     /// Calls `f` with each session; a session that comes or goes meanwhile may be missed.

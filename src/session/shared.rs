@@ -1,12 +1,12 @@
 //! What a session's requests share, readable from any thread without a hop to its actor.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,6 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ask::Questions,
     cancel::Cancel,
+    eviction::{self, Hold},
+    facts::ClientFacts,
+    memory::Share,
     outbox::Outbox,
     streams::{GET_STREAM, Streams},
 };
@@ -24,23 +27,8 @@ pub use crate::telemetry::Transport;
 use crate::{
     auth::{Identity, Principal},
     fast_map::FastMap,
-    protocol::{
-        Era, RequestId, Revision,
-        params::{Implementation, LoggingLevel},
-    },
+    protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel},
 };
-
-/// What a client said of itself: in its handshake, or in the `_meta` of one modern request.
-#[derive(Clone, Debug)]
-pub struct ClientFacts {
-    pub revision: Revision,
-    /// Optional in the modern era. Self-reported: never used for a decision.
-    pub client: Option<Implementation>,
-    /// The same as JSON text, as the client wrote it.
-    pub client_info: Option<Arc<str>>,
-    /// The declared capabilities, as JSON text.
-    pub capabilities: Arc<str>,
-}
 
 /// Where messages that belong to no request go.
 pub enum Channel {
@@ -64,17 +52,24 @@ pub struct SessionShared {
     pub ended: CancellationToken,
     /// What the client was asked and has not answered yet.
     pub questions: Questions,
-    facts: RwLock<Option<Arc<ClientFacts>>>,
+    facts: RwLock<Option<Told>>,
     initialized: AtomicBool,
-    /// Idle time is told by a clock that nobody sets.
-    began: Instant,
-    /// Milliseconds after `began`.
+    /// When its client was last heard of, or read on, by [`eviction::now`].
     last_active: AtomicU64,
+    /// The same, without reading.
+    last_heard: AtomicU64,
     log_level: AtomicU8,
     /// By ids that clients choose, of which there are few at a time.
     in_flight: Mutex<FastMap<Key, Cancel>>,
     numbered: AtomicU64,
-    subscriptions: Mutex<HashSet<String>>,
+    /// With what each takes of its principal's memory.
+    subscriptions: Mutex<HashMap<String, Share>>,
+}
+
+/// What the client said of itself, and what that takes of its principal's memory.
+struct Told {
+    facts: Arc<ClientFacts>,
+    _share: Share,
 }
 
 /// No log level: the client has set none.
@@ -111,8 +106,8 @@ impl SessionShared {
             questions: Questions::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
-            began: Instant::now(),
-            last_active: AtomicU64::new(0),
+            last_active: AtomicU64::new(eviction::now()),
+            last_heard: AtomicU64::new(eviction::now()),
             log_level: AtomicU8::new(UNSET),
             in_flight: Mutex::default(),
             numbered: AtomicU64::new(0),
@@ -122,16 +117,30 @@ impl SessionShared {
 
     /// What the client said in its handshake (or, for a stateless connection, in its latest request).
     pub fn facts(&self) -> Option<Arc<ClientFacts>> {
-        self.facts.read().clone()
+        self.facts.read().as_ref().map(|told| Arc::clone(&told.facts))
     }
 
-    pub fn set_facts(&self, facts: Arc<ClientFacts>) {
-        *self.facts.write() = Some(facts);
+    /// Keeps what the client said.
+    pub fn set_facts(&self, facts: Arc<ClientFacts>, share: Share) {
+        // What is let go of takes a lock of its own.
+        let _before = self.facts.write().replace(Told { facts, _share: share });
+    }
+
+    /// Whether these are the very facts that are kept.
+    pub fn has_facts(&self, facts: &Arc<ClientFacts>) -> bool {
+        self.facts.read().as_ref().is_some_and(|told| Arc::ptr_eq(&told.facts, facts))
+    }
+
+    /// Whether its client has got past its handshake; in the stateless era there is none, and any request counts.
+    pub fn is_established(&self) -> bool {
+        matches!(self.channel, Channel::None)
+            || self.is_initialized()
+            || self.facts.read().as_ref().is_some_and(|told| told.facts.revision.era() == Era::Modern)
     }
 
     /// The negotiated handshake revision, once there is one.
     pub fn legacy_revision(&self) -> Option<Revision> {
-        self.facts.read().as_ref().map(|f| f.revision).filter(|r| r.era() == Era::Legacy)
+        self.facts.read().as_ref().map(|told| told.facts.revision).filter(|r| r.era() == Era::Legacy)
     }
 
     /// The client has sent `notifications/initialized` (or anything that only comes after it).
@@ -143,14 +152,32 @@ impl SessionShared {
         self.initialized.load(Ordering::Relaxed)
     }
 
+    /// Its client was heard of.
     pub fn touch(&self) {
-        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_active.store(since, Ordering::Relaxed);
+        let now = eviction::now();
+        self.last_active.store(now, Ordering::Relaxed);
+        self.last_heard.store(now, Ordering::Relaxed);
     }
 
-    /// For how long nothing was heard of its client.
+    /// Its client listens, which keeps it from idling out.
+    pub fn touch_reader(&self) {
+        self.last_active.store(eviction::now(), Ordering::Relaxed);
+    }
+
+    /// For how long its client has neither said anything nor listened.
     pub fn idle(&self) -> Duration {
-        self.began.elapsed().saturating_sub(Duration::from_millis(self.last_active.load(Ordering::Relaxed)))
+        Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
+    }
+
+    /// How firmly it holds its place.
+    pub fn hold(&self) -> Hold {
+        if self.in_flight() > 0 {
+            Hold::Busy
+        } else if self.is_established() {
+            Hold::Idle(self.last_heard.load(Ordering::Relaxed))
+        } else {
+            Hold::Handshake
+        }
     }
 
     /// For people: by the wall clock as it is now.
@@ -224,17 +251,25 @@ impl SessionShared {
         self.in_flight.lock().len()
     }
 
-    /// Remembers a resource subscription; `false` if it is one too many.
-    pub fn subscribe(&self, uri: &str, max: usize) -> bool {
+    /// Remembers a resource subscription.
+    ///
+    /// # Errors
+    /// What `share` says, which takes memory for it; `OVERLOADED` if it is one too many.
+    pub fn subscribe(
+        &self,
+        uri: &str,
+        max: usize,
+        share: impl FnOnce() -> Result<Share, McpError>,
+    ) -> Result<(), McpError> {
         let mut subscriptions = self.subscriptions.lock();
-        if subscriptions.contains(uri) {
-            return true;
+        if subscriptions.contains_key(uri) {
+            return Ok(());
         }
         if subscriptions.len() >= max {
-            return false;
+            return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
         }
-        subscriptions.insert(uri.to_owned());
-        true
+        subscriptions.insert(uri.to_owned(), share()?);
+        Ok(())
     }
 
     pub fn unsubscribe(&self, uri: &str) {
@@ -243,7 +278,7 @@ impl SessionShared {
 
     /// The subscriptions of a session that ends.
     pub fn take_subscriptions(&self) -> Vec<String> {
-        std::mem::take(&mut *self.subscriptions.lock()).into_iter().collect()
+        std::mem::take(&mut *self.subscriptions.lock()).into_keys().collect()
     }
 
     /// Queues a message in its outbox; `false` if it could not be. A peer that does not read ends its session.

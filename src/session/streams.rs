@@ -10,6 +10,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::memory::Share;
+
 /// The number of the GET stream.
 pub const GET_STREAM: u32 = 0;
 
@@ -75,6 +77,8 @@ struct State {
     last: u32,
     events: usize,
     bytes: usize,
+    /// What they take of their principal's memory.
+    share: Option<Share>,
 }
 
 /// See the module's page.
@@ -91,6 +95,14 @@ impl Streams {
         let mut state = State::default();
         state.logs.insert(GET_STREAM, Log::new());
         Self { max_events, max_bytes, state: Mutex::new(state) }
+    }
+
+    /// As [`Self::new`]; what is kept counts.
+    #[must_use]
+    pub fn counted(max_events: usize, max_bytes: usize, share: Share) -> Self {
+        let streams = Self::new(max_events, max_bytes);
+        streams.state.lock().share = Some(share);
+        streams
     }
 
     /// Opens a stream for one POST.
@@ -206,9 +218,14 @@ impl Streams {
         }
     }
 
+    fn is_over(&self, state: &mut State) -> bool {
+        let bytes = state.bytes;
+        bytes > self.max_bytes || state.share.as_mut().is_some_and(|share| !share.cover(bytes))
+    }
+
     /// Drops the oldest finished streams first, then the oldest events of the busiest stream that goes on.
     fn trim(&self, state: &mut State, current: u32) {
-        while state.events > self.max_events || (state.bytes > self.max_bytes && state.events > 1) {
+        while state.events > self.max_events || (state.events > 1 && self.is_over(state)) {
             let finished = state.logs.iter().find(|(n, log)| **n != current && log.is_spent()).map(|(n, _)| *n);
             let busiest = || {
                 let open = state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.done || log.is_spent()));

@@ -23,6 +23,7 @@ pub const ERROR_RATIO: &str = "countersign_error_ratio";
 pub const CONNECTIONS: &str = "countersign_connections_active";
 pub const SESSIONS: &str = "countersign_sessions_active";
 pub const QUEUE_LENGTH: &str = "countersign_queue_length";
+pub const BODY_BYTES: &str = "countersign_body_bytes";
 pub const CACHE_HITS: &str = "countersign_cache_hits_total";
 pub const CACHE_MISSES: &str = "countersign_cache_misses_total";
 pub const CACHE_HIT_RATIO: &str = "countersign_cache_hit_ratio";
@@ -54,7 +55,7 @@ enum Kind {
 }
 
 /// Name, kind, unit, HELP text.
-const TABLE: [(&str, Kind, Unit, &str); 29] = [
+const TABLE: [(&str, Kind, Unit, &str); 30] = [
     (REQUESTS, Kind::Counter, Unit::Count, "Requests answered, by transport, method and outcome."),
     (REQUEST_DURATION, Kind::Histogram, Unit::Seconds, "Time from a request's arrival to its answer."),
     (ERRORS, Kind::Counter, Unit::Count, "Errors answered, by their stable code."),
@@ -62,6 +63,7 @@ const TABLE: [(&str, Kind, Unit, &str); 29] = [
     (CONNECTIONS, Kind::Gauge, Unit::Count, "Open connections, by transport."),
     (SESSIONS, Kind::Gauge, Unit::Count, "Live sessions, by transport."),
     (QUEUE_LENGTH, Kind::Gauge, Unit::Count, "Entries waiting in a queue."),
+    (BODY_BYTES, Kind::Gauge, Unit::Count, "Bytes of bodies held, of transports.http.max_body_bytes."),
     (CACHE_HITS, Kind::Counter, Unit::Count, "Look-ups that a cache answered."),
     (CACHE_MISSES, Kind::Counter, Unit::Count, "Look-ups that a cache could not answer."),
     (CACHE_HIT_RATIO, Kind::Gauge, Unit::Count, "Share of a cache's look-ups since the start that it answered."),
@@ -202,6 +204,7 @@ impl Metrics {
             let _ = CacheMetrics::of(*cache);
         }
         gauge!(FEED_SUBSCRIBERS).set(0.0);
+        body_bytes().set(0.0);
         gauge!(INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         requests::register();
         self.refresh();
@@ -246,6 +249,11 @@ fn connections(transport: Transport) -> Gauge {
 
 fn sessions(transport: Transport) -> Gauge {
     gauge!(SESSIONS, "transport" => transport.as_str())
+}
+
+/// The gauge of the bytes of bodies that are held.
+pub fn body_bytes() -> Gauge {
+    gauge!(BODY_BYTES)
 }
 
 /// The gauge of a queue's length; keep it, looking it up costs more than setting it.

@@ -1,10 +1,11 @@
 //! Counts connections, and knows the socket behind each request.
 //!
-//! Over the limit a connection is still accepted, to be told so with a 503 instead of a silent refusal.
+//! Over the limit a connection gets the place of another ([`super::places`]). Where none can go it is still accepted, to
+//! be told so with a 503 instead of a silent refusal.
 
 use std::{
     any::Any,
-    cell::{Cell, OnceCell, RefCell},
+    cell::{Cell, OnceCell},
     net::SocketAddr,
     os::fd::AsFd,
     sync::{
@@ -19,6 +20,10 @@ use actix_web::{dev::Extensions, rt::net::TcpStream};
 use socket2::{SockRef, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::{
+    inflow::{Inflow, Intake},
+    places::{Cut, Place, Places},
+};
 use crate::{
     attach::{Users, users::UserGuard},
     config::TransportsConfig,
@@ -34,12 +39,16 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The counts of all connections, by what they are used for.
 pub struct Connections {
-    http: AtomicUsize,
+    places: Places,
     max_http: usize,
+    /// Bytes of bodies that are held.
+    inflow: Arc<Inflow>,
     /// One permit for each WebSocket of any door.
     pub web_sockets: Arc<Semaphore>,
     /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
     pub waiting: Arc<Semaphore>,
+    /// One permit for each WebSocket that only reviewers get.
+    pub reserved: Arc<Semaphore>,
     max_web_sockets: usize,
     /// Second descriptors of sockets that are open, and may be.
     handles: AtomicUsize,
@@ -51,7 +60,9 @@ impl Connections {
     #[must_use]
     pub fn new(config: &TransportsConfig, users: Users) -> Self {
         Self {
-            http: AtomicUsize::new(0),
+            places: Places::new(config.http.max_connections, config.http.reserved_connections),
+            inflow: Inflow::new(config),
+            reserved: Arc::new(Semaphore::new(config.http.reserved_connections)),
             web_sockets: Arc::new(Semaphore::new(config.websocket.max_connections)),
             waiting: Arc::new(Semaphore::new(config.websocket.max_connections)),
             max_http: config.http.max_connections,
@@ -75,10 +86,29 @@ impl Connections {
         Some(Arc::new(Handle { socket: Socket::from(descriptor), _counted: counted }))
     }
 
+    /// The bytes that one more connection holds of bodies.
+    #[must_use]
+    pub fn intake(&self) -> Arc<Intake> {
+        self.inflow.intake()
+    }
+
+    /// Bytes of bodies that are held, as far as they count in the sum of all.
+    #[must_use]
+    pub fn body_bytes(&self) -> usize {
+        self.inflow.held()
+    }
+
+    /// A place for one more WebSocket, if need be another's; `None` where all have calls in flight.
+    fn web_socket(&self) -> Option<OwnedSemaphorePermit> {
+        let free = Arc::clone(&self.web_sockets).try_acquire_owned().ok();
+        free.or_else(|| self.places.evict_web_socket())
+    }
+
     /// Both limits together, with room for those that are only told that they are too many.
     #[must_use]
     pub fn accepted_at_most(&self) -> usize {
-        self.max_http.saturating_add(self.max_web_sockets).saturating_add(256)
+        let reserved = self.reserved.available_permits();
+        self.max_http.saturating_add(self.max_web_sockets).saturating_add(reserved).saturating_add(256)
     }
 }
 
@@ -95,6 +125,13 @@ impl Drop for Counted {
 struct Handle {
     socket: Socket,
     _counted: Counted,
+}
+
+impl Handle {
+    fn shut(&self) {
+        // It may be gone already, which is what was wanted.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
 }
 
 /// Lets the process have as many open files as it may (many systems start it with 1024, which the default limits of
@@ -118,7 +155,8 @@ pub struct Connection {
     socket: Option<Arc<Handle>>,
     /// Counted over the limit when it was accepted, and ever since.
     refused: Cell<bool>,
-    web_socket: RefCell<Option<OwnedSemaphorePermit>>,
+    place: Arc<Place>,
+    intake: OnceCell<Arc<Intake>>,
     gauge: Cell<Option<ConnectionGuard>>,
     /// Whoever is connected keeps a detached gateway from ending by itself.
     _user: UserGuard,
@@ -139,13 +177,18 @@ impl Connection {
             }
             counts.handle(stream)
         });
-        let open = counts.http.fetch_add(1, Ordering::Relaxed) + 1;
+        let cut = socket.as_ref().map(|handle| {
+            let handle = Arc::clone(handle);
+            Arc::new(move || handle.shut()) as Cut
+        });
+        let (place, room) = counts.places.enter(cut);
         data.insert(Self {
             counts: Arc::clone(counts),
             peer: stream.and_then(|s| s.peer_addr().ok()),
             socket,
-            refused: Cell::new(open > counts.max_http),
-            web_socket: RefCell::default(),
+            refused: Cell::new(!room),
+            place,
+            intake: OnceCell::new(),
             _user: counts.users.enter(),
             gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
             session: OnceCell::new(),
@@ -155,26 +198,47 @@ impl Connection {
     /// The connection becomes a WebSocket, if there is room for one more.
     #[must_use]
     pub fn upgrade(&self) -> bool {
-        let Ok(permit) = Arc::clone(&self.counts.web_sockets).try_acquire_owned() else { return false };
-        if self.web_socket.replace(Some(permit)).is_none() {
-            self.counts.http.fetch_sub(1, Ordering::Relaxed);
-        }
+        let Some(permit) = self.counts.web_socket() else { return false };
+        self.counts.places.upgrade(&self.place, permit);
         self.gauge.set(Some(ConnectionGuard::connection(Transport::WebSocket)));
         true
     }
 
     /// The connection stays what it was: the upgrade was refused after all.
     pub fn not_upgraded(&self) {
-        if self.web_socket.take().is_some() {
-            self.counts.http.fetch_add(1, Ordering::Relaxed);
-            self.gauge.set(Some(ConnectionGuard::connection(Transport::Http)));
+        self.counts.places.not_upgraded(&self.place);
+        self.gauge.set(Some(ConnectionGuard::connection(Transport::Http)));
+    }
+
+    /// The connection carries that session's stream or messages from now on, and is as busy as it.
+    pub fn carries(&self, session: &Arc<SessionShared>) {
+        self.place.carries(session);
+    }
+
+    /// Somebody with a reviewer's credential speaks on it: it gets one of the places kept for them, if one is free.
+    pub fn is_reviewers(&self) -> bool {
+        let reserved = self.counts.places.reserve(&self.place);
+        if reserved {
+            self.refused.set(false);
         }
+        reserved
+    }
+
+    /// What all threads see of it.
+    #[must_use]
+    pub const fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    /// What it holds of bodies.
+    pub fn intake(&self) -> &Arc<Intake> {
+        self.intake.get_or_init(|| self.counts.intake())
     }
 
     /// Whether it is one too many. One that was stays so only while there are too many.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        if self.refused.get() && self.counts.http.load(Ordering::Relaxed) <= self.counts.max_http {
+        if self.refused.get() && !self.counts.places.is_over() {
             self.refused.set(false);
         }
         self.refused.get()
@@ -186,23 +250,25 @@ impl Connection {
         let socket = self.socket.clone();
         Arc::new(move || {
             if let Some(handle) = &socket {
-                // It may be gone already, which is what was wanted.
-                let _ = handle.socket.shutdown(std::net::Shutdown::Both);
+                handle.shut();
             }
         })
     }
 
     /// The bookkeeper of this connection, made by `open` for its first stateless request.
     pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, Addr<Session>)) -> &Arc<SessionShared> {
-        &self.session.get_or_init(open).0
+        let (session, _) = self.session.get_or_init(|| {
+            let opened = open();
+            self.place.carries(&opened.0);
+            opened
+        });
+        session
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.web_socket.get_mut().is_none() {
-            self.counts.http.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.counts.places.leave(&self.place);
         if let Some((shared, addr)) = self.session.get() {
             shared.end();
             addr.do_send(EndSession { code: close::GOING_AWAY, reason: "connection closed" });

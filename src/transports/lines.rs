@@ -18,6 +18,7 @@ use crate::{
         Channel, Session, SessionShared, Transport,
         actor::{Attach, Disconnected, Inbound, Pump},
     },
+    transports::inflow::{Held, Intake},
 };
 
 /// How long answers that are nearly finished are waited for once the input has ended.
@@ -26,6 +27,8 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 const FLUSH: Duration = Duration::from_millis(300);
 /// Bytes read, and written, at a time.
 const CHUNK: usize = 64 * 1024;
+/// Lines that come in so few bytes are not counted.
+const SMALL: usize = 1024;
 
 /// One frame out of a stream of bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +57,13 @@ impl Framer {
     /// Takes bytes in.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Forgets what there is of a line, and passes over the rest of it.
+    pub fn skip(&mut self) {
+        self.buffer = BytesMut::new();
+        self.searched = 0;
+        self.skipping = true;
     }
 
     /// The next whole line, without its end (`\n` or `\r\n`); blank lines are passed over.
@@ -138,7 +148,7 @@ where
     let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&room), writer));
     let max = gateway.config.transports.stdio.max_message_size;
     tokio::select! {
-        () = read(&session, &shared, &room, reader, max) => {
+        () = read(&session, &shared, &room, reader, (max, gateway.connections.intake())) => {
             last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
@@ -164,9 +174,10 @@ async fn read<R: AsyncRead + Unpin>(
     shared: &Arc<SessionShared>,
     room: &Notify,
     mut reader: R,
-    max: usize,
+    (max, intake): (usize, Arc<Intake>),
 ) {
     let mut framer = Framer::new(max);
+    let mut held: Option<Held> = None;
     let mut chunk = vec![0; CHUNK];
     loop {
         let read = match reader.read(&mut chunk).await {
@@ -177,33 +188,53 @@ async fn read<R: AsyncRead + Unpin>(
                 break;
             }
         };
+        // Of small lines that come one by one no account is taken. The pipe holds the rest of what finds no room.
+        if held.is_some() || read > SMALL {
+            let counted = held.get_or_insert_with(|| intake.hold()).grow(read).await;
+            if let Err(error) = counted {
+                held = None;
+                framer.skip();
+                refuse(shared, &error);
+            }
+        }
         framer.push(chunk.get(..read).unwrap_or_default());
         while let Some(line) = framer.next_line() {
             // Who sends much before reading any answer is not served faster than that; its pipe holds the rest.
             while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
                 room.notified().await;
             }
-            if !take(session, shared, line, max).await {
+            if !take(session, shared, line, max, held.take()).await {
                 return;
             }
         }
     }
     if let Some(line) = framer.rest() {
-        take(session, shared, line, max).await;
+        take(session, shared, line, max, held).await;
     }
 }
 
 /// Waits until the session has taken the message: a peer that writes faster than it is served waits too.
-async fn take(session: &actix::Addr<Session>, shared: &SessionShared, line: Line, max: usize) -> bool {
+async fn take(
+    session: &actix::Addr<Session>,
+    shared: &SessionShared,
+    line: Line,
+    max: usize,
+    held: Option<Held>,
+) -> bool {
     match line {
-        Line::Message(message) => session.send(Inbound(message)).await.is_ok(),
+        Line::Message(frame) => session.send(Inbound { frame, held }).await.is_ok(),
         Line::TooLong => {
             let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
-            let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
-            shared.send_unsolicited(encode::error(None, &error, revision));
+            refuse(shared, &error);
             true
         }
     }
+}
+
+/// Says what is wrong with a line that was not read.
+fn refuse(shared: &SessionShared, error: &McpError) {
+    let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
+    shared.send_unsolicited(encode::error(None, error, revision));
 }
 
 async fn write<W: AsyncWrite + Unpin>(

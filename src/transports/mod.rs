@@ -3,7 +3,9 @@
 
 pub mod connections;
 pub mod http;
+pub mod inflow;
 pub mod lines;
+pub mod places;
 pub mod ws;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -21,6 +21,12 @@ impl Tls {
     /// Returns when it answers.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// As [`Tls::start`], with more of a configuration.
+    #[must_use]
+    pub fn start_with(more: &str) -> Self {
         // Both come with Debian; without them there is nothing to speak TLS with here.
         for tool in ["openssl", "curl"] {
             assert!(Command::new(tool).arg("--version").output().is_ok(), "this test needs {tool}");
@@ -36,7 +42,7 @@ impl Tls {
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let config = format!("tls:\n  cert: {}\n  key: {}\n", cert.display(), key.display());
+        let config = format!("tls:\n  cert: {}\n  key: {}\n{more}", cert.display(), key.display());
         let port = free_port();
         let process = Gateway::spawn(home.path(), port, &Options { config: Some(&config), ..Options::default() });
         let mut tls = Self { process, home, base: format!("https://localhost:{port}"), cert };

@@ -337,6 +337,7 @@ impl Doors {
             )),
             shutdown: CancellationToken::new(),
             web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
+            reserved_web_sockets: Arc::new(Semaphore::new(0)),
             streams: StreamSlots::new(config.limits.max_streams),
             sign_in_attempts: Attempts::default(),
             config,
@@ -347,7 +348,7 @@ impl Doors {
                 .app_data(data.clone())
                 .configure(super::routes)
                 .default_service(web::to(not_found))
-                .wrap(Front::new(Arc::clone(&origins)))
+                .wrap(Front::new(Arc::clone(&origins), 100))
         })
         .workers(1)
         .disable_signals()

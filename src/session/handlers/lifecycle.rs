@@ -12,7 +12,11 @@ use crate::{
     protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params, splice},
     reload::diff::default_name,
     router::RouteTable,
-    session::{ClientFacts, exchange::Exchange},
+    session::{
+        ClientFacts,
+        exchange::Exchange,
+        facts::{self, FactLimits},
+    },
 };
 
 /// What a model is told of this server.
@@ -92,12 +96,16 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
     }
     let params: params::Initialize<'_> = params::parse(request.params)?;
     let revision = negotiate::initialize(&params.protocol_version, exchange.gateway.config.strict_versions)?;
-    session.set_facts(Arc::new(ClientFacts {
+    let limits = FactLimits::from(&exchange.gateway.config.limits);
+    limits.check("capabilities", params.capabilities.get())?;
+    let facts = Arc::new(ClientFacts {
         revision,
-        client: Some(params.client_info),
-        client_info: request.params.and_then(|params| edit::member(params.get(), "clientInfo")).map(Into::into),
+        client: Some(limits.cut(params.client_info)),
+        client_info: facts::info_of(request.params).map(|info| limits.info(info).into()),
         capabilities: params.capabilities.get().into(),
-    }));
+    });
+    let share = exchange.gateway.memory.take(&exchange.identity.principal.name, facts.size())?;
+    session.set_facts(facts, share);
     let table = exchange.gateway.routes.load();
     let result = json!({
         "protocolVersion": revision.as_str(),

@@ -1,12 +1,18 @@
 //! `subscriptions/listen`: a request that stays open and carries what was asked for
 //! (2026-07-28/basic/patterns/subscriptions).
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reply, tasks::listen as tasks};
+use super::{Reply, resources::remember, tasks::listen as tasks};
 use crate::{
     bridge,
     gateway::Gateway,
@@ -26,7 +32,10 @@ use crate::{
     },
     session::{
         Cancel,
+        eviction::{self, Hold},
         exchange::{Exchange, Related},
+        facts::check_uri,
+        slots::Evictable,
     },
     upstream::Upstream,
 };
@@ -35,9 +44,17 @@ use crate::{
 pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Listen<'_> = params::parse(request.params)?;
     let gateway = &exchange.gateway;
-    let _slot = gateway.long_lived(&exchange.identity.principal)?;
+    let (heard, taken) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
+    let hold = {
+        let heard = Arc::clone(&heard);
+        move || Hold::Idle(heard.load(Ordering::Relaxed))
+    };
+    let _slot = gateway.long_lived_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
     let table = gateway.routes.load_full();
     let asked = params.notifications;
+    for uri in &asked.resource_subscriptions {
+        check_uri(&gateway.config.limits, "notifications.resourceSubscriptions", uri)?;
+    }
     let mut uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
@@ -55,6 +72,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
     }
     readable(exchange, &table, &mut uris, cancel).await;
     drop(table);
+    let _share = remember(exchange, uris.iter().map(String::as_str))?;
     let tasks = tasks::honoured(exchange, &asked.task_ids).await?;
     let filter = ListenFilter {
         tools_list_changed: asked.tools_list_changed,
@@ -69,6 +87,7 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
     let sink: ListenSink = {
         let deaf = deaf.clone();
         Arc::new(move |message| {
+            heard.store(eviction::now(), Ordering::Relaxed);
             let sent = related.send(message);
             if !sent {
                 deaf.cancel();
@@ -105,6 +124,8 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
         }
         () = cancel.cancelled() => {}
         () = deaf.cancelled() => {}
+        // Another stream of its principal needed the place.
+        () = taken.cancelled() => {}
         () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
         revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
     }

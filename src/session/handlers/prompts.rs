@@ -12,7 +12,7 @@ use crate::{
     protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice},
     providers::CompletionRef,
     router::table::PromptRoute,
-    session::{Cancel, exchange::Exchange},
+    session::{Cancel, exchange::Exchange, facts::check_uri},
     upstream::Upstream,
 };
 
@@ -86,6 +86,7 @@ pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cance
             (arrival::prompt(exchange, name).await?.map(of), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
+            check_uri(&exchange.gateway.config.limits, "ref.uri", uri)?;
             let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
             (arrival::resource(exchange, uri).await?.map(of), Subject::Resource(uri))
         }

@@ -15,11 +15,23 @@ use crate::{
         listing,
         rendered::{ResourceRoute, TemplateRoute},
     },
-    session::{Cancel, exchange::Exchange},
+    session::{Cancel, exchange::Exchange, facts::check_uri, memory::Share},
 };
 
-/// Bytes of a URI that is remembered.
-const MAX_URI: usize = 8192;
+/// Bytes that a subscription takes beside its URI, which stands in the session, in the router and, of an upstream, in
+/// what it is asked to tell of.
+const SUBSCRIPTION: usize = 512;
+/// How often the URI stands there.
+const COPIES: usize = 4;
+
+/// Takes what subscriptions to those resources take of their principal's memory.
+///
+/// # Errors
+/// `OVERLOADED`
+pub fn remember<'a>(exchange: &Exchange, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
+    let bytes = uris.map(|uri| COPIES * uri.len() + SUBSCRIPTION).sum();
+    exchange.gateway.memory.take(&exchange.identity.principal.name, bytes)
+}
 
 /// `resources/list`: what all providers have, in their order. Modules are asked; what upstreams have is known.
 pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
@@ -86,6 +98,7 @@ pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 /// `resources/read`.
 pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ReadResource<'_> = params::parse(request.params)?;
+    check_uri(&exchange.gateway.config.limits, "uri", &params.uri)?;
     let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
     admit(exchange, &exchange.gateway.routes.load(), &*provider, Subject::Resource(&params.uri))?;
     if let Some(upstream) = provider.upstream() {
@@ -115,9 +128,7 @@ pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
 pub async fn subscribe(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
     let gateway = &exchange.gateway;
-    if params.uri.len() > MAX_URI {
-        return Err(McpError::new(ErrorKind::InvalidParams, "the URI is too long").with("limit", MAX_URI as u64));
-    }
+    check_uri(&gateway.config.limits, "uri", &params.uri)?;
     let provider = {
         let table = gateway.routes.load();
         let provider = table.resource(&params.uri);
@@ -131,9 +142,7 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>, cancel: &Canc
         gateway.in_time(provider.may_subscribe(&params.uri, &context)).await?;
     }
     let max = gateway.config.limits.max_subscriptions;
-    if !exchange.session.subscribe(&params.uri, max) {
-        return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
-    }
+    exchange.session.subscribe(&params.uri, max, || remember(exchange, std::iter::once(&*params.uri)))?;
     let session = exchange.session.clone();
     let subscribe = Subscribe { session: session.clone(), uri: params.uri.to_string() };
     let ready = gateway.router.send(subscribe).await.map_err(|_| gone())?;
@@ -161,6 +170,7 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>, cancel: &Canc
 /// `resources/unsubscribe`; unknown subscriptions are none any more.
 pub async fn unsubscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
+    check_uri(&exchange.gateway.config.limits, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
     let provider = exchange.gateway.routes.load().resource(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())

@@ -18,21 +18,26 @@ use actix_web::{
 };
 
 use super::{compress::compress, limit};
-use crate::auth::{
-    guard::{self, Cors},
-    origin::OriginRules,
+use crate::{
+    auth::{
+        guard::{self, Cors},
+        origin::OriginRules,
+    },
+    transports::{connections::Connection, places::Working},
 };
 
-/// Wraps the whole application: `App::new().wrap(Front::new(rules))`, as the last (outermost) `wrap`.
+/// Wraps the whole application: `App::new().wrap(Front::new(rules, streams))`, as the last (outermost) `wrap`.
 #[derive(Clone)]
 pub struct Front {
     rules: Arc<OriginRules>,
+    max_streams: usize,
 }
 
 impl Front {
+    /// `max_streams` is how many requests of one HTTP/2 connection are answered at a time.
     #[must_use]
-    pub fn new(rules: Arc<OriginRules>) -> Self {
-        Self { rules }
+    pub fn new(rules: Arc<OriginRules>, max_streams: u32) -> Self {
+        Self { rules, max_streams: usize::try_from(max_streams).unwrap_or(usize::MAX) }
     }
 }
 
@@ -48,7 +53,7 @@ where
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(FrontService { service, rules: Arc::clone(&self.rules) }))
+        ready(Ok(FrontService { service, rules: Arc::clone(&self.rules), max_streams: self.max_streams }))
     }
 }
 
@@ -56,6 +61,7 @@ where
 pub struct FrontService<S> {
     service: S,
     rules: Arc<OriginRules>,
+    max_streams: usize,
 }
 
 impl<S> Service<ServiceRequest> for FrontService<S>
@@ -74,10 +80,13 @@ where
             Ok(cors) => cors,
             Err(response) => return Passing::Refused(Some(Box::new(request.into_response(*response))), Cors::No),
         };
-        if let Some(response) = limit::refused(&request) {
+        let connection = request.conn_data::<Connection>();
+        if let Some(response) = connection.and_then(|connection| limit::refused(connection, &request, self.max_streams))
+        {
             return Passing::Refused(Some(Box::new(request.into_response(response))), cors);
         }
-        Passing::Inside { answer: self.service.call(request), cors }
+        let working = connection.map(|connection| connection.place().work());
+        Passing::Inside { answer: self.service.call(request), cors, _working: working }
     }
 }
 
@@ -88,6 +97,8 @@ pub enum Passing<F> {
     Inside {
         answer: F,
         cors: Cors,
+        /// Its connection is not to be broken meanwhile.
+        _working: Option<Working>,
     },
 }
 
@@ -99,7 +110,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (mut response, cors) = match &mut *self {
-            Self::Inside { answer, cors } => (std::task::ready!(Pin::new(answer).poll(cx))?, cors),
+            Self::Inside { answer, cors, .. } => (std::task::ready!(Pin::new(answer).poll(cx))?, cors),
             Self::Refused(response, cors) => match response.take() {
                 Some(response) => (*response, cors),
                 None => return Poll::Pending,

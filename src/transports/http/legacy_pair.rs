@@ -23,7 +23,7 @@ use crate::{
     session::{
         Channel, Session, SessionShared, Transport,
         actor::{Attach, Disconnected, Inbound, Pump},
-        slots::StreamSlot,
+        slots::{Evictable, StreamSlot},
     },
     transports::{connections::Connection, next_pump_id},
 };
@@ -45,13 +45,19 @@ pub async fn stream(request: HttpRequest, gateway: web::Data<Gateway>) -> HttpRe
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return answer::with_status(406, &error, REVISION);
     }
-    let place = gateway.room_for_session(&identity.principal).and_then(|()| gateway.long_lived(&identity.principal));
-    let slot = match place {
+    if let Err(error) = gateway.room_for_session(&identity.principal) {
+        return answer::refusal(&error, REVISION);
+    }
+    let gateway = gateway.into_inner();
+    let shared = Arc::new(gateway.outbox_session(Transport::Sse, identity, (0, 0)));
+    let stream = Evictable::of(&shared, shared.ended.clone());
+    let slot = match gateway.long_lived_stream(shared.principal(), stream) {
         Ok(slot) => slot,
         Err(error) => return answer::refusal(&error, REVISION),
     };
-    let gateway = gateway.into_inner();
-    let shared = Arc::new(gateway.outbox_session(Transport::Sse, identity, (0, 0)));
+    if let Some(connection) = request.conn_data::<Connection>() {
+        connection.carries(&shared);
+    }
     let addr = Session::open(&gateway, Arc::clone(&shared), None);
     let waker = Arc::new(AtomicWaker::new());
     let id = next_pump_id();
@@ -158,11 +164,12 @@ pub async fn message(
         return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
     };
     let http = &gateway.config.transports.http;
-    let body = match Body::new(payload).read(http.max_body, http.request_timeout).await {
+    let mut sender = Body::new(payload);
+    let body = match sender.read(&request, &gateway, http.max_body, http.request_timeout).await {
         Ok(body) => body,
         Err(error) => return answer::refusal(&error, REVISION),
     };
-    match entry.addr.send(Inbound(body)).await {
+    match entry.addr.send(Inbound { frame: body, held: sender.held() }).await {
         Ok(()) => HttpResponse::Accepted().finish(),
         Err(_) => answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION),
     }

@@ -20,6 +20,7 @@ use crate::{
     },
     session::exchange::ForwardedHeaders,
     telemetry::RequestMetrics,
+    transports::inflow::Held,
 };
 
 /// A POST on its way to one of the eras.
@@ -28,20 +29,23 @@ pub struct Post {
     pub request: HttpRequest,
     pub identity: Identity,
     pub accepts: Accepts,
+    /// What its body holds of the room for bodies.
+    pub held: Option<Held>,
 }
 
 /// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
 pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Data<Gateway>) -> HttpResponse {
-    let post = match admit(request, &gateway) {
+    let mut post = match admit(request, &gateway) {
         Ok(post) => post,
         Err(refused) => return *refused,
     };
     let http = &gateway.config.transports.http;
     let mut sender = Body::new(payload);
-    let body = match sender.read(http.max_body, http.request_timeout).await {
+    let body = match sender.read(&post.request, &gateway, http.max_body, http.request_timeout).await {
         Ok(body) => body,
         Err(error) => return refuse(&error, assumed_revision(&post.request)),
     };
+    post.held = sender.held();
     let incoming = match envelope::parse(&body, &gateway.envelope_limits()) {
         Ok(incoming) => incoming,
         Err(fault) => {
@@ -95,7 +99,7 @@ fn admit(request: HttpRequest, gateway: &web::Data<Gateway>) -> Result<Post, Box
             McpError::new(ErrorKind::InvalidRequest, "the client must accept application/json and text/event-stream");
         return Err(refuse(406, error));
     }
-    Ok(Post { gateway: gateway.clone(), request, identity, accepts })
+    Ok(Post { gateway: gateway.clone(), request, identity, accepts, held: None })
 }
 
 fn refuse(error: &McpError, revision: Revision) -> HttpResponse {

@@ -2,14 +2,17 @@
 
 pub mod answer;
 pub mod body;
+pub mod buffer;
 pub mod compress;
 pub mod front;
+pub mod https;
 pub mod legacy_pair;
 pub mod limit;
 pub mod mcp;
 pub mod modern;
 pub mod plain;
 pub mod session;
+pub mod settings;
 pub mod sse;
 pub mod tls;
 

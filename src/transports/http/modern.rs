@@ -38,7 +38,7 @@ use crate::{
 pub type Work = Pin<Box<dyn Future<Output = Option<Answer>>>>;
 
 /// Takes one message through the ladder and, if it is a request, to its answer.
-pub async fn serve(post: Post, sender: Body, message: &Message<'_>, meta: &Meta<'_>) -> HttpResponse {
+pub async fn serve(mut post: Post, sender: Body, message: &Message<'_>, meta: &Meta<'_>) -> HttpResponse {
     let view = View(post.request.headers());
     let request = match message {
         Message::Request(request) => request,
@@ -67,7 +67,9 @@ pub async fn serve(post: Post, sender: Body, message: &Message<'_>, meta: &Meta<
         Err(error) => return refuse(Some(&request.id), &error),
     };
     let owned = OwnedRequest::of(request);
+    let held = post.held.take();
     let mut work: Work = Box::pin(async move {
+        let _held = held;
         let request = owned.as_request();
         tokio::select! {
             biased;
@@ -109,13 +111,13 @@ pub async fn serve(post: Post, sender: Body, message: &Message<'_>, meta: &Meta<
 }
 
 fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<Exchange, McpError> {
-    let facts = inbound::modern_facts(meta)?;
+    let facts = inbound::modern_facts(meta, (&post.gateway.config.limits).into())?;
     let gateway = post.gateway.clone().into_inner();
     // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
     let session = match post.request.conn_data::<Connection>() {
         Some(connection) => Arc::clone(connection.session(|| {
             let session = inbound::stateless_session(&gateway, post.identity.clone());
-            session.set_facts(facts.clone());
+            gateway.show_facts(&session, &facts);
             let addr = Session::open(&gateway, Arc::clone(&session), None);
             (session, addr)
         })),
@@ -137,7 +139,7 @@ fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<
 /// Step 6 of the ladder: a method that this revision has, or one of an extension that leads somewhere.
 fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: Revision) -> Result<(), McpError> {
     if Method::parse(&request.method).is_none()
-        && let Ok(facts) = inbound::modern_facts(meta)
+        && let Ok(facts) = inbound::modern_facts(meta, (&post.gateway.config.limits).into())
     {
         let asker = Asker {
             principal: &post.identity.principal,

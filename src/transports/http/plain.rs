@@ -123,7 +123,7 @@ async fn try_call(
     let identity = identify(gateway, request)?;
     let http = &gateway.config.transports.http;
     let mut sender = Body::new(payload);
-    let body = sender.read(http.max_body, http.request_timeout).await?;
+    let body = sender.read(request, gateway, http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(request) {
         // A page of another origin can post anything but JSON without asking first.
         return Ok(Problem::unsupported_media_type().error_response());

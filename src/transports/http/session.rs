@@ -37,13 +37,15 @@ use crate::{
         inbound::{self, Door, OwnedRequest},
         outbox::ResumeFault,
         registry::Entry,
+        slots::Evictable,
         streams::{EventId, GET_STREAM, Streams},
     },
     telemetry::RequestMetrics,
+    transports::connections::Connection,
 };
 
 /// A message of a handshake-era client.
-pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
+pub async fn message(mut post: Post, message: &Message<'_>) -> HttpResponse {
     let assumed = match version(&post.request) {
         Ok(assumed) => assumed,
         Err(error) => return refuse(400, &error, Revision::NEWEST_LEGACY),
@@ -73,7 +75,11 @@ pub async fn message(post: Post, message: &Message<'_>) -> HttpResponse {
     };
     let opens = request.method == "initialize";
     let owned = OwnedRequest::of(request);
-    let work: Work = Box::pin(async move { door.request(&owned.as_request()).await });
+    let held = post.held.take();
+    let work: Work = Box::pin(async move {
+        let _held = held;
+        door.request(&owned.as_request()).await
+    });
     let known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
     if opens && !known && session.legacy_revision().is_some() {
@@ -89,7 +95,7 @@ const SESSION_ID: actix_web::http::header::HeaderName =
     actix_web::http::header::HeaderName::from_static("mcp-session-id");
 
 /// A batch, in the revisions that have it.
-pub async fn batch(post: Post, body: Bytes) -> HttpResponse {
+pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     let refuse = |status, error: &McpError| refuse(status, error, Revision::V2025_03_26);
     let assumed = match version(&post.request) {
         Ok(assumed) => assumed,
@@ -110,7 +116,9 @@ pub async fn batch(post: Post, body: Bytes) -> HttpResponse {
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
     let door = door(&post, &session, &stream, assumed);
     let limits = post.gateway.envelope_limits();
+    let held = post.held.take();
     let work: Work = Box::pin(async move {
+        let _held = held;
         match envelope::parse(&body, &limits) {
             Ok(Incoming::Batch(members)) => door.batch(members).await,
             // It was one a moment ago.
@@ -217,6 +225,7 @@ async fn respond(post: &Post, stream: &Arc<PostStream>, work: Work) -> HttpRespo
         // Deleted while the request ran, which has ended with it.
         return refuse(404, &unknown_session(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
     }
+    carries(&post.request, &session);
     let response = sse::log(&post.gateway.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
     drop(held);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
@@ -308,7 +317,8 @@ fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
     let gateway = &post.gateway;
     gateway.room_for_session(&post.identity.principal).map_err(|error| (503, error))?;
     let websocket = &gateway.config.transports.websocket;
-    let streams = Streams::new(websocket.replay_frames, websocket.replay_bytes);
+    let share = gateway.memory.take(&post.identity.principal.name, 0).map_err(|error| (503, error))?;
+    let streams = Streams::counted(websocket.replay_frames, websocket.replay_bytes, share);
     let channel = Channel::Streams(streams);
     Ok(Arc::new(SessionShared::new(Transport::Http, post.identity.clone(), channel, &gateway.ended)))
 }
@@ -320,6 +330,13 @@ fn throwaway(post: &Post) -> Arc<SessionShared> {
 fn refuse(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
     RequestMetrics::get().error(error.kind);
     answer::with_status(status, error, revision)
+}
+
+/// From now on the connection is as busy as the session whose stream it carries.
+fn carries(request: &HttpRequest, session: &Arc<SessionShared>) {
+    if let Some(connection) = request.conn_data::<Connection>() {
+        connection.carries(session);
+    }
 }
 
 /// `GET /mcp`.
@@ -336,10 +353,12 @@ pub fn stream(request: &HttpRequest, gateway: &web::Data<Gateway>, identity: &Id
     if let Err(error) = version(request) {
         return refuse(400, &error, revision);
     }
-    let slot = match gateway.long_lived(&identity.principal) {
+    let end = entry.shared.ended.child_token();
+    let slot = match gateway.long_lived_stream(&identity.principal, Evictable::of(&entry.shared, end.clone())) {
         Ok(slot) => slot,
         Err(error) => return refuse(503, &error, revision),
     };
+    carries(request, &entry.shared);
     entry.shared.touch();
     let (number, after) = match last_event_id(request).map(EventId::parse) {
         None => (GET_STREAM, None),
@@ -350,7 +369,7 @@ pub fn stream(request: &HttpRequest, gateway: &web::Data<Gateway>, identity: &Id
         }
     };
     let gateway = gateway.clone().into_inner();
-    sse::log(&gateway, &entry.shared, identity, (number, after), Some(slot)).unwrap_or_else(|fault| {
+    sse::log(&gateway, &entry.shared, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
         let error = match fault {
             ResumeFault::TooLate => {
                 McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")

@@ -16,6 +16,7 @@ use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval_at},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     answer,
@@ -108,8 +109,8 @@ struct LogReader {
     ticks: Interval,
     /// Who reads; their key may be another than the one the session was opened with.
     identity: Identity,
-    /// Kept for the GET stream's place among the principal's long-lived requests.
-    _slot: Option<StreamSlot>,
+    /// The GET stream's place among the principal's long-lived requests, and what ends it when that is taken.
+    place: Option<(StreamSlot, CancellationToken)>,
 }
 
 /// A stream from after an event on; with `None`, from now on.
@@ -121,7 +122,7 @@ pub fn log(
     session: &Arc<SessionShared>,
     identity: &Identity,
     (number, after): (u32, Option<u64>),
-    slot: Option<StreamSlot>,
+    place: Option<(StreamSlot, CancellationToken)>,
 ) -> Result<HttpResponse, ResumeFault> {
     let Channel::Streams(streams) = &session.channel else { return Err(ResumeFault::TooLate) };
     if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
@@ -139,7 +140,7 @@ pub fn log(
         prime: primes,
         ticks: ticker(gateway.config.transports.http.sse_keep_alive),
         identity: identity.clone(),
-        _slot: slot,
+        place,
     };
     let mut response = HttpResponse::Ok();
     answer::sse_headers(&mut response);
@@ -171,20 +172,27 @@ impl LogReader {
                         out.extend_from_slice(b"\n\n");
                         self.after = number;
                     }
-                    session.touch();
+                    session.touch_reader();
                     return Some(out.into());
                 }
                 Read::End | Read::Superseded => return None,
                 Read::Wait => {}
             }
             let standing = self.number == GET_STREAM;
+            let taken = async {
+                match &self.place {
+                    Some((_, taken)) => taken.cancelled().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = self.changed.changed() => changed.ok()?,
                 () = session.ended.cancelled() => return None,
+                () = taken => return None,
                 () = self.gateway.shutdown.cancelled(), if standing => return None,
                 _ = self.ticks.tick() => {
                     // A stream that somebody listens to keeps its session from idling out.
-                    session.touch();
+                    session.touch_reader();
                     return Some(KEEP_ALIVE);
                 }
             }

@@ -8,12 +8,14 @@ use std::{
     cell::Cell,
     pin::Pin,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use actix_web_actors::ws::CloseCode;
 use bytes::Bytes;
 use futures_util::Stream;
+
+use super::counted::Counting;
 
 /// Why the input was ended, if it was.
 #[derive(Clone, Default)]
@@ -43,6 +45,8 @@ pub struct FrameBound<S> {
     input: S,
     heads: Heads,
     verdict: Verdict,
+    /// What counts the bytes, where they are counted.
+    counting: Option<Counting>,
 }
 
 impl<S> FrameBound<S> {
@@ -50,7 +54,14 @@ impl<S> FrameBound<S> {
     #[must_use]
     pub fn new(input: S, max: usize) -> (Self, Verdict) {
         let verdict = Verdict::default();
-        (Self { input, heads: Heads::new(max), verdict: verdict.clone() }, verdict)
+        (Self { input, heads: Heads::new(max), verdict: verdict.clone(), counting: None }, verdict)
+    }
+
+    /// Counts what comes in, too; there may be no room for it.
+    #[must_use]
+    pub fn counted(mut self, counting: Counting) -> Self {
+        self.counting = Some(counting);
+        self
     }
 }
 
@@ -64,13 +75,29 @@ where
         if self.verdict.0.get().is_some() {
             return Poll::Ready(None);
         }
-        Pin::new(&mut self.input).poll_next(cx).map_ok(|mut chunk| {
-            if let Err((good, fault)) = self.heads.pass(&chunk) {
-                self.verdict.0.set(Some(fault));
-                chunk.truncate(good);
-            }
-            chunk
-        })
+        if let Some(counting) = &mut self.counting
+            && let Some(waited) = ready!(counting.poll_waiting(cx))
+        {
+            return Poll::Ready(waited.ok().map(Ok));
+        }
+        let mut chunk = match ready!(Pin::new(&mut self.input).poll_next(cx)) {
+            Some(Ok(chunk)) => chunk,
+            other => return Poll::Ready(other),
+        };
+        let mut ended = 0;
+        if let Err((good, fault)) = self.heads.pass(&chunk, || ended += 1) {
+            self.verdict.0.set(Some(fault));
+            chunk.truncate(good);
+        }
+        let passed = match &mut self.counting {
+            Some(counting) => counting.take(chunk, ended),
+            None => Some(chunk),
+        };
+        match passed {
+            Some(chunk) => Poll::Ready(Some(Ok(chunk))),
+            // It is polled for the first time, so that it wakes this task when there is room.
+            None => self.poll_next(cx),
+        }
     }
 }
 
@@ -81,18 +108,20 @@ struct Heads {
     filled: usize,
     /// Bytes of mask and payload until the next head.
     skip: u64,
+    /// Those of the last frame of a message.
+    is_last: bool,
 }
 
 impl Heads {
     fn new(max: usize) -> Self {
-        Self { max: u64::try_from(max).unwrap_or(u64::MAX), head: [0; 10], filled: 0, skip: 0 }
+        Self { max: u64::try_from(max).unwrap_or(u64::MAX), head: [0; 10], filled: 0, skip: 0, is_last: false }
     }
 
-    /// Takes bytes in.
+    /// Takes bytes in; `ended` is called for each message that ends in them.
     ///
     /// # Errors
     /// How many of them come before the frame that is refused, and why it is.
-    fn pass(&mut self, bytes: &[u8]) -> Result<(), (usize, Fault)> {
+    fn pass(&mut self, bytes: &[u8], mut ended: impl FnMut()) -> Result<(), (usize, Fault)> {
         let mut at = 0;
         while at < bytes.len() {
             if self.skip > 0 {
@@ -100,6 +129,9 @@ impl Heads {
                 let step = self.skip.min(rest);
                 self.skip -= step;
                 at += usize::try_from(step).unwrap_or(usize::MAX);
+                if self.skip == 0 && self.is_last {
+                    ended();
+                }
                 continue;
             }
             let begin = at - self.filled.min(at);
@@ -116,6 +148,11 @@ impl Heads {
                 let mask = if self.head[1] & 0x80 == 0 { 0 } else { 4 };
                 self.skip = length + mask;
                 self.filled = 0;
+                // Control frames go in between and are part of none.
+                self.is_last = self.head[0] & 0x88 == 0x80;
+                if self.skip == 0 && self.is_last {
+                    ended();
+                }
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
 
 pub mod bound;
+mod counted;
 mod pump;
 
 use std::sync::Arc;
@@ -95,9 +96,13 @@ fn try_upgrade(
         }
         None => (open(gateway, identity), 0),
     };
+    if let Some(connection) = connection {
+        connection.carries(&entry.shared);
+    }
+    let intake = connection.map_or_else(|| gateway.connections.intake(), |c| Arc::clone(c.intake()));
     let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
     let max = gateway.config.transports.websocket.max_message_size;
-    let mut response = pump::start(request, payload, &entry, turn, cut, max).map_err(|e| {
+    let mut response = pump::start(request, payload, &entry, turn, cut, (max, intake)).map_err(|e| {
         entry.shared.end();
         McpError::new(ErrorKind::InvalidRequest, e.to_string())
     })?;

@@ -14,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use super::{
     SUBPROTOCOL,
     bound::{FrameBound, Verdict},
+    counted::{Counting, Room},
 };
 use crate::{
     session::{
@@ -21,7 +22,7 @@ use crate::{
         actor::{Attach, Disconnected, Inbound, Pump, SignOfLife},
         registry::Entry,
     },
-    transports::next_pump_id,
+    transports::{inflow::Intake, next_pump_id},
 };
 
 /// Bytes handed to the connection at a time.
@@ -39,6 +40,8 @@ struct WsPump {
     max: usize,
     /// Whether the input was ended by a frame that may not be.
     verdict: Verdict,
+    /// What its messages hold of the room for bodies.
+    room: Room,
     /// A close frame came in.
     farewell: bool,
 }
@@ -50,9 +53,11 @@ pub fn start(
     entry: &Entry,
     turn: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
-    max: usize,
+    (max, intake): (usize, Arc<Intake>),
 ) -> Result<HttpResponse, Error> {
     let (payload, verdict) = FrameBound::new(payload, max);
+    let (counting, room) = Counting::new(intake);
+    let payload = payload.counted(counting);
     let pump = WsPump {
         session: entry.addr.clone(),
         shared: Arc::clone(&entry.shared),
@@ -62,6 +67,7 @@ pub fn start(
         partial: None,
         max,
         verdict,
+        room,
         farewell: false,
     };
     ws::WsResponseBuilder::new(pump, request, payload).protocols(&[SUBPROTOCOL]).frame_size(max).start()
@@ -114,7 +120,7 @@ impl WsPump {
     }
 
     fn message(&self, message: Bytes) {
-        self.session.do_send(Inbound(message));
+        self.session.do_send(Inbound { frame: message, held: self.room.of_message() });
     }
 
     fn continuation(&mut self, item: Item, ctx: &mut WebsocketContext<Self>) {
@@ -174,7 +180,7 @@ impl StreamHandler<Result<ws::Message, ProtocolError>> for WsPump {
     }
 
     fn finished(&mut self, ctx: &mut Self::Context) {
-        match self.verdict.close() {
+        match self.verdict.close().or_else(|| self.room.close()) {
             Some((code, reason)) => self.close(ctx, code, reason),
             None => ctx.stop(),
         }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use dashmap::DashMap;
+use parking_lot::Mutex;
 use serde_json::{json, value::RawValue};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -23,11 +24,14 @@ use crate::{
         method::Method,
         outline::Outline,
     },
-    session::{Cancel, Related, exchange::Exchange, inbound::OwnedRequest},
+    session::{Cancel, Related, exchange::Exchange, inbound::OwnedRequest, memory::Share},
 };
 
 /// Tasks of one principal that are remembered; of those that run, none is given up for another.
 const MAX: usize = 100;
+
+/// Bytes that a task takes beside its parameters or its result.
+const TASK: usize = 1024;
 
 /// How long a task is remembered once it is over.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -47,6 +51,8 @@ pub struct Local {
     principal: String,
     state: watch::Sender<(Outcome, Times, Instant)>,
     cancel: CancellationToken,
+    /// What it takes of its principal's memory.
+    share: Mutex<Share>,
 }
 
 /// All of them.
@@ -105,7 +111,10 @@ impl Locals {
 /// `OVERLOADED` for one too many.
 pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let times = Times::now();
+    let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
+    let share = exchange.gateway.memory.take(&exchange.identity.principal.name, bytes)?;
     let task = Arc::new(Local {
+        share: Mutex::new(share),
         id: format!("run_{}", nanoid::nanoid!(28)),
         principal: exchange.identity.principal.name.clone(),
         state: watch::Sender::new((Outcome::Working, times, Instant::now())),
@@ -134,7 +143,7 @@ pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErr
         let work = Box::pin(tools::call_request(&exchange, &request, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
-                Ok(reply) => Outcome::Done(reply.finish(exchange.revision(), &exchange.gateway).into_owned().into()),
+                Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.gateway).into_owned()),
                 Err(error) => Outcome::Failed(Box::new(error)),
             },
             () = cancel.cancelled() => Outcome::Cancelled,
@@ -145,6 +154,17 @@ pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErr
 }
 
 impl Local {
+    /// Its result, if there is room to keep it.
+    fn outcome(&self, result: String) -> Outcome {
+        let mut share = self.share.lock();
+        share.shrink_to(TASK);
+        if share.grow(result.len()) {
+            return Outcome::Done(result.into());
+        }
+        let why = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
+        Outcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, why)))
+    }
+
     fn end(&self, outcome: Outcome) {
         self.state.send_if_modified(|(state, times, since)| {
             let working = matches!(state, Outcome::Working);

@@ -211,8 +211,9 @@ export class Api {
     return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)).value ?? {};
   }
 
+  /** The newest sessions, and how many there are: `{sessions, total}`. */
   async sessions(signal) {
-    return (await this.#call('GET', '/api/sessions', { signal })).value.sessions;
+    return (await this.#call('GET', '/api/sessions?limit=200', { signal })).value;
   }
 
   async servers(signal) {

@@ -13,6 +13,8 @@ export class SessionsView {
   element;
   #api;
   #sessions = new Map();
+  // Of those that are not on the page.
+  #others = 0;
   #abort = new AbortController();
   #timer = null;
   #parts;
@@ -48,7 +50,8 @@ export class SessionsView {
 
   async #load() {
     try {
-      const sessions = await this.#api.sessions(this.#abort.signal);
+      const { sessions, total } = await this.#api.sessions(this.#abort.signal);
+      this.#others = Math.max(0, (total ?? sessions.length) - sessions.length);
       this.#sessions = new Map(sessions.map((s) => [s.id, s]));
       this.#paint();
     } catch (error) {
@@ -58,7 +61,7 @@ export class SessionsView {
 
   #paint() {
     const all = [...this.#sessions.values()].sort((a, b) => Date.parse(b.createdAt) - Date.parse(a.createdAt));
-    this.#parts.count.textContent = count(all.length);
+    this.#parts.count.textContent = count(all.length + this.#others);
     if (!all.length) {
       fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'));
       return;
@@ -76,6 +79,6 @@ export class SessionsView {
           h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt)),
           h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
           h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
-      all.length > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length - shown.length, 'more session')}.`));
+      all.length + this.#others > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#others - shown.length, 'more session')}.`));
   }
 }
