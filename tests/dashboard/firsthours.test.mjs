@@ -97,7 +97,7 @@ test('a call without a recipe is a CALL: its arguments once, in no colour of a d
   const query = 'UPDATE cards SET credit = 500 WHERE owner = 7';
   const id = await gateway.propose('sqlite__write_query', { query, dry: false });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
-  await heading(page).filter({ hasText: 'write_query' }).waitFor();
+  await heading(page).filter({ hasText: `sqlite / write_query: ${query}` }).waitFor();
   await becomes(() => page.locator('.detail-marks .badge.operation').innerText(), 'CALL');
   await page.locator('.preview-note', { hasText: 'No preview is available for this tool' }).waitFor();
   const body = page.locator('.detail-body');
@@ -113,6 +113,9 @@ test('a call without a recipe is a CALL: its arguments once, in no colour of a d
   await armed(page);
   await button(page, 'Approve').click();
   await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  // A commit is known by its message.
+  const commit = await gateway.propose('git__git_commit', { repo_path: repository, message: 'Fix the login\n\nBecause.' });
+  await row(page, 'Fix the login').waitFor();
   // The badge says nothing that the title says already.
   const bug = await gateway.proposeIssue('Said once');
   await open(page, 'Said once');
@@ -120,7 +123,7 @@ test('a call without a recipe is a CALL: its arguments once, in no colour of a d
   await becomes(() => page.locator('.detail-marks .badge.operation').count(), 0);
   await becomes(() => page.locator('.detail-marks .glyph').getAttribute('title'), 'Create');
   await becomes(async () => (await row(page, 'Said once').textContent()).match(/create/gi).length, 1, 'to those who listen to it as well');
-  await withdraw(bug);
+  await withdraw(commit, bug);
   assertClean(page);
   await page.context().close();
 });
@@ -390,6 +393,9 @@ test('a configuration that waits is shown with its content, and applied', option
   const line = bar.locator('tbody tr').first();
   await matches(() => line.locator('th').innerText(), /policy\.rules/);
   await matches(() => line.locator('.delete').innerText(), /no-db \(deny\)/);
+  // Not only what it is called: what stands in the file.
+  const content = bar.locator('.reload-content', { hasText: 'policy.rules' });
+  await matches(async () => (await content.locator('.line.delete .code').allInnerTexts()).join('\n'), /db__\*[^]*deny|deny[^]*db__\*/);
   await bar.getByRole('button', { name: 'Apply change' }).click();
   await bar.waitFor({ state: 'hidden' });
   assert.equal((await gateway.api('reload')).value.waiting, null);
