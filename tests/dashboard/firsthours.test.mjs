@@ -274,7 +274,7 @@ const broken = (page) => page.locator('.audit-records :is(td, th)').evaluateAll(
   const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
     if (node.parentElement.closest('.sr-only')) continue;
-    for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+    for (const { 0: word, index } of node.data.matchAll(/[\p{L}\p{N}_]+/gu)) {
       const range = document.createRange();
       range.setStart(node, index);
       range.setEnd(node, index + word.length);
