@@ -158,7 +158,12 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             _ if key.ends_with("_bytes") || key.ends_with("max_body") || key.ends_with("_size") => "2MiB",
             _ if key.starts_with("changes.retention") => "7 days",
             _ if key.starts_with("changes.expire") || key.ends_with("linger") || key.ends_with("idle") => "2 days",
-            _ if ["timeout", "alive", "interval", "drain", "wait"].iter().any(|e| key.ends_with(e)) => "7s",
+            _ if ["timeout", "alive", "interval", "drain", "wait", "first_connection"]
+                .iter()
+                .any(|e| key.ends_with(e)) =>
+            {
+                "7s"
+            }
             _ => "7",
         };
         let mut case = Case::new().var(&variable(key), value);
@@ -278,7 +283,7 @@ fn wrong_values_name_place_key_and_remedy() {
         ("policy: { rules: [{ then: deny, tool: x }] }", &["a rule has no key `tool`", "tools, servers"]),
         (
             "policy: { rules: [{ then: review, resources: 'a:*' }] }",
-            &["1:20: policy.rules: rule 1 names resources, prompts or methods and says review", "only calls of tools"],
+            &["1:19: policy.rules: rule 1 names resources, prompts or methods and says review", "only calls of tools"],
         ),
         (
             "policy: { rules: [{ then: deny, prompts: x, annotations: { readOnlyHint: true } }] }",

@@ -50,7 +50,7 @@ fn course() -> (Course, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Re
     (course, questions, end)
 }
 
-#[tokio::test]
+#[actix::test]
 async fn a_call_that_fails_names_what_its_client_lacked_also_where_nobody_had_heard_the_question_yet() {
     for (result, lacks) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"content":[]}"#, false)] {
         let (mut course, questions, end) = course();
@@ -89,7 +89,7 @@ async fn questions_asked_at_once_come_together_under_their_own_names() {
     let event = course.advance().await;
     assert_eq!(keys(&event), ["user_name", "7", "7'"]);
     let Event::Input(asked) = event else { unreachable!() };
-    assert_eq!(asked[0].params.as_deref(), Some(r#"{"message":"?"}"#));
+    assert_eq!(asked[0].params.as_deref(), Some(r#"{"message":"The server \"s\" asks, not Countersign: ?"}"#));
     assert_eq!(refused.await.unwrap().unwrap_err().code, -32601);
     course.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
     assert_eq!(told.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
