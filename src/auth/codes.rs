@@ -23,6 +23,12 @@ pub const LIFE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Where codes are used up.
 pub trait CodeStore: Send + Sync + 'static {
+    /// Whether there is such a code, used or not. One read.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    fn knows_code(&self, hash: &SecretHash) -> Result<bool, McpError>;
+
     /// Uses a code up. Blocks for a durable write.
     ///
     /// # Errors
@@ -44,6 +50,18 @@ pub fn create(keys: &Keys, now: Timestamp) -> Result<String, McpError> {
     Ok(code)
 }
 
+/// Whether a code may be one of ours at all. Cheap, so that wrong ones never wait for a durable write, nor anyone behind
+/// them; what it costs says nothing of how near a guess is, since hashes are looked up.
+///
+/// # Errors
+/// `UNAUTHORIZED` for one that was never made; `STORE_UNAVAILABLE`.
+pub fn look_up(store: &dyn CodeStore, code: &str) -> Result<(), McpError> {
+    if secret::well_formed(PREFIX, code) && store.knows_code(&secret::hash(code.as_bytes()))? {
+        return Ok(());
+    }
+    Err(refused(CodeOutcome::Unknown))
+}
+
 /// Uses a code up and says who signs in with it. Blocks for a durable write.
 ///
 /// # Errors
@@ -57,11 +75,17 @@ pub fn redeem(store: &dyn CodeStore, code: &str, now: Timestamp) -> Result<Princ
     if outcome == CodeOutcome::Taken {
         return Ok(Principal { name: local_reviewer(), role: Role::Reviewer, key_id: None, owner: None });
     }
-    tracing::warn!(?outcome, "a sign-in code was refused");
-    Err(McpError::new(
-        ErrorKind::Unauthorized,
-        "the sign-in code is unknown, used or too old; `countersign open` makes one",
-    ))
+    Err(refused(outcome))
+}
+
+fn refused(outcome: CodeOutcome) -> McpError {
+    // Of guesses there may be thousands a second; of used and old ones as many as were made.
+    if outcome == CodeOutcome::Unknown {
+        tracing::debug!(?outcome, "a sign-in code was refused");
+    } else {
+        tracing::warn!(?outcome, "a sign-in code was refused");
+    }
+    McpError::new(ErrorKind::Unauthorized, "the sign-in code is unknown, used or too old; `countersign open` makes one")
 }
 
 /// The link that signs in: the code stands in the fragment, which browsers send to nobody.
@@ -128,8 +152,10 @@ mod tests {
         let late = create(stored.keys(), now).unwrap();
         redeem(&stored, &late, now + LIFE).unwrap_err();
         for wrong in ["", "csc_", "csc_nothing", &secret::generate(PREFIX).unwrap(), &"x".repeat(100_000)] {
+            assert_eq!(look_up(&stored, wrong).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, wrong, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }
+        look_up(&stored, &late).unwrap();
     }
 
     #[test]

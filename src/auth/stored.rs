@@ -75,6 +75,10 @@ impl HeldKeys for Stored {
 }
 
 impl CodeStore for Stored {
+    fn knows_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
+        self.reads.knows_code(hash).map_err(|error| unavailable(&error))
+    }
+
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
         self.writes.take_code(hash, now).map_err(|error| unavailable(&error))
     }

@@ -41,11 +41,10 @@ pub async fn sign_in(
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
     let peer = caller::peer(&request, &state.config);
-    let (subject, now) = (Subject::peer(peer), std::time::Instant::now());
-    state.sign_in_attempts.check(subject, now)?;
     let body: SignIn = body::json(&request, payload, state.config.transports.http.request_timeout).await?;
+    // Verified before anything is counted: however many wrong ones come from wherever, the right one signs in.
     let (principal, key) = verify(&state, body, peer).await.map_err(|error| match error.kind {
-        ErrorKind::Unauthorized => state.sign_in_attempts.failed(subject, now, error),
+        ErrorKind::Unauthorized => state.sign_in_attempts.failed(Subject::peer(peer), std::time::Instant::now(), error),
         _ => error,
     })?;
     let new = state.sign_ins.sign_in(principal, key, &caller::cookies(&request), Timestamp::now())?;
@@ -71,6 +70,7 @@ async fn verify(
 ) -> Result<(Arc<Principal>, Option<SecretHash>), McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
+            codes::look_up(&*state.codes, code.trim())?;
             let codes = Arc::clone(&state.codes);
             let redeemed = web::block(move || codes::redeem(&*codes, code.trim(), Timestamp::now())).await;
             let principal =

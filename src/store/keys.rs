@@ -201,6 +201,17 @@ impl Keys {
         })
     }
 
+    /// Whether there is a code with this hash, used or not.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
+        self.with(|conn| {
+            let mut statement = conn.prepare_cached("SELECT 1 FROM sign_in_codes WHERE hash = ?1")?;
+            Ok(statement.exists(params![hash])?)
+        })
+    }
+
     /// Uses a code up. Of any number of callers, in any number of processes, one gets [`CodeOutcome::Taken`].
     ///
     /// # Errors
