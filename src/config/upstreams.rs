@@ -52,6 +52,8 @@ pub struct UpstreamConfig {
     pub elicitation: bool,
     pub allow_own_files: bool,
     pub breaker: BreakerConfig,
+    /// How much of its lists is read.
+    pub lists: ListsConfig,
     /// Names of headers of a client's HTTP request that are passed on, in lower case.
     pub forward_headers: Vec<String>,
     /// The provider that answers calls while the circuit is open.
@@ -199,6 +201,17 @@ pub enum Isolation {
     Session,
 }
 
+/// How much is read of what a server lists; what is beyond is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListsConfig {
+    /// Of each list: tools, prompts, resources, resource templates.
+    pub entries: usize,
+    /// Of all lists together.
+    pub bytes: usize,
+    /// Of each list.
+    pub pages: usize,
+}
+
 /// When calls to an upstream that fails are not even tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerConfig {
@@ -237,6 +250,7 @@ impl UpstreamConfig {
             elicitation: true,
             allow_own_files: false,
             breaker: BreakerConfig { threshold: 5, window: Duration::from_secs(30), cooldown: Duration::from_secs(10) },
+            lists: ListsConfig { entries: 5000, bytes: 8 << 20, pages: 200 },
             forward_headers: Vec::new(),
             fallback: None,
             fallback_text: None,

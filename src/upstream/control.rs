@@ -271,6 +271,9 @@ fn settle(row: u32) -> Duration {
     SETTLE * 2_u32.pow(row.saturating_sub(PATIENT).min(5))
 }
 
+/// Definitions that the log names each time that they are left out.
+const LOGGED: usize = 20;
+
 /// Reads lists again and tells of those that are others now.
 async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), LinkError> {
     if what == What::default() {
@@ -287,14 +290,18 @@ async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), Lin
         tracing::warn!(upstream = %upstream.config.name, list, %error, "its list could not be read");
         faults.push(format!("{list}: {error}"));
     }
+    faults.extend(fresh.catalog.cut.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
     let new = fresh.catalog;
     let tools = !catalog::same(&old.tools, &new.tools);
     let prompts = !catalog::same(&old.prompts, &new.prompts);
     let resources = !catalog::same(&old.resources, &new.resources) || !catalog::same(&old.templates, &new.templates);
-    if tools || prompts || resources {
+    if tools || prompts || resources || new.cut != old.cut {
         let offered = Offered::build(&upstream.config, &upstream.names, &new);
-        for fault in &offered.left_out {
+        for fault in offered.left_out.iter().take(LOGGED) {
             tracing::warn!(upstream = %upstream.config.name, "{fault}");
+        }
+        if offered.left_out.len() > LOGGED {
+            tracing::warn!(upstream = %upstream.config.name, more = offered.left_out.len() - LOGGED, "and others are left out");
         }
         upstream.forget_answers();
         upstream.catalog.store(Arc::new(new));

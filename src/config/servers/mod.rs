@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use self::fields::Fields;
 use super::{
-    BreakerConfig, Isolation, UpstreamConfig,
+    BreakerConfig, Isolation, ListsConfig, UpstreamConfig,
     error::{Origin, Problem, quoted},
     load::quoted_key,
     reader::{Placed, Reader, Setting, Wrong, found},
@@ -27,7 +27,7 @@ use crate::{changes::visible::is_hidden, providers::BUILT_IN};
 pub(super) const KEY: &str = "mcpServers";
 
 /// What may stand below a server's name; tests find what `config/countersign.yaml` does not document.
-pub(super) const KEYS: [&str; 34] = [
+pub(super) const KEYS: [&str; 35] = [
     "command",
     "args",
     "env",
@@ -51,6 +51,7 @@ pub(super) const KEYS: [&str; 34] = [
     "elicitation",
     "allow_own_files",
     "breaker",
+    "lists",
     "forward_headers",
     "fallback",
     "fallback_text",
@@ -65,6 +66,7 @@ pub(super) const KEYS: [&str; 34] = [
     "alwaysAllow",
 ];
 const BREAKER_KEYS: [&str; 3] = ["threshold", "window", "cooldown"];
+const LISTS_KEYS: [&str; 3] = ["entries", "bytes", "pages"];
 const TOOLS_KEYS: [&str; 2] = ["allow", "deny"];
 
 const MS: Duration = Duration::from_millis(1);
@@ -185,6 +187,13 @@ fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
         breaker.count("threshold", 0..=1_000_000, threshold);
         breaker.duration("window", 10 * MS..=DAY, window);
         breaker.duration("cooldown", 10 * MS..=DAY, cooldown);
+    }
+    if let Some(mut lists) = f.section("lists") {
+        lists.only(&LISTS_KEYS);
+        let ListsConfig { entries, bytes, pages } = &mut server.lists;
+        lists.count("entries", 1..=1_000_000, entries);
+        lists.size("bytes", 1024..=1 << 30, bytes);
+        lists.count("pages", 1..=100_000, pages);
     }
     server.forward_headers = target::forwarded(f);
     server.fallback = f.text("fallback");

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{BREAKER_KEYS, KEYS, TOOLS_KEYS, authorities};
+use super::{BREAKER_KEYS, KEYS, LISTS_KEYS, TOOLS_KEYS, authorities};
 use crate::config::{
     BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
     error::ConfigError,
@@ -124,7 +124,7 @@ fn every_key_of_a_server_is_documented_and_the_documented_block_loads() {
             "{key}"
         );
     }
-    for key in BREAKER_KEYS.iter().chain(&TOOLS_KEYS).chain(&authorities::TLS_KEYS) {
+    for key in BREAKER_KEYS.iter().chain(&LISTS_KEYS).chain(&TOOLS_KEYS).chain(&authorities::TLS_KEYS) {
         assert!(yaml.contains(&format!("{key}: ")), "{key} is missing");
     }
     let all = Case::new(&yaml).config().upstreams;

@@ -158,6 +158,7 @@ fn what_an_upstream_wrote_is_listed_byte_for_byte() {
         prompts: raws(&[prompt.to_owned()]),
         resources: raws(&[resource.to_owned()]),
         templates: raws(&[template.to_owned()]),
+        ..Catalog::default()
     };
     for (prefix, scheme) in [("", ""), ("fs__", "fs+")] {
         let upstream = Stocked::new("fs", prefix, LEGACY, catalog.clone());
