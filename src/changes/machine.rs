@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{
-    Change, ChangeFault, ChangeState, Decision, Edit, Editing, OnExpiry, Preview, ServedBy, Terms, Verdict,
+    Change, ChangeFault, ChangeState, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy, Terms, Verdict,
     dialogue::{Closed, Question},
     digest::{Shown, arguments_hash},
     people::Person,
@@ -272,6 +272,22 @@ impl ChangeEvent {
 }
 
 impl Change {
+    /// About how many bytes its JSON has.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let diff = |diff: &Diff| -> usize {
+            let lines = |f: &FieldDiff| f.lines.iter().map(|l| l.text.len() + 32).sum::<usize>();
+            diff.fields.iter().map(|f| 80 + text(&f.before) + text(&f.after) + lines(f)).sum()
+        };
+        1536 + self.arguments.get().len()
+            + self.proposed_arguments.as_ref().map_or(0, |a| a.get().len())
+            + diff(&self.diff)
+            + self.previous_diff.as_ref().map_or(0, diff)
+            + self.result.as_ref().map_or(0, |r| r.get().len())
+            + self.summary.len()
+    }
+
     /// Reviewers who have approved what is shown now.
     #[must_use]
     pub fn approvals(&self) -> usize {

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
+    daily::Daily,
     feed::{Feed, FeedEvent},
     ledger::{Counts, Deadlines, Ledger},
     twins::Twins,
@@ -105,6 +106,7 @@ pub(super) struct PendingChanges {
     pub feed: Feed,
     pub watchers: Arc<Watchers>,
     pub ledger: Ledger,
+    pub daily: Daily,
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
     pub twins: Arc<Twins>,
@@ -159,7 +161,12 @@ impl Handler<ProposeChange> for PendingChanges {
     fn handle(&mut self, message: ProposeChange, _: &mut Self::Context) {
         let ProposeChange { draft, admission, reply } = message;
         let bytes = draft.body.len() as u64;
-        if let Err(error) = self.ledger.reserve(&draft.change.proposer.principal, bytes) {
+        let principal = &draft.change.proposer.principal;
+        let reserved = self.ledger.reserve(principal, bytes).and_then(|()| {
+            let admitted = self.daily.admit(principal, bytes, draft.at);
+            admitted.inspect_err(|_| self.ledger.release(principal, bytes))
+        });
+        if let Err(error) = reserved {
             self.metrics.refused.increment(1);
             self.twins.remove(&draft.change.id);
             let _ = reply.send(Err(WriteFailure::Refused(error)));
@@ -251,6 +258,7 @@ impl PendingChanges {
     fn failed(&mut self, error: WriteError, step: Step) {
         if step.kind == EventKind::Created {
             self.ledger.release(&step.change.proposer.principal, step.bytes);
+            self.daily.release(&step.change.proposer.principal, step.bytes);
             self.twins.remove(&step.change.id);
         }
         let _ = step.reply.send(Err(WriteFailure::Write(error)));

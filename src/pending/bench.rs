@@ -125,6 +125,7 @@ async fn one_round(
 ) -> Result<Duration, BenchError> {
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir, SqliteOptions::default())?);
     let config = PendingConfig {
+        max_bytes_per_day: 0,
         max_pending: usize::MAX,
         max_pending_bytes: usize::MAX >> 1,
         max_proposals_per_minute: 0,

@@ -15,6 +15,7 @@ use crate::{
         Change,
         machine::{self, ChangeEvent, EventKind, IllegalTransition},
     },
+    lanes::{LARGE, aside},
     protocol::{ErrorKind, McpError},
     store::{Draft, StoreError, WriteError},
 };
@@ -64,8 +65,7 @@ impl Inner {
         event: ChangeEvent,
         key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
-        let transition = machine::apply(change, event, self.now()).map_err(StepError::Illegal)?;
-        let draft = record::draft(transition, key_id).map_err(StepError::Refused)?;
+        let draft = self.draft(change, event, key_id).await?;
         let admission = self.admit_waiting(&draft).await?;
         self.send(draft, admission).await
     }
@@ -77,13 +77,26 @@ impl Inner {
         event: ChangeEvent,
         key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
-        let transition = machine::apply(change, event, self.now()).map_err(StepError::Illegal)?;
-        let edited = transition.kind == EventKind::Edited;
-        let draft = record::draft(transition, key_id).map_err(StepError::Refused)?;
-        if edited {
+        let draft = self.draft(change, event, key_id).await?;
+        if draft.kind == EventKind::Edited {
             self.check_size(&draft).map_err(StepError::Refused)?;
         }
         self.write_for_door(draft).await
+    }
+
+    /// The next step of a change, written down; of a large one away from this thread, which others wait for.
+    async fn draft(&self, change: &Change, event: ChangeEvent, key_id: Option<&str>) -> Result<Draft, StepError> {
+        let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
+        let weight = change.weight() + edited;
+        let draft = |change: &Change, event, now, key_id: Option<&str>| {
+            let transition = machine::apply(change, event, now).map_err(StepError::Illegal)?;
+            record::draft(transition, key_id).map_err(StepError::Refused)
+        };
+        if weight <= LARGE {
+            return draft(change, event, self.now(), key_id);
+        }
+        let (change, now, key_id) = (change.clone(), self.now(), key_id.map(str::to_owned));
+        aside(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
     }
 
     pub(super) async fn write_for_door(&self, draft: Draft) -> Result<Arc<Change>, StepError> {

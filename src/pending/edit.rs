@@ -14,8 +14,10 @@ use super::{
 };
 use crate::{
     changes::{Change, ChangeState, Editing, Terms, arguments, machine::ChangeEvent, visible},
+    lanes::aside,
     policy::{Decision, Verdict},
     protocol::{ErrorKind, McpError},
+    providers::ProviderDirectory,
     store::crash::crash_point,
 };
 
@@ -47,10 +49,16 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
     if inner.expired(&change) {
         return Err(expire(inner, change).await);
     }
-    if let Err(error) = check_arguments(inner, &change, &arguments) {
+    let arguments: Arc<RawValue> = arguments.into();
+    let checked = {
+        let (change, arguments) = (Arc::clone(&change), Arc::clone(&arguments));
+        let (directory, max) = (Arc::clone(&inner.directory), inner.config.max_change_bytes);
+        let bytes = change.arguments.get().len() + arguments.get().len();
+        aside(bytes, move || check_arguments(&*directory, max, &change, &arguments)).await
+    };
+    if let Err(error) = checked.and_then(|checked| checked) {
         return refuse(error);
     }
-    let arguments: Arc<RawValue> = arguments.into();
     let terms = match terms(inner, &change, &arguments).await {
         Ok(terms) => terms,
         Err(error) => return refuse(error),
@@ -76,11 +84,16 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
 }
 
 /// What is asked of the arguments of every reviewed call, and that they are others than those that are there.
-fn check_arguments(inner: &Inner, change: &Change, edited: &RawValue) -> Result<(), McpError> {
+fn check_arguments(
+    directory: &dyn ProviderDirectory,
+    max: usize,
+    change: &Change,
+    edited: &RawValue,
+) -> Result<(), McpError> {
     let size = edited.get().len();
-    if size > inner.config.max_change_bytes {
+    if size > max {
         return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
-            .with("max", inner.config.max_change_bytes)
+            .with("max", max)
             .with("size", size));
     }
     arguments::check(edited)
@@ -91,7 +104,7 @@ fn check_arguments(inner: &Inner, change: &Change, edited: &RawValue) -> Result<
             "These are the arguments that the change has already; approve it as it is",
         ));
     }
-    inner.directory.validate(&change.provider, &change.tool, edited)
+    directory.validate(&change.provider, &change.tool, edited)
 }
 
 /// The terms of the review of the edited call: what was asked when it was proposed, and what the policy asks of such a

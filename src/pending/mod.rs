@@ -8,6 +8,7 @@ mod actor;
 mod answer;
 pub mod bench;
 mod commit;
+mod daily;
 mod decide;
 mod edit;
 mod executor;
@@ -141,6 +142,8 @@ pub struct PendingConfig {
     pub max_pending_bytes: usize,
     /// Changes that one principal may propose within a minute; 0 is no limit.
     pub max_proposals_per_minute: u32,
+    /// Bytes of changes that one principal may propose within a day; 0 is no limit.
+    pub max_bytes_per_day: usize,
     /// Bytes of one change.
     pub max_change_bytes: usize,
     /// Bytes of a tool's result that are kept.
@@ -180,6 +183,7 @@ impl From<&ChangesConfig> for PendingConfig {
             max_pending: config.max_pending,
             max_pending_bytes: config.max_pending_bytes,
             max_proposals_per_minute: config.max_proposals_per_minute,
+            max_bytes_per_day: config.max_bytes_per_day,
             max_change_bytes: 20 << 20,
             max_result_bytes: 1 << 20,
             queue: 4096,

@@ -17,8 +17,9 @@ use crate::{
     store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError},
 };
 
-/// Between two looks for what is old, and before the first.
+/// Between two looks for what is old, and before the first; less where something is kept for less.
 const INTERVAL: Duration = Duration::from_secs(60);
+const SHORTEST: Duration = Duration::from_secs(1);
 /// Between two transactions.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How far the wall clock may go from the steady one before nothing is pruned by it.
@@ -57,10 +58,13 @@ impl Trust {
 /// Looks for what is old until the gateway closes.
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut trust = Trust::new(inner.now());
+    let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = inner.config.retention;
+    let shortest = [arguments, large, finished, events].into_iter().flatten().min();
+    let interval = shortest.unwrap_or(INTERVAL).clamp(SHORTEST, INTERVAL);
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
-            () = tokio::time::sleep(INTERVAL) => {}
+            () = tokio::time::sleep(interval) => {}
         }
         if !trust.holds(inner.now()) {
             continue;
@@ -83,7 +87,13 @@ fn before(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
         let time = SignedDuration::try_from(time?).ok()?;
         now.checked_sub(time).ok()
     };
-    OldBefore { contents: ago(retention.arguments), changes: ago(retention.finished), events: ago(retention.events) }
+    let large = ago(retention.large).map(|at| (at, retention.large_bytes));
+    OldBefore {
+        contents: ago(retention.arguments),
+        large,
+        changes: ago(retention.finished),
+        events: ago(retention.events),
+    }
 }
 
 /// One transaction's worth. Whether there is more.

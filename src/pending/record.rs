@@ -5,8 +5,7 @@ use serde::Serialize;
 
 use crate::{
     changes::{
-        Change, ChangeFault, ChangeState, Decision, Diff, FieldDiff, Operation, PreviewKind, Proposer, Target, Terms,
-        Verdict,
+        Change, ChangeFault, ChangeState, Decision, Operation, PreviewKind, Proposer, Target, Terms, Verdict,
         digest::{arguments_hash, body_hash},
         machine::{EventKind, Transition},
     },
@@ -141,7 +140,7 @@ struct Details<'a> {
 /// The draft of a transition; `key_id` is the key by which its actor was known, if any.
 pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draft, McpError> {
     let Transition { kind, from, actor, comment, after } = transition;
-    let body = json(&after, body_size(&after))?;
+    let body = json(&after, after.weight())?;
     let tail = json(
         &EventTail { at: after.updated_at, actor: &actor, comment: comment.as_deref(), change: Summary::of(&after) },
         1536 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
@@ -197,19 +196,4 @@ fn json<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
     let mut out = Vec::with_capacity(size);
     serde_json::to_writer(&mut out, value).map_err(|e| failed(&e))?;
     String::from_utf8(out).map_err(|e| failed(&e))
-}
-
-/// About how long the change's JSON is.
-fn body_size(change: &Change) -> usize {
-    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    let diff = |diff: &Diff| -> usize {
-        let lines = |f: &FieldDiff| f.lines.iter().map(|l| l.text.len() + 32).sum::<usize>();
-        diff.fields.iter().map(|f| 80 + text(&f.before) + text(&f.after) + lines(f)).sum()
-    };
-    1536 + change.arguments.get().len()
-        + change.proposed_arguments.as_ref().map_or(0, |a| a.get().len())
-        + diff(&change.diff)
-        + change.previous_diff.as_ref().map_or(0, diff)
-        + change.result.as_ref().map_or(0, |r| r.get().len())
-        + change.summary.len()
 }

@@ -17,6 +17,7 @@ use super::{
     Changes, PendingConfig,
     actor::{Approved, Metrics, PendingChanges},
     commit::StepError,
+    daily::{self, Daily},
     executor, expiry,
     feed::Feed,
     flood::Flood,
@@ -104,6 +105,8 @@ impl Changes {
         let watchers = Watchers::new(config.max_waiters);
         let deadlines = Arc::new(Deadlines::default());
         let twins = Arc::new(Twins::default());
+        let mut daily = Daily::new(config.max_bytes_per_day);
+        daily.restore(&store.proposed_since(daily::since((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(change);
@@ -123,6 +126,7 @@ impl Changes {
             feed: feed.clone(),
             watchers: Arc::clone(&watchers),
             ledger,
+            daily,
             counts: Arc::clone(&counts),
             deadlines: Arc::clone(&deadlines),
             twins: Arc::clone(&twins),

@@ -228,6 +228,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
         retry_pause: Duration::from_millis(5),
         provider_grace: Duration::ZERO,
         max_proposals_per_minute: 0,
+        max_bytes_per_day: 0,
         ..PendingConfig::from(&Config::default().changes)
     }
 }

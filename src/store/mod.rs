@@ -21,6 +21,7 @@ mod retention;
 mod rows;
 mod said;
 mod search;
+mod space;
 mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
@@ -51,7 +52,7 @@ pub use search::Narrow;
 
 use crate::policy::{Pins, StandingRule};
 
-pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
+pub use retention::{Deletion, LEAST_LARGE, Old, OldBefore, Pruning, Redaction};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
@@ -135,6 +136,14 @@ pub struct LiveChange {
     pub call_hash: Option<String>,
 }
 
+/// A change that was proposed: by whom, when, and how many bytes it had then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    pub principal: String,
+    pub bytes: u64,
+    pub at: Timestamp,
+}
+
 /// A stored feed event.
 #[derive(Clone, Debug)]
 pub struct StoredEvent {
@@ -211,6 +220,8 @@ pub trait Store: Send + Sync + 'static {
     fn list(&self, query: ListQuery) -> Answer<Listing>;
     /// All changes that are not final.
     fn live(&self) -> Answer<Vec<LiveChange>>;
+    /// Changes that were proposed since then and are still there, in whatever state, oldest first.
+    fn proposed_since(&self, since: Timestamp) -> Answer<Vec<Proposed>>;
     /// Changes that are pending or approved and have votes.
     fn voted(&self) -> Answer<Vec<String>>;
     /// How many changes are in each state; states without changes may be left out.

@@ -30,7 +30,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_standing_rules.sql"),
     include_str!("migrations/0007_webhooks.sql"),
     include_str!("migrations/0008_deliveries.sql"),
+<<<<<<< HEAD
     include_str!("migrations/0009_trail_covers.sql"),
+=======
+    include_str!("migrations/0009_large_changes.sql"),
+>>>>>>> 244c3e6 (Bytes of changes are bounded by the day, what is large and came to nothing shrinks after one, and the file gives room back)
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
@@ -112,6 +116,7 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
 fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     check_identity(conn, path)?;
+    super::space::configure(conn)?;
     conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
     // FULL: a commit is on the disk when it returns, whatever happens to the machine after it.
     conn.pragma_update(None, "synchronous", "FULL")?;

@@ -17,6 +17,8 @@ use crate::changes::{Change, ChangeState};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OldBefore {
     pub contents: Option<Timestamp>,
+    /// Of changes that came to nothing and have more than so many bytes ([`LEAST_LARGE`] or more).
+    pub large: Option<(Timestamp, usize)>,
     pub changes: Option<Timestamp>,
     pub events: Option<Timestamp>,
 }
@@ -67,6 +69,9 @@ pub struct Pruning {
     pub events_details: String,
 }
 
+/// Bytes above which a change may count as large: what the index of such changes has.
+pub const LEAST_LARGE: u64 = 64 << 10;
+
 /// Changes and events of one transaction.
 const MAX_CHANGES: usize = 50;
 const MAX_BYTES: usize = 4 << 20;
@@ -92,6 +97,9 @@ pub(super) fn old(conn: &Connection, before: OldBefore) -> Result<Old, StoreErro
             old.contents.push(parse_change(body)?);
         }
         old.more |= old.contents.len() == MAX_CHANGES;
+    }
+    if let Some((at, bytes)) = before.large {
+        large(conn, at, bytes, &mut old)?;
     }
     if let Some(at) = before.changes {
         // Once for each value of `redacted`, within its part of the index.
@@ -130,6 +138,34 @@ pub(super) fn old(conn: &Connection, before: OldBefore) -> Result<Old, StoreErro
         old.more |= count == MAX_EVENTS;
     }
     Ok(old)
+}
+
+/// Adds those that are large and came to nothing.
+fn large(conn: &Connection, at: Timestamp, least: usize, old: &mut Old) -> Result<(), StoreError> {
+    // The number is that of the index; it is used only where the text says the same.
+    let mut statement = conn.prepare_cached(
+        "SELECT body FROM changes
+         WHERE redacted = 0 AND finished_at IS NOT NULL AND octet_length(body) > 65536 AND finished_at < ?1
+           AND octet_length(body) > ?2 AND state IN ('rejected', 'withdrawn', 'expired', 'failed')
+         ORDER BY finished_at LIMIT ?3",
+    )?;
+    let mut rows = statement.query(params![at.as_second(), signed(least as u64), signed(MAX_CHANGES as u64)])?;
+    let (mut bytes, mut found) = (0, 0);
+    while let Some(row) = rows.next()? {
+        let body = row.get_ref(0)?.as_str().unwrap_or_default();
+        bytes += body.len();
+        if (bytes > MAX_BYTES || old.contents.len() >= MAX_CHANGES) && !old.contents.is_empty() {
+            old.more = true;
+            return Ok(());
+        }
+        let change = parse_change(body)?;
+        found += 1;
+        if !old.contents.iter().any(|known| known.id == change.id) {
+            old.contents.push(change);
+        }
+    }
+    old.more |= found == MAX_CHANGES;
+    Ok(())
 }
 
 /// Whether this one was pruned; `false` where it is not as it was looked at.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
-use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, StoreError, StoredEvent, search};
+use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Proposed, StoreError, StoredEvent, search};
 use crate::changes::{
     Change, ChangeState,
     audit::{AuditEntry, AuditHead, GENESIS, Hash},
@@ -154,6 +154,26 @@ pub(super) fn live(conn: &Connection) -> Result<Vec<LiveChange>, StoreError> {
         }
     }
     Ok(out)
+}
+
+/// The newest first, until they are older than that, and then turned round.
+pub(super) fn proposed_since(conn: &Connection, since: Timestamp) -> Result<Vec<Proposed>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT s.created_ms, c.principal, c.bytes FROM change_search s JOIN changes c ON c.no = s.no
+         ORDER BY s.no DESC",
+    )?;
+    let mut rows = statement.query([])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let at: i64 = row.get(0)?;
+        if at < since.as_millisecond() {
+            break;
+        }
+        let at = Timestamp::from_millisecond(at).map_err(|e| StoreError::BadRecord(e.to_string()))?;
+        found.push(Proposed { principal: row.get(1)?, bytes: unsigned(row.get(2)?)?, at });
+    }
+    found.reverse();
+    Ok(found)
 }
 
 pub(super) fn voted(conn: &Connection) -> Result<Vec<String>, StoreError> {

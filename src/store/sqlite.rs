@@ -13,12 +13,17 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
+<<<<<<< HEAD
     Answer, AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning,
     Record, Store, StoreError, StoredEvent, audit_search,
+=======
+    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning, Record, Store,
+    StoreError, StoredEvent,
+>>>>>>> 244c3e6 (Bytes of changes are bounded by the day, what is large and came to nothing shrinks after one, and the file gives room back)
     health::Health,
     open::open_writer,
     reader::Readers,
-    rows,
+    rows, space,
     witness::Witness,
     writer::{Command, CommitFn, Work, Writer, plain_commit},
 };
@@ -67,6 +72,7 @@ impl SqliteStore {
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
         Witness::check(dir, &conn, heads.audit)?;
+        space::prepare(&conn, dir)?;
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, options.readers, &health)?;
         let (commands, queue) = sync_channel(options.queue);
@@ -168,6 +174,10 @@ impl Store for SqliteStore {
 
     fn live(&self) -> Answer<Vec<LiveChange>> {
         self.readers.read(rows::live)
+    }
+
+    fn proposed_since(&self, since: Timestamp) -> Answer<Vec<Proposed>> {
+        self.readers.read(move |conn| rows::proposed_since(conn, since))
     }
 
     fn voted(&self) -> Answer<Vec<String>> {

@@ -145,14 +145,19 @@ impl Writer {
 
     /// The next command; `None` once the queue's senders are gone. While there is trouble, it is tried in between
     /// whether that is over: a gateway that is not ready may be sent nothing that would find out. After a rest, the
-    /// witness catches up.
+    /// witness catches up, and free pages are given back.
     fn next(&mut self) -> Option<Command> {
         loop {
             match self.queue.recv_timeout(QUIET) {
                 Ok(command) => return Some(command),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) if self.health.trouble().is_some() => self.probe(),
-                Err(RecvTimeoutError::Timeout) => self.witness.write(self.heads.audit),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.witness.write(self.heads.audit);
+                    if let Err(error) = super::space::give_back(&self.conn) {
+                        tracing::debug!(%error, "no room was given back this time");
+                    }
+                }
             }
         }
     }

@@ -7,7 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::arguments::{Arguments, is_call, route, told_beside};
 use crate::{
-    changes::{Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, visible::visible},
+    changes::{
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, retention::Redacted, visible::visible,
+    },
     cli::{
         exit::Failure,
         output::{Output, Style, columns, cut, one_line},
@@ -171,7 +173,9 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
         out.styled(Style::Yellow, "The target has changed since this was proposed; the diff below is the new one.")?;
         out.line("")?;
     }
-    if is_call(change) {
+    if let Some(redacted) = &change.redacted {
+        taken_out(redacted, out)?;
+    } else if is_call(change) {
         // Nothing is compared: the arguments are what there is to see.
         arguments(change, out)?;
         for (label, text) in told_beside(change) {
@@ -241,6 +245,15 @@ fn long(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
 
 fn marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
     out.styled(style, &format!("    {mark} {}", visible(text)))?;
+    Ok(out.line("")?)
+}
+
+/// Of a change whose contents were old: what is left of them.
+fn taken_out(redacted: &Redacted, out: &mut Output) -> Result<(), Failure> {
+    out.line("")?;
+    out.styled(Style::Dim, &format!("  Its arguments, diff and result were taken out at {}.", redacted.at))?;
+    out.line("")?;
+    out.styled(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?;
     Ok(out.line("")?)
 }
 

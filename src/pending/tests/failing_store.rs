@@ -58,6 +58,9 @@ impl Store for Flaky {
     fn live(&self) -> Answer<Vec<LiveChange>> {
         self.store.live()
     }
+    fn proposed_since(&self, since: jiff::Timestamp) -> Answer<Vec<crate::store::Proposed>> {
+        self.store.proposed_since(since)
+    }
     fn voted(&self) -> Answer<Vec<String>> {
         self.store.voted()
     }

@@ -19,7 +19,12 @@ const DAY: u64 = 86_400;
 
 fn days(arguments: u64, finished: u64, events: u64) -> RetentionConfig {
     let time = |days: u64| Some(Duration::from_secs(days * DAY));
-    RetentionConfig { arguments: time(arguments), finished: time(finished), events: time(events) }
+    RetentionConfig {
+        arguments: time(arguments),
+        finished: time(finished),
+        events: time(events),
+        ..RetentionConfig::default()
+    }
 }
 
 async fn bench(retention: RetentionConfig) -> Bench {
@@ -242,4 +247,37 @@ async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
         let (dir, ..) = bench.end().await;
         verify_audit(dir.path(), None).unwrap();
     }
+}
+
+#[actix::test]
+async fn what_is_large_and_came_to_nothing_shrinks_after_a_day_and_the_rest_stays() {
+    let retention =
+        RetentionConfig { large: Some(Duration::from_secs(DAY)), large_bytes: 100_000, ..days(90, 365, 1000) };
+    let bench = bench(retention).await;
+    let (large, small) = (format!(r#"{{"text":"{}"}}"#, "x".repeat(200_000)), r#"{"text":"x"}"#);
+    let withdrawn = bench.propose(&large).await;
+    let agent = super::super::recheck::proposer(&withdrawn);
+    bench.changes.withdraw(&withdrawn.id, &agent).await.unwrap();
+    let rejected = bench.propose(&large).await;
+    bench.decide(&rejected, Verdict::Reject).await.unwrap();
+    let little = bench.propose(small).await;
+    bench.decide(&little, Verdict::Reject).await.unwrap();
+    let ran = applied(&bench, &large).await;
+    let open = bench.propose(&large).await;
+    prune_all(&bench).await;
+    assert!(bench.get(&withdrawn.id).await.redacted.is_none(), "nothing is a day old");
+
+    pass(&bench, 2);
+    prune_all(&bench).await;
+    for id in [&withdrawn.id, &rejected.id] {
+        let left = bench.get(id).await;
+        let redacted = left.redacted.as_ref().unwrap();
+        assert_eq!(redacted.arguments, bytes_hash(&large));
+        assert!(left.arguments.get() == "{}" && left.diff.fields.is_empty());
+    }
+    for id in [&little.id, &ran.id, &open.id] {
+        assert!(bench.get(id).await.redacted.is_none(), "it is small, it ran, or it is open");
+    }
+    let (dir, ..) = bench.end().await;
+    verify_audit(dir.path(), None).unwrap();
 }
