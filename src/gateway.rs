@@ -21,6 +21,7 @@ use crate::{
     bridge::{carried::Carrier, park::Lot},
     config::Config,
     ending::Ending,
+    lanes::Lanes,
     middleware::rate_limit::Limiter,
     pending::{Changes, Feed},
     protocol::{ErrorKind, McpError, Revision, envelope, params::keys},
@@ -53,6 +54,8 @@ pub struct Gateway {
     pub feed: Feed,
     pub authenticator: Arc<Authenticator>,
     pub limiter: Limiter,
+    /// Where large messages are handled.
+    pub lanes: Arc<Lanes>,
     pub connections: Arc<Connections>,
     /// The configuration that is in force; `config` is that of the start.
     pub reloads: Arc<Reloads>,
@@ -124,6 +127,7 @@ impl Gateway {
         } = parts;
         Self {
             limiter: Limiter::new(&config.limits),
+            lanes: Lanes::new(config.limits.large_threads),
             connections: Arc::new(Connections::new(&config.transports, users)),
             started: Instant::now(),
             ended: CancellationToken::new(),

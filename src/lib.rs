@@ -34,7 +34,7 @@
 //! [`webhooks`] takes the feed to other machines; [`provider_news`] adds what happens to servers.
 //!
 //! Beside them: [`config`] is proved as a whole before anything opens, [`reload`] proves it anew while the gateway runs, [`auth`] says who asks, [`telemetry`] keeps logs
-//! (stderr) and metrics. [`suggest`] finds what a misspelt name was meant to be. [`deadline`] has time-outs that hardly ever come, [`fast_map`] maps that every request looks into.
+//! (stderr) and metrics. [`lanes`] are the threads for large messages. [`suggest`] finds what a misspelt name was meant to be. [`deadline`] has time-outs that hardly ever come, [`fast_map`] maps that every request looks into.
 //!
 //! # Invariants
 //!
@@ -76,6 +76,7 @@ pub mod definitions;
 pub mod ending;
 pub mod fast_map;
 pub mod gateway;
+pub mod lanes;
 pub mod middleware;
 pub mod pending;
 pub mod policy;

@@ -9,7 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
 use super::{
-    Change, ChangeFault, ChangeState, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy, Terms, Verdict,
+    Change, ChangeFault, ChangeState, Decision, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ServedBy, Terms,
+    Verdict,
     dialogue::{Closed, Question},
     digest::{Shown, arguments_hash},
     people::Person,

@@ -33,7 +33,9 @@ pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
 pub use servers::webhooks::{WebhookConfig, WebhookUrl};
-pub use upstreams::{Authorities, BreakerConfig, Isolation, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
+pub use upstreams::{
+    Authorities, BreakerConfig, Isolation, ListsConfig, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
+};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,6 +206,8 @@ pub struct ChangesConfig {
     pub max_pending_bytes: usize,
     /// Changes that one principal may propose within a minute; 0 is no limit.
     pub max_proposals_per_minute: u32,
+    /// Bytes of changes that one principal may propose within a day; 0 is no limit.
+    pub max_bytes_per_day: usize,
     pub retention: RetentionConfig,
 }
 
@@ -212,6 +216,10 @@ pub struct ChangesConfig {
 pub struct RetentionConfig {
     /// Arguments, diffs and results of finished changes.
     pub arguments: Option<Duration>,
+    /// The same, of changes above `large_bytes` that came to nothing.
+    pub large: Option<Duration>,
+    /// Bytes of a change's JSON.
+    pub large_bytes: usize,
     /// Finished changes.
     pub finished: Option<Duration>,
     /// Events of the feed.
@@ -233,6 +241,10 @@ pub struct LimitsConfig {
     /// Calls a second and burst of one principal.
     pub rate_per_second: u32,
     pub rate_burst: u32,
+    /// Bytes of parameters for which a call counts as one more; 0 for none.
+    pub rate_bytes: usize,
+    /// Threads on which large messages are handled; 0 is one for each core, at least two.
+    pub large_threads: usize,
     /// Long-lived requests (listen, waits, GET streams) of one principal.
     pub max_streams: usize,
     /// Queued messages and bytes of a connection that reads slowly.

@@ -149,10 +149,13 @@ fn changes(r: &mut Reader) -> ChangesConfig {
         max_pending_bytes: r.size("changes.max_pending_bytes", KIB..=16 * GIB),
         retention: RetentionConfig {
             arguments: r.duration_or_never("changes.retention.arguments", Duration::ZERO..=100 * YEAR),
+            large: r.duration_or_never("changes.retention.large", Duration::ZERO..=100 * YEAR),
+            large_bytes: r.size("changes.retention.large_bytes", crate::store::LEAST_LARGE..=GIB),
             finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
             events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
         },
         max_proposals_per_minute: r.count("changes.max_proposals_per_minute", 0..=1_000_000),
+        max_bytes_per_day: r.size("changes.max_bytes_per_day", 0..=1024 * GIB),
     }
 }
 
@@ -167,6 +170,8 @@ fn limits(r: &mut Reader) -> LimitsConfig {
         max_depth: r.count("limits.max_depth", 8..=128),
         rate_per_second: r.count("limits.rate_per_second", 0..=10_000_000),
         rate_burst: r.count("limits.rate_burst", 1..=10_000_000),
+        rate_bytes: r.size("limits.rate_bytes", 0..=GIB),
+        large_threads: r.count("limits.large_threads", 0..=1024),
         max_streams: r.count("limits.max_streams", 1..=1_000_000),
         outbox_messages: r.count("limits.outbox_messages", 1..=10_000_000),
         outbox_bytes: r.size("limits.outbox_bytes", KIB..=GIB),

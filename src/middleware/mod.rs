@@ -26,7 +26,7 @@ pub async fn run(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) ->
     let method = Method::parse(&request.method);
     let log = log::Entry::new(exchange, &request.method);
     let metrics = metrics::Timer::start(exchange, &request.method);
-    let outcome = match (admit(exchange), method) {
+    let outcome = match (admit(exchange, request.params.map_or(0, |params| params.get().len())), method) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
             handlers::handle(exchange, method, request, cancel).await
@@ -70,8 +70,8 @@ pub async fn run_plain_call(
 ) -> Result<ToolOutcome, McpError> {
     let log = log::Entry::new(exchange, "tools/call");
     let metrics = metrics::Timer::start(exchange, "tools/call");
-    let outcome = match admit(exchange) {
-        Ok(()) => handlers::tools::call(exchange, call, cancel).await,
+    let outcome = match admit(exchange, call.arguments.map_or(0, |arguments| arguments.get().len())) {
+        Ok(()) => handlers::tools::call(exchange, call, None, cancel).await,
         Err(error) => Err(error),
     };
     let ended = match &outcome {
@@ -83,11 +83,12 @@ pub async fn run_plain_call(
     outcome
 }
 
-fn admit(exchange: &Exchange) -> Result<(), McpError> {
+/// `bytes` are those of the parameters.
+fn admit(exchange: &Exchange, bytes: usize) -> Result<(), McpError> {
     if exchange.gateway.shutdown.is_cancelled() {
         return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
     }
     authenticate::check(exchange)?;
     authorize::check(exchange)?;
-    rate_limit::check(exchange)
+    rate_limit::check(exchange, bytes)
 }

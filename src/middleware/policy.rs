@@ -1,5 +1,7 @@
 //! Carries out what the policy says of a call.
 
+use std::borrow::Cow;
+
 use serde_json::value::RawValue;
 
 use crate::{
@@ -23,8 +25,7 @@ pub enum Gate {
     Review(Decision),
 }
 
-/// Asks for a verdict on one call. What depends on no call costs a comparison; conditions that may take long run away
-/// from the connection's thread.
+/// Asks for a verdict on one call and counts it, once for each call ([`carry_out`]).
 ///
 /// # Errors
 /// `POLICY_DENIED`, with the rule and the reason.
@@ -33,8 +34,22 @@ pub async fn check(
     route: &std::sync::Arc<ToolRoute>,
     arguments: &RawValue,
 ) -> Result<Gate, McpError> {
+    let decision = judge(exchange, route, arguments).await?;
+    carry_out(exchange, route, &decision)
+}
+
+/// What the policy says of one call. Nothing is counted: whoever asks may ask again, or send the call elsewhere. What
+/// depends on no call costs a comparison; conditions that may take long run away from the connection's thread.
+///
+/// # Errors
+/// `INTERNAL_ERROR` where it could not be asked.
+pub async fn judge<'r>(
+    exchange: &Exchange,
+    route: &'r std::sync::Arc<ToolRoute>,
+    arguments: &RawValue,
+) -> Result<Cow<'r, Decision>, McpError> {
     if let Some(decision) = route.ruling.fixed() {
-        return carry_out(exchange, route, decision);
+        return Ok(Cow::Borrowed(decision));
     }
     let principal = &exchange.identity.principal;
     let decision = if route.ruling.may_take_long(principal, arguments) {
@@ -44,7 +59,7 @@ pub async fn check(
     } else {
         decide(exchange, route, arguments)
     };
-    carry_out(exchange, route, &decision)
+    Ok(Cow::Owned(decision))
 }
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
@@ -57,7 +72,12 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
     })
 }
 
-fn carry_out(exchange: &Exchange, route: &ToolRoute, decision: &Decision) -> Result<Gate, McpError> {
+/// Lets a call through, sends it to review or refuses it, and counts that: the uses of standing rules, and what became of
+/// nothing because the policy is only simulated. Once for each call, whatever it was asked as (a task too).
+///
+/// # Errors
+/// `POLICY_DENIED`, with the rule and the reason.
+pub fn carry_out(exchange: &Exchange, route: &ToolRoute, decision: &Decision) -> Result<Gate, McpError> {
     if let Some(rule) = &decision.standing {
         rule.uses.count();
         tracing::info!(

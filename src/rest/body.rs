@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
 use super::Problem;
-use crate::{changes::visible, pending::MAX_COMMENT, protocol::ErrorKind};
+use crate::{changes::visible, lanes::aside, pending::MAX_COMMENT, protocol::ErrorKind};
 
 /// Bytes of a body; the largest thing in one is a comment.
 pub const MAX_BODY: usize = 64 * 1024;
@@ -21,7 +21,7 @@ pub const MAX_BODY: usize = 64 * 1024;
 /// # Errors
 /// 415 for another media type (which also keeps out cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`,
 /// 400 `PARSE_ERROR` for what is not JSON, 422 `VALIDATION_FAILED` for JSON of another shape.
-pub async fn json<T: DeserializeOwned>(
+pub async fn json<T: DeserializeOwned + Send + 'static>(
     request: &HttpRequest,
     payload: web::Payload,
     patience: Duration,
@@ -33,7 +33,7 @@ pub async fn json<T: DeserializeOwned>(
 ///
 /// # Errors
 /// As [`json`].
-pub async fn json_up_to<T: DeserializeOwned>(
+pub async fn json_up_to<T: DeserializeOwned + Send + 'static>(
     max: usize,
     request: &HttpRequest,
     payload: web::Payload,
@@ -41,7 +41,7 @@ pub async fn json_up_to<T: DeserializeOwned>(
 ) -> Result<T, Problem> {
     check_headers(max, request)?;
     let body = tokio::time::timeout(patience, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
-    parse(&body)
+    aside(body.len(), move || parse(&body)).await?
 }
 
 fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {

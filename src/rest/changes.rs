@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::{
-    Caller, Problem, Query, RestState, body, json_ok, path_id,
+    Caller, Problem, Query, RestState, body, json_of, json_ok, path_id,
     posted::{Body, OnChange},
 };
 use crate::{
@@ -51,13 +51,19 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
     };
     let page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
     let counts = state.changes.counts().into_iter().collect();
-    Ok(json_ok(&Answer { changes: page.items, next_cursor: page.next_cursor, counts }))
+    let bytes = page.items.iter().map(|change| change.weight()).sum();
+    json_of(bytes, Answer { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
 /// `GET /api/changes/{id}`
 pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     let change = state.changes.get(id(&request)?).await?.ok_or_else(no_such_change)?;
-    Ok(json_ok(&change))
+    answer(change).await
+}
+
+/// A change as it is now.
+async fn answer(change: Arc<Change>) -> Result<HttpResponse, Problem> {
+    json_of(change.weight(), change).await
 }
 
 #[derive(Deserialize)]
@@ -83,7 +89,7 @@ pub async fn decide(asked: OnChange<DecisionBody>, state: web::Data<RestState>) 
         digest: body.digest,
         bulk: false,
     };
-    Ok(json_ok(&state.changes.decide(decision).await?))
+    answer(state.changes.decide(decision).await?).await
 }
 
 #[derive(Deserialize)]
@@ -111,7 +117,7 @@ pub async fn edit(asked: OnChange<EditBody>, state: web::Data<RestState>) -> Res
         version: body.version,
         comment: body::comment(body.comment)?,
     };
-    Ok(json_ok(&state.changes.edit(edit).await?))
+    answer(state.changes.edit(edit).await?).await
 }
 
 #[derive(Deserialize)]
@@ -125,13 +131,13 @@ impl Body for VersionBody {}
 /// `POST /api/changes/{id}/undo`
 pub async fn undo(asked: OnChange<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     let OnChange { id, reviewer, body } = asked;
-    Ok(json_ok(&state.changes.undo(&id, &reviewer, body.version).await?))
+    answer(state.changes.undo(&id, &reviewer, body.version).await?).await
 }
 
 /// `POST /api/changes/{id}/refresh`
 pub async fn refresh(asked: OnChange<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     let OnChange { id, reviewer, body } = asked;
-    Ok(json_ok(&state.changes.refresh(&id, &reviewer, body.version).await?))
+    answer(state.changes.refresh(&id, &reviewer, body.version).await?).await
 }
 
 #[derive(Deserialize)]
@@ -156,7 +162,7 @@ pub async fn settle(asked: OnChange<SettleBody>, state: web::Data<RestState>) ->
     let OnChange { id, reviewer, body } = asked;
     let applied = matches!(body.outcome, Outcome::Applied);
     let comment = body::comment(body.comment)?;
-    Ok(json_ok(&state.changes.settle(&id, &reviewer, applied, comment, body.version).await?))
+    answer(state.changes.settle(&id, &reviewer, applied, comment, body.version).await?).await
 }
 
 /// `GET /api/audit?change=&event=&actor=&q=&since=&until=&limit=&cursor=`, newest first, with the head of the whole trail

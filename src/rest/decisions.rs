@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Problem, RestState, body, json_ok,
+    Problem, RestState, body, json_of,
     posted::{Body, Posted},
 };
 use crate::{
@@ -85,6 +85,7 @@ pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<
             }
         }
     });
-    let results = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
-    Ok(json_ok(&Answer { results }))
+    let results: Vec<Outcome> = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
+    let bytes = results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.weight()).sum();
+    json_of(bytes, Answer { results }).await
 }

@@ -46,8 +46,10 @@ use crate::{
     auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore},
     config::Config,
     definitions::Definitions,
+    lanes::{LARGE, aside},
     pending::Changes,
     policy::People,
+    protocol::ErrorKind,
     reload::Reloads,
     session::slots::StreamSlots,
     standing_rules::StandingRules,
@@ -185,6 +187,20 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
     let id = request.match_info().query("id");
     let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     legal.then_some(id)
+}
+
+/// As [`json_ok`], of something that holds changes, which may be large: `bytes` are about those of its text.
+async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
+    if bytes <= LARGE {
+        return Ok(json_ok(&body));
+    }
+    let text = aside(bytes, move || serde_json::to_vec(&body)).await?;
+    let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(HttpResponse::Ok()
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+        .content_type("application/json")
+        .body(text))
 }
 
 /// An answer that is nobody else's to keep.

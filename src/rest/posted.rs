@@ -11,7 +11,7 @@ use super::{Caller, Problem, body, caller, path_id};
 use crate::{auth::Principal, config::HttpConfig, protocol::ErrorKind};
 
 /// The body of a door.
-pub trait Body: DeserializeOwned + 'static {
+pub trait Body: DeserializeOwned + Send + 'static {
     /// How many bytes it may have.
     fn most(_: &HttpConfig) -> usize {
         body::MAX_BODY

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     auth::authenticator::Credential,
     gateway::{Gateway, RECHECK},
+    lanes::LARGE,
     protocol::ErrorKind,
     router::actor::SessionClosed,
     telemetry::ConnectionGuard,
@@ -196,6 +197,42 @@ impl Handler<Inbound> for Session {
         self.alive = true;
         self.shared.touch();
         inbound::frame(&self.gateway, &self.shared, frame, held);
+    }
+}
+
+/// Sent by a pump: one large message ([`crate::lanes::LARGE`]). Answered when it was taken up; a pump reads no further
+/// before.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct LargeInbound {
+    pub frame: Bytes,
+    pub held: Option<Held>,
+}
+
+impl Handler<LargeInbound> for Session {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
+        self.alive = true;
+        self.shared.touch();
+        Box::pin(inbound::large_frame(&self.gateway, &self.shared, frame, held))
+    }
+}
+
+/// Hands one message to its session, and returns when that has taken it: a peer that writes faster than it is served
+/// waits too.
+///
+/// # Errors
+/// The session has ended.
+pub async fn deliver(
+    session: &actix::Addr<Session>,
+    frame: Bytes,
+    held: Option<Held>,
+) -> Result<(), actix::MailboxError> {
+    if frame.len() > LARGE {
+        session.send(LargeInbound { frame, held }).await
+    } else {
+        session.send(Inbound { frame, held }).await
     }
 }
 

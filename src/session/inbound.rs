@@ -19,7 +19,7 @@ use crate::{
     middleware,
     protocol::{
         Era, ErrorKind, McpError, RequestId, Revision, encode,
-        envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
+        envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request, Response},
         headers,
         method::Method,
         outline::Outline,
@@ -48,6 +48,35 @@ pub struct Door {
 
 /// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
 pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
+    poll_then_spawn(answered(gateway, session, frame, held));
+}
+
+/// As [`frame`], of a large one ([`crate::lanes`]): resolves when it was taken up, that is read and run to its first wait.
+/// Whoever reads the next one only then keeps the order of messages, and no more than one of them waits to be read.
+pub fn large_frame(
+    gateway: &Arc<Gateway>,
+    session: &Arc<SessionShared>,
+    frame: Bytes,
+    held: Option<Held>,
+) -> impl Future<Output = ()> + use<> {
+    let (gateway, session) = (Arc::clone(gateway), Arc::clone(session));
+    async move {
+        let lanes = Arc::clone(&gateway.lanes);
+        let principal = Arc::clone(&session.identity.principal);
+        let work = move || async move { poll_then_spawn(answered(&gateway, &session, frame, held)) };
+        if let Err(error) = lanes.run(&principal.name, work).await {
+            tracing::debug!(%error, "a large message was not taken");
+        }
+    }
+}
+
+/// Answers one frame on its connection.
+fn answered(
+    gateway: &Arc<Gateway>,
+    session: &Arc<SessionShared>,
+    frame: Bytes,
+    held: Option<Held>,
+) -> impl Future<Output = ()> + use<> {
     let door = Door {
         gateway: gateway.clone(),
         session: session.clone(),
@@ -57,14 +86,13 @@ pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes,
         assumed: Revision::NEWEST_LEGACY,
         headers: None,
     };
-    let work = async move {
+    async move {
         let _held = held;
         let related = door.related.clone();
         if let Some(answer) = door.frame(&frame).await {
             related.send(answer.bytes);
         }
-    };
-    poll_then_spawn(work);
+    }
 }
 
 /// Runs a future to its first wait here and now, and the rest, if any, as a task. So the order of messages is kept
@@ -270,6 +298,14 @@ pub async fn answer(exchange: &Exchange, request: &Request<'_>) -> Option<Answer
     }
 }
 
+/// As [`answer`], of a large request: on the principal's thread for such ones ([`crate::lanes`]).
+pub async fn answer_aside(exchange: Exchange, request: Arc<OwnedRequest>) -> Option<Answer> {
+    let (lanes, revision, id) = (Arc::clone(&exchange.gateway.lanes), exchange.revision(), request.id.clone());
+    let principal = Arc::clone(&exchange.identity.principal);
+    let work = move || async move { answer(&exchange, &request.as_request()).await };
+    lanes.run(&principal.name, work).await.unwrap_or_else(|error| Some(Answer::error(Some(&id), &error, revision)))
+}
+
 /// A request that outlives the buffer it came in.
 pub struct OwnedRequest {
     id: RequestId,
@@ -296,6 +332,42 @@ impl OwnedRequest {
             method: self.method.as_str().into(),
             params: self.params.as_deref(),
             outline: self.outline.clone(),
+        }
+    }
+}
+
+/// A message that outlives the buffer it came in, and goes from one thread to another.
+pub enum OwnedMessage {
+    Request(Arc<OwnedRequest>),
+    Notification { method: CompactString, params: Option<Box<RawValue>> },
+    Response { id: Option<RequestId>, outcome: Result<Box<RawValue>, Box<RawValue>> },
+}
+
+impl OwnedMessage {
+    #[must_use]
+    pub fn of(message: &Message<'_>) -> Self {
+        match message {
+            Message::Request(request) => Self::Request(Arc::new(OwnedRequest::of(request))),
+            Message::Notification(Notification { method, params }) => {
+                Self::Notification { method: (&**method).into(), params: params.map(ToOwned::to_owned) }
+            }
+            Message::Response(Response { id, outcome }) => {
+                Self::Response { id: id.clone(), outcome: outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned) }
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn as_message(&self) -> Message<'_> {
+        match self {
+            Self::Request(request) => Message::Request(request.as_request()),
+            Self::Notification { method, params } => {
+                Message::Notification(Notification { method: method.as_str().into(), params: params.as_deref() })
+            }
+            Self::Response { id, outcome } => Message::Response(Response {
+                id: id.clone(),
+                outcome: outcome.as_ref().map(|raw| &**raw).map_err(|raw| &**raw),
+            }),
         }
     }
 }

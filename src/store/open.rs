@@ -30,11 +30,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_standing_rules.sql"),
     include_str!("migrations/0007_webhooks.sql"),
     include_str!("migrations/0008_deliveries.sql"),
-<<<<<<< HEAD
     include_str!("migrations/0009_trail_covers.sql"),
-=======
-    include_str!("migrations/0009_large_changes.sql"),
->>>>>>> 244c3e6 (Bytes of changes are bounded by the day, what is large and came to nothing shrinks after one, and the file gives room back)
+    include_str!("migrations/0010_large_changes.sql"),
 ];
 
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).

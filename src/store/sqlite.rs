@@ -13,13 +13,8 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-<<<<<<< HEAD
-    Answer, AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Pruning,
-    Record, Store, StoreError, StoredEvent, audit_search,
-=======
-    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning, Record, Store,
-    StoreError, StoredEvent,
->>>>>>> 244c3e6 (Bytes of changes are bounded by the day, what is large and came to nothing shrinks after one, and the file gives room back)
+    Answer, AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed,
+    Pruning, Record, Store, StoreError, StoredEvent, audit_search,
     health::Health,
     open::open_writer,
     reader::Readers,

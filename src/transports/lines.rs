@@ -16,7 +16,7 @@ use crate::{
     protocol::{ErrorKind, McpError, Revision, encode},
     session::{
         Channel, Session, SessionShared, Transport,
-        actor::{Attach, Disconnected, Inbound, Pump},
+        actor::{Attach, Disconnected, Pump, deliver},
     },
     transports::inflow::{Held, Intake},
 };
@@ -213,7 +213,6 @@ async fn read<R: AsyncRead + Unpin>(
     }
 }
 
-/// Waits until the session has taken the message: a peer that writes faster than it is served waits too.
 async fn take(
     session: &actix::Addr<Session>,
     shared: &SessionShared,
@@ -222,7 +221,7 @@ async fn take(
     held: Option<Held>,
 ) -> bool {
     match line {
-        Line::Message(frame) => session.send(Inbound { frame, held }).await.is_ok(),
+        Line::Message(frame) => deliver(session, frame, held).await.is_ok(),
         Line::TooLong => {
             let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
             refuse(shared, &error);

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{actor::Execute, preview, server::Upstream};
 use crate::{
     changes::Preview,
+    lanes::{LARGE, aside},
     protocol::{ErrorKind, McpError},
     providers::{
         CallContext, Completion, CompletionRef, PromptDef, PromptResult, Provider, ProviderEvent, ResourceDef,
@@ -105,11 +106,16 @@ impl Provider for UpstreamProvider {
         arguments: &'a RawValue,
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        let preview = self.tool(tool).and_then(|def| {
-            let own = self.0.names.own(tool).unwrap_or(tool);
-            preview::of(self.name(), own, &def, arguments)
-        });
-        Box::pin(std::future::ready(preview))
+        let def = self.tool(tool);
+        let own = self.0.names.own(tool).unwrap_or(tool);
+        if arguments.get().len() <= LARGE {
+            return Box::pin(std::future::ready(def.and_then(|def| preview::of(self.name(), own, &def, arguments))));
+        }
+        let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
+        Box::pin(async move {
+            let def = def?;
+            aside(arguments.get().len(), move || preview::of(&name, &own, &def, &arguments)).await?
+        })
     }
 
     fn read_resource<'a>(

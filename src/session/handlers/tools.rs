@@ -20,7 +20,11 @@ use super::{
 use crate::{
     bridge::{self, request::Subject, tasks as foreign},
     changes::Change,
-    middleware::{policy::Gate, validate},
+    middleware::{
+        policy::{self, Gate},
+        validate,
+    },
+    policy::{Decision, Verdict},
     protocol::{ErrorKind, McpError, Revision, edit::string, envelope::Request, params},
     providers::{ToolResult, gateway_tools::pending_result},
     router::ToolRoute,
@@ -106,55 +110,90 @@ pub async fn call_request(exchange: &Exchange, request: &Request<'_>, cancel: &C
                 &empty
             }
         };
-        match crate::middleware::policy::check(exchange, &route, arguments).await {
-            Ok(Gate::Open) => {
+        let decision = match policy::judge(exchange, &route, arguments).await {
+            Ok(decision) => decision,
+            Err(error) => return Ok(bridge::failed(&error)),
+        };
+        match decision.verdict {
+            Verdict::Allow => {
                 let retry = bridge::kept::is_retry(&request.object().object);
                 let other = if retry { None } else { stand_in(exchange, &route, arguments).await };
-                let route = other.as_ref().unwrap_or(&route);
-                let Some(upstream) = route.provider.upstream() else {
-                    return finish(exchange, request, &route.name, params.arguments, cancel).await;
+                let allowed = match &other {
+                    Some((other, decision)) => policy::carry_out(exchange, other, decision).map(|_| other),
+                    None => policy::carry_out(exchange, &route, &decision).map(|_| &route),
                 };
-                if wants_task && route.ruling.may_review() && !foreign::runs_there(upstream, route.def.raw.as_deref()) {
-                    return tasks::local::start(exchange, request);
+                let route = match allowed {
+                    Ok(route) => route,
+                    Err(error) => return Ok(bridge::failed(&error)),
+                };
+                if wants_task
+                    && let Some(upstream) = route.provider.upstream()
+                    && route.ruling.may_review()
+                    && !foreign::runs_there(upstream, route.def.raw.as_deref())
+                {
+                    return tasks::local::start(exchange, request, route);
                 }
-                let call = bridge::Call {
-                    exchange,
-                    upstream,
-                    verb: bridge::Verb::Tool,
-                    subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
-                    uri: None,
-                    request,
-                    definition: route.def.raw.as_deref(),
-                    headers: &route.param_headers,
-                    reads: route.only_reads(),
-                };
-                return match bridge::call(call).await {
-                    Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(bridge::failed(&error)),
-                    outcome => outcome,
-                };
+                return call_allowed(exchange, request, route, cancel).await;
             }
             // It is validated, previewed and proposed like any other.
-            Ok(Gate::Review(_)) => {}
-            Err(error) => return Ok(bridge::failed(&error)),
+            Verdict::Review => {}
+            Verdict::Deny => {
+                if let Err(error) = policy::carry_out(exchange, &route, &decision) {
+                    return Ok(bridge::failed(&error));
+                }
+            }
         }
-    }
-    if wants_task && route.provider.upstream().is_none() {
+    } else if wants_task {
         if !route.ruling.may_review() {
             return Err(tasks::local::refused());
         }
         let arguments = params.arguments.map_or_else(no_arguments, |raw| Ok(raw.to_owned()))?;
-        if matches!(crate::middleware::policy::check(exchange, &route, &arguments).await, Ok(Gate::Open)) {
-            return tasks::local::start(exchange, request);
+        let decision = policy::judge(exchange, &route, &arguments).await?;
+        if decision.verdict == Verdict::Allow {
+            policy::carry_out(exchange, &route, &decision)?;
+            return tasks::local::start(exchange, request, &route);
         }
     }
-    finish(exchange, request, &params.name, params.arguments, cancel).await
+    finish(exchange, request, &params.name, None, params.arguments, cancel).await
 }
 
-/// A call that the gateway itself runs or puts under review.
+/// Runs a call that policy has let through to this tool: it is not asked again, and the call counts once.
+///
+/// # Errors
+/// Those of the call.
+pub async fn call_allowed(
+    exchange: &Exchange,
+    request: &Request<'_>,
+    route: &Arc<ToolRoute>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
+    let Some(upstream) = route.provider.upstream() else {
+        let params = params::CallTool::of(request)?;
+        return finish(exchange, request, &route.name, Some(route), params.arguments, cancel).await;
+    };
+    let call = bridge::Call {
+        exchange,
+        upstream,
+        verb: bridge::Verb::Tool,
+        subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
+        uri: None,
+        request,
+        definition: route.def.raw.as_deref(),
+        headers: &route.param_headers,
+        reads: route.only_reads(),
+    };
+    match bridge::call(call).await {
+        Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(bridge::failed(&error)),
+        outcome => outcome,
+    }
+}
+
+/// A call that the gateway itself runs or puts under review; `allowed` is where policy has let it through to already.
 async fn finish(
     exchange: &Exchange,
     request: &Request<'_>,
     name: &str,
+    allowed: Option<&Arc<ToolRoute>>,
     arguments: Option<&RawValue>,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
@@ -172,7 +211,7 @@ async fn finish(
         state: state.as_deref(),
         responses: of_retry("inputResponses").filter(|responses| responses.starts_with('{')),
     };
-    let outcome = call_or_explain(exchange, &call, cancel).await?;
+    let outcome = call_or_explain(exchange, &call, allowed, cancel).await?;
     let failure = outcome.failure();
     let pending = outcome.is_pending();
     let revision = exchange.revision();
@@ -194,8 +233,9 @@ async fn finish(
 }
 
 /// While a tool's server is not tried, the tool that the configuration has answer in its place, if the policy lets this
-/// very call through there too. What is reviewed never goes anywhere else than where it was shown to go.
-async fn stand_in(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Option<Arc<ToolRoute>> {
+/// very call through there too (which is counted by who sends it there). What is reviewed never goes anywhere else than
+/// where it was shown to go.
+async fn stand_in(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Option<(Arc<ToolRoute>, Decision)> {
     let upstream = route.provider.upstream()?;
     if upstream.config.fallback.is_none() || !upstream.is_refusing() {
         return None;
@@ -204,13 +244,12 @@ async fn stand_in(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) 
     if other.provider.upstream().is_some_and(|upstream| upstream.is_refusing()) {
         return None;
     }
-    match crate::middleware::policy::check(exchange, &other, arguments).await {
-        Ok(Gate::Open) => {
-            tracing::debug!(tool = %route.name, instead = %other.name, "another server answers for one that is not tried");
-            Some(other)
-        }
-        _ => None,
+    let decision = policy::judge(exchange, &other, arguments).await.ok()?.into_owned();
+    if decision.verdict != Verdict::Allow {
+        return None;
     }
+    tracing::debug!(tool = %route.name, instead = %other.name, "another server answers for one that is not tried");
+    Some((other, decision))
 }
 
 fn no_arguments() -> Result<Box<RawValue>, McpError> {
@@ -235,8 +274,13 @@ async fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpErro
 
 /// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
 /// (2025-11-25/server/tools#error-handling).
-async fn call_or_explain(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
-    match self::call(exchange, call, cancel).await {
+async fn call_or_explain(
+    exchange: &Exchange,
+    call: &Call<'_>,
+    allowed: Option<&Arc<ToolRoute>>,
+    cancel: &Cancel,
+) -> Result<ToolOutcome, McpError> {
+    match self::call(exchange, call, allowed, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
                 && exchange.revision().rules().invalid_arguments_are_tool_errors =>
@@ -247,12 +291,21 @@ async fn call_or_explain(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) 
     }
 }
 
-/// Validates a call, asks the policy, and lets it run or puts it under review.
+/// Validates a call, asks the policy unless it has let the call through already (to `allowed`), and lets it run or puts
+/// it under review.
 ///
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
-pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
-    let route = find(exchange, call.name).await?;
+pub async fn call(
+    exchange: &Exchange,
+    call: &Call<'_>,
+    allowed: Option<&Arc<ToolRoute>>,
+    cancel: &Cancel,
+) -> Result<ToolOutcome, McpError> {
+    let route = match allowed {
+        Some(route) => Arc::clone(route),
+        None => find(exchange, call.name).await?,
+    };
     let empty;
     let raw = match call.arguments {
         Some(raw) => raw,
@@ -264,6 +317,8 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Resu
     let filled;
     let raw = match validate::check(&route, raw) {
         Ok(()) => raw,
+        // What runs already as a task asks for nothing any more.
+        Err(wrong) if allowed.is_some() => return Err(wrong),
         Err(wrong) => match missing::ask_for(exchange, &route, raw, call).await {
             Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
             Some(Missing::Filled(whole)) => {
@@ -274,20 +329,20 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Resu
             None => return Err(wrong),
         },
     };
-    let gate = match crate::middleware::policy::check(exchange, &route, raw).await {
-        Ok(gate) => gate,
-        Err(error) => return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))),
-    };
-    let outcome = match gate {
-        Gate::Open => match stand_in(exchange, &route, raw).await {
-            Some(other) => match validate::check(&other, raw) {
-                Ok(()) => run(exchange, &other, raw, call, cancel).await,
-                Err(error) => Err(error),
-            },
-            None => run(exchange, &route, raw, call, cancel).await,
-        },
-        // Boxed, so that calls which are let through need not carry its room.
-        Gate::Review(decision) => Box::pin(reviewed::review(exchange, &route, raw, call, decision, cancel)).await,
+    let outcome = if allowed.is_some() {
+        run(exchange, &route, raw, call, cancel).await
+    } else {
+        match gate(exchange, &route, raw).await {
+            Ok((route, Gate::Open)) => run(exchange, &route, raw, call, cancel).await,
+            // Boxed, so that calls which are let through need not carry its room.
+            Ok((route, Gate::Review(decision))) => {
+                Box::pin(reviewed::review(exchange, &route, raw, call, decision, cancel)).await
+            }
+            Err(Refused::ByPolicy(error)) => {
+                return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)));
+            }
+            Err(Refused::ByStandIn(error)) => Err(error),
+        }
     };
     match outcome {
         Err(error) if is_the_tools_own(error.kind) => {
@@ -295,6 +350,27 @@ pub async fn call(exchange: &Exchange, call: &Call<'_>, cancel: &Cancel) -> Resu
         }
         outcome => outcome,
     }
+}
+
+/// Why a call goes nowhere.
+enum Refused {
+    ByPolicy(McpError),
+    /// The tool that stands in for another one does not take these arguments.
+    ByStandIn(McpError),
+}
+
+/// Where a call goes, and whether it goes through; counted once, for the tool that it goes to.
+async fn gate(exchange: &Exchange, route: &Arc<ToolRoute>, raw: &RawValue) -> Result<(Arc<ToolRoute>, Gate), Refused> {
+    let decision = policy::judge(exchange, route, raw).await.map_err(Refused::ByPolicy)?;
+    if decision.verdict == Verdict::Allow
+        && let Some((other, decision)) = stand_in(exchange, route, raw).await
+    {
+        validate::check(&other, raw).map_err(Refused::ByStandIn)?;
+        let gate = policy::carry_out(exchange, &other, &decision).map_err(Refused::ByPolicy)?;
+        return Ok((other, gate));
+    }
+    let gate = policy::carry_out(exchange, route, &decision).map_err(Refused::ByPolicy)?;
+    Ok((Arc::clone(route), gate))
 }
 
 /// Failures that the model can act on; the others are the gateway's.

@@ -22,7 +22,7 @@ use crate::{
     protocol::{ErrorKind, McpError, Revision},
     session::{
         Channel, Session, SessionShared, Transport,
-        actor::{Attach, Disconnected, Inbound, Pump},
+        actor::{Attach, Disconnected, Pump, deliver},
         slots::{Evictable, StreamSlot},
     },
     transports::{connections::Connection, next_pump_id},
@@ -169,7 +169,7 @@ pub async fn message(
         Ok(body) => body,
         Err(error) => return answer::refusal(&error, REVISION),
     };
-    match entry.addr.send(Inbound { frame: body, held: sender.held() }).await {
+    match deliver(&entry.addr, body, sender.held()).await {
         Ok(()) => HttpResponse::Accepted().finish(),
         Err(_) => answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION),
     }

@@ -8,17 +8,20 @@ use super::{
     View,
     answer::{self, Accepts},
     body::Body,
-    identify, modern, names, session,
+    identify,
+    large::{self, Large},
+    modern, names, session,
 };
 use crate::{
     auth::Identity,
     gateway::Gateway,
+    lanes::LARGE,
     protocol::{
         ErrorKind, McpError, Revision,
-        envelope::{self, Incoming, Message},
+        envelope::{self, EnvelopeFault, Incoming, Message},
         headers, params,
     },
-    session::exchange::ForwardedHeaders,
+    session::{exchange::ForwardedHeaders, inbound::OwnedMessage},
     telemetry::RequestMetrics,
     transports::inflow::Held,
 };
@@ -46,28 +49,49 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
         Err(error) => return refuse(&error, assumed_revision(&post.request)),
     };
     post.held = sender.held();
-    let incoming = match envelope::parse(&body, &gateway.envelope_limits()) {
-        Ok(incoming) => incoming,
-        Err(fault) => {
-            RequestMetrics::get().error(fault.error.kind);
-            let revision = assumed_revision(&post.request);
-            let bytes = crate::protocol::encode::error(fault.id.as_ref(), &fault.error, revision);
-            return answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes);
-        }
-    };
-    let message = match incoming {
-        Incoming::Single(message) => message,
-        Incoming::Batch(_) => return session::batch(post, body).await,
-    };
-    let meta = match &message {
+    if body.len() > LARGE {
+        return match large::read(&post, &body).await {
+            Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
+            Ok(Ok(large::Read::Single(message, checked))) => {
+                drop(body);
+                let large = match &message {
+                    OwnedMessage::Request(request) => Some(Box::new(Large { request: Arc::clone(request), checked })),
+                    OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
+                };
+                handle(post, sender, &message.as_message(), large).await
+            }
+            Ok(Err(fault)) => no_message(&post, &fault),
+            Err(refused) => *refused,
+        };
+    }
+    match envelope::parse(&body, &gateway.envelope_limits()) {
+        Ok(Incoming::Single(message)) => handle(post, sender, &message, None).await,
+        Ok(Incoming::Batch(_)) => session::batch(post, body).await,
+        Err(fault) => no_message(&post, &fault),
+    }
+}
+
+/// The answer to a body that is no message.
+fn no_message(post: &Post, fault: &EnvelopeFault) -> HttpResponse {
+    RequestMetrics::get().error(fault.error.kind);
+    let revision = assumed_revision(&post.request);
+    let bytes = crate::protocol::encode::error(fault.id.as_ref(), &fault.error, revision);
+    answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
+}
+
+/// Sends a message to its era.
+async fn handle(post: Post, sender: Body, message: &Message<'_>, large: Option<Box<Large>>) -> HttpResponse {
+    let meta = match message {
         Message::Request(request) => request.meta(),
         message => params::meta(message.params()),
     };
     match meta {
-        Ok(meta) if is_modern(&post.request, &message, &meta) => modern::serve(post, sender, &message, &meta).await,
-        Ok(_) => session::message(post, &message).await,
+        Ok(meta) if is_modern(&post.request, message, &meta) => {
+            modern::serve(post, sender, message, &meta, large).await
+        }
+        Ok(_) => session::message(post, message, large).await,
         Err(error) => {
-            let id = if let Message::Request(request) = &message { Some(&request.id) } else { None };
+            let id = if let Message::Request(request) = message { Some(&request.id) } else { None };
             let bytes = crate::protocol::encode::error(id, &error, assumed_revision(&post.request));
             answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
         }

@@ -6,6 +6,7 @@ pub mod buffer;
 pub mod compress;
 pub mod front;
 pub mod https;
+pub mod large;
 pub mod legacy_pair;
 pub mod limit;
 pub mod mcp;

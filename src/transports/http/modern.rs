@@ -9,11 +9,13 @@ use bytes::Bytes;
 use super::{
     View, answer,
     body::Body,
+    large::Large,
     mcp::{Post, forwarded},
     sse::{self, QueueBody},
 };
 use crate::{
     bridge::extension,
+    gateway::Gateway,
     policy::Asker,
     protocol::{
         ErrorKind, McpError, RequestId, Revision,
@@ -37,8 +39,14 @@ use crate::{
 /// A request's work, which ends in its answer.
 pub type Work = Pin<Box<dyn Future<Output = Option<Answer>>>>;
 
-/// Takes one message through the ladder and, if it is a request, to its answer.
-pub async fn serve(mut post: Post, sender: Body, message: &Message<'_>, meta: &Meta<'_>) -> HttpResponse {
+/// Takes one message through the ladder and, if it is a request, to its answer. A large one is answered elsewhere.
+pub async fn serve(
+    mut post: Post,
+    sender: Body,
+    message: &Message<'_>,
+    meta: &Meta<'_>,
+    large: Option<Box<Large>>,
+) -> HttpResponse {
     let view = View(post.request.headers());
     let request = match message {
         Message::Request(request) => request,
@@ -52,10 +60,13 @@ pub async fn serve(mut post: Post, sender: Body, message: &Message<'_>, meta: &M
     };
     let mut checked = headers::check_request(&view, request, meta)
         .and_then(|revision| method_known(&post, meta, request, revision))
-        .and_then(|()| check_param_headers(&post, &view, request));
+        .and_then(|()| match &large {
+            Some(large) => large.checked.clone(),
+            None => check_param_headers(&post.gateway, &view, request),
+        });
     if let Ok(Headers::Unknown) = checked {
         arrived(&post, request).await;
-        checked = check_param_headers(&post, &view, request);
+        checked = check_param_headers(&post.gateway, &view, request);
     }
     if let Err(error) = checked {
         return refuse(Some(&request.id), &error);
@@ -66,17 +77,29 @@ pub async fn serve(mut post: Post, sender: Body, message: &Message<'_>, meta: &M
         Ok(exchange) => exchange,
         Err(error) => return refuse(Some(&request.id), &error),
     };
-    let owned = OwnedRequest::of(request);
     let held = post.held.take();
-    let mut work: Work = Box::pin(async move {
-        let _held = held;
-        let request = owned.as_request();
-        tokio::select! {
-            biased;
-            answer = inbound::answer(&exchange, &request) => answer,
-            () = sender.taken_back() => None,
+    let mut work: Work = match large {
+        None => {
+            let owned = OwnedRequest::of(request);
+            Box::pin(async move {
+                let _held = held;
+                let request = owned.as_request();
+                tokio::select! {
+                    biased;
+                    answer = inbound::answer(&exchange, &request) => answer,
+                    () = sender.taken_back() => None,
+                }
+            })
         }
-    });
+        Some(large) => Box::pin(async move {
+            let _held = held;
+            tokio::select! {
+                biased;
+                answer = inbound::answer_aside(exchange, large.request) => answer,
+                () = sender.taken_back() => None,
+            }
+        }),
+    };
     let stream_only = !post.accepts.json;
     if !stream_only {
         // SSE only where there is something to stream before the answer.
@@ -153,18 +176,19 @@ fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: R
 }
 
 /// What can be said of arguments that are mirrored into headers.
-enum Headers {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Headers {
     Fine,
     /// The tool may be one of a server that has yet to bring its definition.
     Unknown,
 }
 
 /// Step 7 of the ladder: arguments that a tool wants mirrored into headers.
-fn check_param_headers(post: &Post, view: &View<'_>, request: &Request<'_>) -> Result<Headers, McpError> {
+pub fn check_param_headers(gateway: &Gateway, view: &View<'_>, request: &Request<'_>) -> Result<Headers, McpError> {
     if request.method != "tools/call" {
         return Ok(Headers::Fine);
     }
-    let table = post.gateway.routes.load();
+    let table = gateway.routes.load();
     if !table.mirrors_arguments() && table.awaits_nobody() {
         return Ok(Headers::Fine);
     }

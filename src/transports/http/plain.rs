@@ -18,6 +18,7 @@ use super::{answer, body::Body, identify};
 use crate::{
     auth::Identity,
     gateway::Gateway,
+    lanes::LARGE,
     middleware,
     protocol::{ErrorKind, McpError, RequestId, Revision},
     providers::{gateway_tools::pending_result, text::content_text},
@@ -128,31 +129,23 @@ async fn try_call(
         // A page of another origin can post anything but JSON without asking first.
         return Ok(Problem::unsupported_media_type().error_response());
     }
-    let arguments: Option<&RawValue> = if body.is_empty() {
-        None
-    } else {
-        Some(
-            serde_json::from_slice(&body)
-                .map_err(|e| McpError::new(ErrorKind::Parse, format!("the body is not JSON: {e}")))?,
-        )
-    };
-    if let Some(raw) = arguments {
-        crate::protocol::arguments::check(raw, gateway.config.limits.max_depth)?;
-        if !raw.get().starts_with('{') {
-            return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
-        }
-    }
-    let exchange = exchange(gateway, identity);
     let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
-    let call =
-        Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
-    let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
-    let outcome = tokio::select! {
-        biased;
-        outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel) => outcome?,
-        () = sender.taken_back() => return Err(McpError::new(ErrorKind::Cancelled, "taken back by its client")),
+    let outcome = if body.len() > LARGE {
+        let (lanes, principal) = (Arc::clone(&gateway.lanes), Arc::clone(&identity.principal));
+        let (gateway, name, key) = (Arc::clone(gateway), name.to_owned(), key.map(str::to_owned));
+        let work = move || async move { outcome(&gateway, identity, &name, &body, key.as_deref()).await };
+        tokio::select! {
+            biased;
+            outcome = lanes.run(&principal.name, work) => outcome??,
+            () = sender.taken_back() => return Err(taken_back()),
+        }
+    } else {
+        tokio::select! {
+            biased;
+            outcome = outcome(gateway, identity, name, &body, key) => outcome?,
+            () = sender.taken_back() => return Err(taken_back()),
+        }
     };
-    in_flight.answered();
     Ok(match outcome {
         ToolOutcome::Done(result, None) => json(StatusCode::OK, &result),
         ToolOutcome::Done(result, Some(kind)) => {
@@ -177,6 +170,41 @@ async fn try_call(
             response
         }
     })
+}
+
+fn taken_back() -> McpError {
+    McpError::new(ErrorKind::Cancelled, "taken back by its client")
+}
+
+/// What becomes of the call whose arguments are that body.
+async fn outcome(
+    gateway: &Arc<Gateway>,
+    identity: Identity,
+    name: &str,
+    body: &[u8],
+    key: Option<&str>,
+) -> Result<ToolOutcome, McpError> {
+    let arguments: Option<&RawValue> = if body.is_empty() {
+        None
+    } else {
+        Some(
+            serde_json::from_slice(body)
+                .map_err(|e| McpError::new(ErrorKind::Parse, format!("the body is not JSON: {e}")))?,
+        )
+    };
+    if let Some(raw) = arguments {
+        crate::protocol::arguments::check(raw, gateway.config.limits.max_depth)?;
+        if !raw.get().starts_with('{') {
+            return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
+        }
+    }
+    let exchange = exchange(gateway, identity);
+    let call =
+        Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
+    let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
+    let outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel).await?;
+    in_flight.answered();
+    Ok(outcome)
 }
 
 /// A tool that failed: what it said of itself, as a problem document.

@@ -18,6 +18,7 @@ use bytes::Bytes;
 
 use super::{
     answer,
+    large::Large,
     mcp::{Post, forwarded, last_event_id, session_id},
     modern::Work,
     names, sse,
@@ -25,6 +26,7 @@ use super::{
 use crate::{
     auth::Identity,
     gateway::Gateway,
+    lanes::LARGE,
     protocol::{
         ErrorKind, McpError, Revision, encode,
         envelope::{self, Incoming, Message},
@@ -44,8 +46,8 @@ use crate::{
     transports::connections::Connection,
 };
 
-/// A message of a handshake-era client.
-pub async fn message(mut post: Post, message: &Message<'_>) -> HttpResponse {
+/// A message of a handshake-era client. A large request is answered elsewhere.
+pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<Large>>) -> HttpResponse {
     let assumed = match version(&post.request) {
         Ok(assumed) => assumed,
         Err(error) => return refuse(400, &error, Revision::NEWEST_LEGACY),
@@ -74,12 +76,24 @@ pub async fn message(mut post: Post, message: &Message<'_>) -> HttpResponse {
         Message::Request(request) => request,
     };
     let opens = request.method == "initialize";
-    let owned = OwnedRequest::of(request);
     let held = post.held.take();
-    let work: Work = Box::pin(async move {
-        let _held = held;
-        door.request(&owned.as_request()).await
-    });
+    let work: Work = match large {
+        None => {
+            let owned = OwnedRequest::of(request);
+            Box::pin(async move {
+                let _held = held;
+                door.request(&owned.as_request()).await
+            })
+        }
+        Some(large) => Box::pin(async move {
+            let _held = held;
+            let request = large.request;
+            match door.exchange(&request.as_request()) {
+                Ok(exchange) => inbound::answer_aside(exchange, request).await,
+                Err((error, revision)) => Some(Answer::error(Some(&request.as_request().id), &error, revision)),
+            }
+        }),
+    };
     let known = session.legacy_revision().is_some();
     let mut response = respond(&post, &stream, work).await;
     if opens && !known && session.legacy_revision().is_some() {
@@ -117,14 +131,20 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     let door = door(&post, &session, &stream, assumed);
     let limits = post.gateway.envelope_limits();
     let held = post.held.take();
-    let work: Work = Box::pin(async move {
+    let members = move |body: Bytes| async move {
         let _held = held;
         match envelope::parse(&body, &limits) {
             Ok(Incoming::Batch(members)) => door.batch(members).await,
             // It was one a moment ago.
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
-    });
+    };
+    let work: Work = if body.len() > LARGE {
+        let (lanes, principal) = (Arc::clone(&post.gateway.lanes), Arc::clone(&post.identity.principal));
+        Box::pin(async move { lanes.run(&principal.name, move || members(body)).await.unwrap_or(None) })
+    } else {
+        Box::pin(members(body))
+    };
     respond(&post, &stream, work).await
 }
 

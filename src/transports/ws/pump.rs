@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use actix::{Actor, ActorContext, Addr, AsyncContext, Handler, Message, StreamHandler};
+use actix::{Actor, ActorContext, Addr, AsyncContext, Handler, Message, StreamHandler, WrapFuture};
 use actix_http::ws::Item;
 use actix_web::{Error, HttpRequest, HttpResponse, web};
 use actix_web_actors::ws::{self, CloseCode, CloseReason, ProtocolError, WebsocketContext};
@@ -17,9 +17,10 @@ use super::{
     counted::{Counting, Room},
 };
 use crate::{
+    lanes::LARGE,
     session::{
         Channel, Session, SessionShared,
-        actor::{Attach, Disconnected, Inbound, Pump, SignOfLife},
+        actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
         registry::Entry,
     },
     transports::{inflow::Intake, next_pump_id},
@@ -119,8 +120,18 @@ impl WsPump {
         ctx.stop();
     }
 
-    fn message(&self, message: Bytes) {
-        self.session.do_send(Inbound { frame: message, held: self.room.of_message() });
+    fn message(&self, message: Bytes, ctx: &mut WebsocketContext<Self>) {
+        let held = self.room.of_message();
+        if message.len() <= LARGE {
+            return self.session.do_send(Inbound { frame: message, held });
+        }
+        // Nothing more is read from this peer before it was taken up: what would come meanwhile waits in its socket.
+        let session = self.session.clone();
+        let taken = async move {
+            // A session that has ended ends this connection too.
+            let _ = deliver(&session, message, held).await;
+        };
+        ctx.wait(taken.into_actor(self));
     }
 
     fn continuation(&mut self, item: Item, ctx: &mut WebsocketContext<Self>) {
@@ -145,7 +156,7 @@ impl WsPump {
             if std::str::from_utf8(&whole).is_err() {
                 return self.close(ctx, CloseCode::Invalid, "not UTF-8 text");
             }
-            self.message(whole.freeze());
+            self.message(whole.freeze(), ctx);
         }
     }
 }
@@ -153,7 +164,7 @@ impl WsPump {
 impl StreamHandler<Result<ws::Message, ProtocolError>> for WsPump {
     fn handle(&mut self, item: Result<ws::Message, ProtocolError>, ctx: &mut Self::Context) {
         match item {
-            Ok(ws::Message::Text(text)) => self.message(text.into_bytes()),
+            Ok(ws::Message::Text(text)) => self.message(text.into_bytes(), ctx),
             Ok(ws::Message::Binary(_)) => self.close(ctx, CloseCode::Unsupported, "text frames only"),
             Ok(ws::Message::Continuation(item)) => self.continuation(item, ctx),
             Ok(ws::Message::Ping(data)) => {

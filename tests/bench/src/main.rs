@@ -4,7 +4,7 @@
 //! bare actix-web endpoint that parses and answers JSON of the same size. `proxied`: a call through the gateway to an
 //! upstream, beside the same call through nginx. `proposals`: durable proposals a second beside
 //! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
-//! sessions. CPU is read from `/proc/PID/stat` of the server, so the load generator's own does not count.
+//! sessions. `latency`: how long a reviewer waits during large calls. CPU is read from `/proc/PID/stat` of the server, so the load generator's own does not count.
 
 mod bare;
 mod calls;
@@ -12,6 +12,7 @@ mod echo;
 mod fanout;
 mod http;
 mod idle;
+mod latency;
 mod process;
 mod proposals;
 mod proxied;
@@ -34,6 +35,7 @@ enum Section {
     Proposals,
     Fanout,
     Idle,
+    Latency,
 }
 
 #[derive(Parser, Debug)]
@@ -78,7 +80,7 @@ fn main() -> Result<()> {
         return echo::serve(port, args.workers, args.era, args.tools);
     }
     let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
-    let all = [Section::Calls, Section::Proxied, Section::Proposals, Section::Fanout, Section::Idle];
+    let all = [Section::Calls, Section::Proxied, Section::Proposals, Section::Fanout, Section::Idle, Section::Latency];
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
     let setting = process::Setting { gateway, workers: args.workers, quick: args.quick, case: args.case.clone() };
     process::raise_limits()?;
@@ -93,6 +95,7 @@ fn main() -> Result<()> {
                 Section::Proposals => proposals::run(&setting).await?,
                 Section::Fanout => fanout::run(&setting).await?,
                 Section::Idle => idle::run(&setting).await?,
+                Section::Latency => latency::run(&setting).await?,
             }
         }
         anyhow::Ok(())

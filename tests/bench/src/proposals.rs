@@ -26,7 +26,11 @@ pub async fn run(setting: &Setting) -> Result<()> {
     );
     let time = if setting.quick { Duration::from_secs(2) } else { Duration::from_secs(6) };
     let big = "1000000000";
-    let env = [("COUNTERSIGN_CHANGES__MAX_PENDING", "1000000"), ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", big)];
+    let env = [
+        ("COUNTERSIGN_CHANGES__MAX_PENDING", "1000000"),
+        ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", big),
+        ("COUNTERSIGN_CHANGES__MAX_BYTES_PER_DAY", "0"),
+    ];
     let gateway = Server::gateway(setting, &env).await?;
     let key = gateway.reviewer(setting)?;
     let mut http = Http::connect(gateway.port).await?;

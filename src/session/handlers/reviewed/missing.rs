@@ -14,7 +14,8 @@ use crate::{
         park::input_result,
         questions::{ELICITATION, for_client},
     },
-    middleware::policy::{self, Gate},
+    middleware::policy,
+    policy::Verdict,
     protocol::{
         Revision,
         edit::{Op, edit, member, members, string},
@@ -61,8 +62,9 @@ pub async fn ask_for(exchange: &Exchange, route: &Arc<ToolRoute>, raw: &RawValue
         return None;
     }
     let schema = form(&route.def.input_schema, raw.get())?;
-    let Ok(Gate::Review(decision)) = policy::check(exchange, route, raw).await else { return None };
-    if !decision.terms.questions {
+    // It is only asked about, and not counted: the call is decided on when it is whole.
+    let decision = policy::judge(exchange, route, raw).await.ok()?;
+    if decision.verdict != Verdict::Review || !decision.terms.questions {
         return None;
     }
     let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };

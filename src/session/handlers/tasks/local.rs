@@ -24,6 +24,7 @@ use crate::{
         method::Method,
         outline::Outline,
     },
+    router::ToolRoute,
     session::{Cancel, Related, exchange::Exchange, inbound::OwnedRequest, memory::Share},
 };
 
@@ -105,11 +106,11 @@ impl Locals {
     }
 }
 
-/// Runs the call as a task of this gateway.
+/// Runs the call as a task of this gateway; policy has let it through to `route`.
 ///
 /// # Errors
 /// `OVERLOADED` for one too many.
-pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn start(exchange: &Exchange, request: &Request<'_>, route: &Arc<ToolRoute>) -> Result<Reply, McpError> {
     let times = Times::now();
     let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
     let share = exchange.gateway.memory.take(&exchange.identity.principal.name, bytes)?;
@@ -136,11 +137,11 @@ pub fn start(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErr
         params: Some(&params),
         outline: Outline::of(params.get()),
     });
-    let cancel = task.cancel.clone();
+    let (cancel, route) = (task.cancel.clone(), Arc::clone(route));
     actix::spawn(async move {
         let request = owned.as_request();
         let handed_on = Cancel::from(cancel.clone());
-        let work = Box::pin(tools::call_request(&exchange, &request, &handed_on));
+        let work = Box::pin(tools::call_allowed(&exchange, &request, &route, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.gateway).into_owned()),
