@@ -299,7 +299,7 @@ fn who_waited_long_enough_is_told_when_to_ask_again() {
         ("prompts/get", json!({"name": "good__p"})),
         ("resources/read", json!({"uri": "good+x:a"})),
     ] {
-        let answer: Response = gateway.modern(1, method, params).into();
+        let answer = gateway.modern(1, method, params);
         assert_eq!(code(&answer.json()), "UPSTREAM_UNAVAILABLE", "{method}: {}", answer.text());
         let again = answer.json()["error"]["data"]["retryAfter"].to_string();
         assert_eq!(answer.header("retry-after"), Some(again.as_str()), "{method}");
