@@ -48,13 +48,24 @@ pub(super) fn prepare(conn: &Connection, dir: &Path) -> Result<(), StoreError> {
 /// Gives one step of free pages back, if there are many. Must run outside a transaction.
 pub(super) fn give_back(conn: &Connection) -> rusqlite::Result<()> {
     let free: i64 = conn.query_row("PRAGMA freelist_count", [], |row| row.get(0))?;
-    if free <= SPARE {
-        return Ok(());
+    if free > SPARE {
+        let mut statement = conn.prepare(&format!("PRAGMA incremental_vacuum({})", STEP.min(free - SPARE)))?;
+        let mut rows = statement.query([])?;
+        // Each row is a page.
+        while rows.next()?.is_some() {}
     }
-    let mut statement = conn.prepare(&format!("PRAGMA incremental_vacuum({})", STEP.min(free - SPARE)))?;
-    let mut rows = statement.query([])?;
-    // Each row is a page.
-    while rows.next()?.is_some() {}
+    fold(conn)
+}
+
+/// The file becomes shorter only when the log is folded into it, and what was given back last may be too little for the
+/// log to be folded by itself. A reader that still looks at the longer one puts it off until the next time.
+fn fold(conn: &Connection) -> rusqlite::Result<()> {
+    let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+    let page: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    let file = conn.path().and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len());
+    if i64::try_from(file).unwrap_or(i64::MAX) > pages.saturating_add(SPARE).saturating_mul(page) {
+        conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+    }
     Ok(())
 }
 

@@ -159,6 +159,9 @@ fn one(key: &str, promise: &Promise, change: &Value, done: &[Done]) {
         let votes = change["decisions"].as_array().unwrap();
         let who: BTreeSet<&str> = votes.iter().map(|vote| vote["reviewer"].as_str().unwrap()).collect();
         assert!(who.len() >= quorum, "it ran with too few votes: {}", about());
+        let edited = |edit: &Value| edit["by"].as_str().is_some_and(|by| who.contains(by));
+        let by_editor = change["edits"].as_array().is_some_and(|edits| edits.iter().any(edited));
+        assert!(quorum == 1 || !by_editor, "an editor's vote was one of two: {}", about());
     }
     if promise.edited {
         assert_eq!(change["arguments"]["value"], format!("{key} as corrected"), "{}", about());

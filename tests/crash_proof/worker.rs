@@ -10,7 +10,7 @@ use crate::{
     chance::Chance,
     plan::Plan,
     rules,
-    world::{Answer, World},
+    world::{Answer, REVIEWERS, World},
 };
 
 /// So often is a decision tried before something is wrong.
@@ -145,7 +145,8 @@ fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance
         let body = json!({
             "decision": verdict, "version": change["version"], "digest": change["digest"], "comment": "by the driver",
         });
-        let reviewer = usize::from(chance.below(2) == 0);
+        let others = others_than_editors(&change);
+        let reviewer = others[usize::try_from(chance.below(others.len() as u64)).unwrap()];
         let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/decision"), &body) else { continue };
         match answer.status {
             // One vote of two.
@@ -156,6 +157,13 @@ fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance
         }
     }
     panic!("{id} could never be decided on: {}", world.change(id));
+}
+
+/// The reviewers whose votes count: nobody's does on what they corrected, where two must approve.
+fn others_than_editors(change: &Value) -> Vec<usize> {
+    let edited =
+        |name: &str| change["edits"].as_array().is_some_and(|edits| edits.iter().any(|edit| edit["by"] == name));
+    (0..REVIEWERS.len()).filter(|reviewer| !edited(REVIEWERS[*reviewer])).collect()
 }
 
 /// Somebody was quicker (ourselves, before the crash), voted already, the target moved, or the gateway has only just
@@ -180,7 +188,7 @@ fn undone(world: &World, id: &str, key: &str, chance: &mut Chance) {
             _ => return,
         }
         // Each takes back only what they said themselves.
-        let by = usize::from(change["decisions"][0]["reviewer"] == "dave");
+        let by = REVIEWERS.iter().position(|name| change["decisions"][0]["reviewer"] == *name).unwrap_or(0);
         let body = json!({"version": change["version"]});
         // From here on, nobody promises that it will run.
         world.note(key, |promise| promise.approved = false);

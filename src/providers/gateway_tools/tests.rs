@@ -370,8 +370,8 @@ async fn resources_show_changes_and_the_gateway() {
     assert!(f.tools.complete(&template, ("key", ""), &none, &ctx).await.is_err());
 
     f.decide(&change, Verdict::Reject, "No").await;
-    let ProviderEvent::ResourcesUpdated(uris) = events.recv().await.unwrap() else { panic!("another event") };
-    assert!(uris.contains(&uri));
+    let ProviderEvent::PrivateUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
+    assert!(updated.iter().any(|(updated, _)| *updated == uri));
     assert_eq!(read("countersign://changes".into()).await["changes"], json!([]));
 }
 
