@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use common::{
     Gateway, Options, command, eventually,
-    http::{Conn, Response},
+    http::Conn,
     mcp::{self, MODERN, borrowed, modern_headers, with_meta},
     stdio::Agent,
     ws::Ws,

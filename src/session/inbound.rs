@@ -343,6 +343,13 @@ pub enum OwnedMessage {
     Response { id: Option<RequestId>, outcome: Result<Box<RawValue>, Box<RawValue>> },
 }
 
+/// None at all.
+impl Default for OwnedMessage {
+    fn default() -> Self {
+        Self::Notification { method: CompactString::const_new(""), params: None }
+    }
+}
+
 impl OwnedMessage {
     #[must_use]
     pub fn of(message: &Message<'_>) -> Self {

@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     inflow::{Inflow, Intake},
-    places::{Cut, Place, Places},
+    places::{Place, Places, Wire},
 };
 use crate::{
     attach::{Users, users::UserGuard},
@@ -127,10 +127,14 @@ struct Handle {
     _counted: Counted,
 }
 
-impl Handle {
-    fn shut(&self) {
+impl Wire for Handle {
+    fn cut(&self) {
         // It may be gone already, which is what was wanted.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn has_unread(&self) -> bool {
+        rustix::io::ioctl_fionread(&self.socket).is_ok_and(|bytes| bytes > 0)
     }
 }
 
@@ -177,11 +181,8 @@ impl Connection {
             }
             counts.handle(stream)
         });
-        let cut = socket.as_ref().map(|handle| {
-            let handle = Arc::clone(handle);
-            Arc::new(move || handle.shut()) as Cut
-        });
-        let (place, room) = counts.places.enter(cut);
+        let wire = socket.as_ref().map(|handle| Arc::clone(handle) as Arc<dyn Wire>);
+        let (place, room) = counts.places.enter(wire);
         data.insert(Self {
             counts: Arc::clone(counts),
             peer: stream.and_then(|s| s.peer_addr().ok()),
@@ -250,7 +251,7 @@ impl Connection {
         let socket = self.socket.clone();
         Arc::new(move || {
             if let Some(handle) = &socket {
-                handle.shut();
+                handle.cut();
             }
         })
     }

@@ -19,14 +19,19 @@ use crate::session::{
     eviction::{self, Hold, Queue},
 };
 
-/// Breaks a connection without a word; from any thread.
-pub type Cut = Arc<dyn Fn() + Send + Sync>;
+/// What lies below a connection; from any thread.
+pub trait Wire: Send + Sync {
+    /// Breaks it without a word.
+    fn cut(&self);
+    /// Its peer has sent something that nobody has read yet.
+    fn has_unread(&self) -> bool;
+}
 
 /// What of one connection all threads see.
 pub struct Place {
     number: u64,
     /// `None` where it cannot be broken at once: then its place is never taken.
-    cut: Option<Cut>,
+    wire: Option<Arc<dyn Wire>>,
     /// Requests that are open, and those of them whose bodies are still to come.
     open: AtomicUsize,
     waiting: AtomicUsize,
@@ -46,8 +51,13 @@ pub struct Place {
 impl Place {
     /// How firmly it holds its place.
     fn hold(&self) -> Hold {
-        let works = self.open() > self.waiting.load(Ordering::Relaxed);
-        if works || self.cut.is_none() || self.reviewer.load(Ordering::Relaxed) {
+        let open = self.open();
+        let works = open > self.waiting.load(Ordering::Relaxed);
+        let Some(wire) = self.wire.as_ref().filter(|_| !works && !self.reviewer.load(Ordering::Relaxed)) else {
+            return Hold::Busy;
+        };
+        // A request has come, and its thread has not come to it yet. (Of an open one, the rest may well be left unread.)
+        if open == 0 && wire.has_unread() {
             return Hold::Busy;
         }
         let last = self.last.load(Ordering::Relaxed);
@@ -163,10 +173,10 @@ impl Places {
 
     /// A place for a connection that has come, if need be another's; `false` beside it where there was none left. It
     /// counts all the same.
-    pub fn enter(&self, cut: Option<Cut>) -> (Arc<Place>, bool) {
+    pub fn enter(&self, wire: Option<Arc<dyn Wire>>) -> (Arc<Place>, bool) {
         let place = Arc::new(Place {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
-            cut,
+            wire,
             open: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             asked: AtomicBool::new(false),
@@ -183,9 +193,9 @@ impl Places {
             http.insert(Arc::clone(&place));
             (evicted, http.open <= self.max)
         };
-        if let Some(cut) = evicted.as_ref().and_then(|place| place.cut.as_ref()) {
+        if let Some(wire) = evicted.as_ref().and_then(|place| place.wire.as_ref()) {
             tracing::debug!("a connection makes room for another");
-            cut();
+            wire.cut();
         }
         (place, room)
     }
@@ -253,8 +263,8 @@ impl Places {
             // It says goodbye and closes the socket.
             Some(session) => session.end(),
             None => {
-                if let Some(cut) = &place.cut {
-                    cut();
+                if let Some(wire) = &place.wire {
+                    wire.cut();
                 }
             }
         }
@@ -266,16 +276,45 @@ impl Places {
 mod tests {
     use super::*;
 
-    /// A connection, and whether it was cut.
-    fn enter(places: &Places) -> (Arc<Place>, bool, Arc<AtomicBool>) {
-        let cut = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&cut);
-        let (place, room) = places.enter(Some(Arc::new(move || seen.store(true, Ordering::Relaxed))));
-        (place, room, cut)
+    #[derive(Default)]
+    struct Fake {
+        cut: AtomicBool,
+        unread: AtomicBool,
     }
 
-    fn is_cut(cut: &AtomicBool) -> bool {
-        cut.load(Ordering::Relaxed)
+    impl Wire for Fake {
+        fn cut(&self) {
+            self.cut.store(true, Ordering::Relaxed);
+        }
+
+        fn has_unread(&self) -> bool {
+            self.unread.load(Ordering::Relaxed)
+        }
+    }
+
+    /// A connection, and what tells whether it was cut.
+    fn enter(places: &Places) -> (Arc<Place>, bool, Arc<Fake>) {
+        let wire = Arc::new(Fake::default());
+        let (place, room) = places.enter(Some(Arc::clone(&wire) as Arc<dyn Wire>));
+        (place, room, wire)
+    }
+
+    fn is_cut(wire: &Fake) -> bool {
+        wire.cut.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_was_sent_and_not_read_yet_is_a_request_unless_another_is_open() {
+        let places = Places::new(1, 0);
+        let (asking, _, asking_wire) = enter(&places);
+        asking_wire.unread.store(true, Ordering::Relaxed);
+        let (over, room, _) = enter(&places);
+        assert!(!room && !is_cut(&asking_wire));
+        places.leave(&over);
+        // Its body is not read on while there is no room for bodies: that holds no place.
+        let (_work, _waits) = (asking.work(), asking.wait_for_body());
+        let (_, room, _) = enter(&places);
+        assert!(room && is_cut(&asking_wire));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::{View, answer, mcp::Post, modern};
 use crate::{
+    lanes::Homebound,
     protocol::{
         ErrorKind, McpError,
         envelope::{self, EnvelopeFault, Incoming, Message},
@@ -16,7 +17,7 @@ use crate::{
 
 /// What a large body is.
 pub enum Read {
-    Single(OwnedMessage, ArgumentsChecked),
+    Single(Homebound<OwnedMessage>, ArgumentsChecked),
     Batch,
 }
 
@@ -50,7 +51,7 @@ pub async fn read(post: &Post, body: &Bytes) -> Result<Result<Read, EnvelopeFaul
                     }
                     _ => Ok(modern::Headers::Fine),
                 };
-                Read::Single(OwnedMessage::of(&message), checked)
+                Read::Single(Homebound::here(OwnedMessage::of(&message)), checked)
             }
         })
     };

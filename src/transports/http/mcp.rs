@@ -54,7 +54,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, gateway: web::Dat
             Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
             Ok(Ok(large::Read::Single(message, checked))) => {
                 drop(body);
-                let large = match &message {
+                let large = match &*message {
                     OwnedMessage::Request(request) => Some(Box::new(Large { request: Arc::clone(request), checked })),
                     OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
                 };
