@@ -59,6 +59,8 @@ pub enum Operation {
 }
 
 impl Operation {
+    pub const ALL: [Self; 4] = [Self::Create, Self::Update, Self::Delete, Self::Call];
+
     /// As it stands on the wire and in badges.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

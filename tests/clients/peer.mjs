@@ -66,6 +66,9 @@ function example(schema) {
 /** What the gateway puts before a server's question of a person: who asks. */
 const ASKER = /^The server "[^"]+" asks(, not Countersign: | you to open a page at \S+\. Not Countersign: )/;
 
+/** What it puts behind one that looks like a request for a credential. */
+const CAREFUL = /\n\nCareful: this looks like a request for a credential[^\n]*$/;
+
 /**
  * Connects a client of that era (`legacy` with the SDK 1.x, `modern` with 2.x). `asked`, `logs`, `updated` and `changed`
  * fill up while it lives; `named` tells of each question of a person whether it said which server asks, which stands
@@ -87,7 +90,7 @@ export async function connectPeer(era, where, { capabilities = CAPABLE, name = `
             // A form is the default, which some say and others do not.
             if (method === 'elicitation/create') {
                 named.push(ASKER.test(rest.message));
-                asked.push({ method, mode: 'form', ...rest, message: rest.message.replace(ASKER, '') });
+                asked.push({ method, mode: 'form', ...rest, message: rest.message.replace(ASKER, '').replace(CAREFUL, '') });
             } else {
                 asked.push({ method, ...rest });
             }

@@ -148,7 +148,7 @@ fn common_properties() -> serde_json::Map<String, Value> {
     for (name, schema) in [
         ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
         ("status", states_schema()),
-        ("operation", json!({ "type": "string", "enum": ["CREATE", "UPDATE", "DELETE"] })),
+        ("operation", json!({ "type": "string", "enum": Operation::ALL.map(Operation::as_str) })),
         ("entityType", text("What kind of thing it would alter, such as `issue`.")),
         ("label", text("What a person calls the thing it would alter.")),
         ("summary", text("What the change would do, in one sentence.")),
