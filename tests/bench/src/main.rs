@@ -4,7 +4,9 @@
 //! bare actix-web endpoint that parses and answers JSON of the same size. `proxied`: a call through the gateway to an
 //! upstream, beside the same call through nginx. `proposals`: durable proposals a second beside
 //! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
-//! sessions. `latency`: how long a reviewer waits during large calls. CPU is read from `/proc/PID/stat` of the server, so the load generator's own does not count.
+//! sessions. `latency`: how long a reviewer waits during large calls. `instructions` (only when named): what a proxied
+//! call costs in instructions, by valgrind, beside another build of the gateway. CPU is read from `/proc/PID/stat` of the
+//! server, so the load generator's own does not count.
 
 mod bare;
 mod calls;
@@ -12,6 +14,7 @@ mod echo;
 mod fanout;
 mod http;
 mod idle;
+mod instructions;
 mod latency;
 mod process;
 mod proposals;
@@ -36,6 +39,7 @@ enum Section {
     Fanout,
     Idle,
     Latency,
+    Instructions,
 }
 
 #[derive(Parser, Debug)]
@@ -51,6 +55,9 @@ struct Args {
     /// The gateway's program.
     #[arg(long)]
     gateway: Option<PathBuf>,
+    /// Another build of the gateway, such as an older one, that `instructions` are counted of in turn.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// Worker threads of both servers; without it as many as the gateway has by itself.
     #[arg(long, default_value_t = workers())]
     workers: usize,
@@ -82,7 +89,13 @@ fn main() -> Result<()> {
     let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
     let all = [Section::Calls, Section::Proxied, Section::Proposals, Section::Fanout, Section::Idle, Section::Latency];
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
-    let setting = process::Setting { gateway, workers: args.workers, quick: args.quick, case: args.case.clone() };
+    let setting = process::Setting {
+        gateway,
+        under: Vec::new(),
+        workers: args.workers,
+        quick: args.quick,
+        case: args.case.clone(),
+    };
     process::raise_limits()?;
     report::head(&setting);
     // One thread for the load: the machine's other cores are the servers'.
@@ -96,6 +109,7 @@ fn main() -> Result<()> {
                 Section::Fanout => fanout::run(&setting).await?,
                 Section::Idle => idle::run(&setting).await?,
                 Section::Latency => latency::run(&setting).await?,
+                Section::Instructions => instructions::run(&setting, args.beside.as_deref()).await?,
             }
         }
         anyhow::Ok(())

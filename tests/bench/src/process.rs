@@ -12,8 +12,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{echo::Era, http::Http};
 
 /// What holds for the whole run.
+#[derive(Clone)]
 pub struct Setting {
     pub gateway: PathBuf,
+    /// A program with its arguments that the gateway runs under, such as valgrind.
+    pub under: Vec<String>,
     pub workers: usize,
     pub quick: bool,
     pub case: String,
@@ -52,7 +55,15 @@ impl Server {
         let port = free_port()?;
         let workers = setting.workers.to_string();
         let log = std::fs::File::create(data.path().join("log"))?;
-        let child = Command::new(&setting.gateway)
+        let mut command = match setting.under.split_first() {
+            None => Command::new(&setting.gateway),
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(&setting.gateway);
+                command
+            }
+        };
+        let child = command
             .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data"])
             .arg(data.path().join("data"))
             .env("XDG_CONFIG_HOME", "/nonexistent")
@@ -141,7 +152,7 @@ impl Server {
     }
 
     async fn wait(&self, path: &str) -> Result<()> {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             if let Ok(mut http) = Http::connect(self.port).await
                 // Ready, with all that it needs behind it, and not only there.
@@ -155,6 +166,18 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGTERM, and the end that follows.
+    pub fn stop(mut self) -> Result<()> {
+        let id = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).context("no process")?;
+        rustix::process::kill_process(id, rustix::process::Signal::TERM)?;
+        self.child.wait()?;
+        Ok(())
     }
 
     pub fn data(&self) -> PathBuf {

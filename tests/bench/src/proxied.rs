@@ -20,7 +20,7 @@ use crate::{
 
 /// How the same call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub enum Way {
     Direct,
     Nginx,
     Gateway,
@@ -28,18 +28,18 @@ enum Way {
 }
 
 /// Connections that all call in the same way.
-struct Callers(Way, Vec<Box<dyn Caller>>);
+pub struct Callers(pub Way, pub Vec<Box<dyn Caller>>);
 
 /// One era: an upstream, and everything in front of it.
-struct Stand {
+pub struct Stand {
     era: Era,
     echo: Server,
     nginx: Server,
-    gateway: Server,
+    pub gateway: Server,
 }
 
 impl Stand {
-    async fn new(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
+    pub async fn new(setting: &Setting, era: Era, tools: usize) -> Result<Self> {
         let echo = Server::echo(era, tools).await?;
         let nginx = Server::nginx(setting, echo.port).await?;
         let gateway = Server::gateway_before(setting, echo.port).await?;
@@ -56,7 +56,7 @@ impl Stand {
         }
     }
 
-    async fn callers(&self, way: Way, tool: &str) -> Result<Callers> {
+    pub async fn callers(&self, way: Way, tool: &str) -> Result<Callers> {
         let port = self.server(way).port;
         let params =
             json!({"name": tool, "arguments": {"text": "All work and no play makes Jack a dull boy. ".repeat(5)}});
