@@ -93,7 +93,7 @@ export class Gateway {
   #write(more = {}) {
     const file = join(this.data, 'config.yaml');
     const name = (key) => key.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
-    const value = (key, v) => (key === 'edit' ? (v ? 'allowed' : 'forbidden') : ['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
+    const value = (key, v) => (['undoFor', 'expireAfter', 'holdFor'].includes(key) ? `${v}s` : v);
     const review = Object.fromEntries(Object.entries(this.review ?? {}).map(([key, v]) => (key === 'previewRequired' ? ['preview', v ? 'required' : 'optional'] : [name(key), value(key, v)])));
     // JSON is YAML.
     writeFileSync(`${file}.new`, JSON.stringify({
