@@ -1,5 +1,7 @@
 //! What one client can make the gateway hold: words about itself, subscriptions, bodies, connections, streams, sessions.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
+
 mod common;
 
 use std::net::TcpStream;

@@ -6,7 +6,6 @@
 mod cli_support;
 mod common;
 #[path = "cli_support/pty.rs"]
-#[allow(dead_code, reason = "only a program that ends by itself is run in it")]
 mod pty;
 
 use std::{
