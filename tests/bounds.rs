@@ -301,24 +301,28 @@ fn status_kib(gateway: &Gateway, field: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-#[test]
-fn unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() {
-    let gateway = with("transports:\n  http:\n    body_wait: 200ms\n");
-    let before = status_kib(&gateway, "VmRSS:");
+/// So many connections at once, each with 8 MiB of body but for its last byte, or less where the gateway has enough.
+fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
     let address = gateway.address();
-    let senders: Vec<_> = (0..40)
+    let senders: Vec<_> = (0..connections)
         .map(|_| {
             std::thread::spawn(move || {
                 let mut conn = Conn::open(address);
                 let length = (8_usize << 20).to_string();
                 conn.request("POST", "/mcp", &[JSON, ACCEPT, ("Content-Length", &length)], b"");
-                // Ends early where the gateway has enough.
                 conn.send(&vec![b' '; (8 << 20) - 1]);
                 conn
             })
         })
         .collect();
-    let conns: Vec<Conn> = senders.into_iter().map(|sender| sender.join().unwrap()).collect();
+    senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+}
+
+#[test]
+fn unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() {
+    let gateway = with("transports:\n  http:\n    body_wait: 200ms\n");
+    let before = status_kib(&gateway, "VmRSS:");
+    let conns = unfinished_bodies(&gateway, 40);
     // 40 bodies of 8 MiB are 320 MiB; 48 MiB of them are taken in.
     let peak = status_kib(&gateway, "VmHWM:");
     assert!(peak < before + (130 << 10), "from {before} to {peak} KiB");
@@ -736,19 +740,7 @@ fn attack_subscriptions_with_long_uris() {
 #[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
 fn attack_unfinished_bodies() {
     attack("100 connections with 8 MiB each, unfinished", &Gateway::start(), |gateway| {
-        let address = gateway.address();
-        let senders: Vec<_> = (0..100)
-            .map(|_| {
-                std::thread::spawn(move || {
-                    let mut conn = Conn::open(address);
-                    let length = (8_usize << 20).to_string();
-                    conn.request("POST", "/mcp", &[JSON, ACCEPT, ("Content-Length", &length)], b"");
-                    conn.send(&vec![b' '; (8 << 20) - 1]);
-                    conn
-                })
-            })
-            .collect();
-        let conns: Vec<Conn> = senders.into_iter().map(|sender| sender.join().unwrap()).collect();
+        let conns = unfinished_bodies(gateway, 100);
         println!("  while they are open: {} MiB", status_kib(gateway, "VmRSS:") / 1024);
         drop(conns);
     });

@@ -8,13 +8,11 @@ mod cli_support;
 mod pty;
 
 use std::{
-    io::{Read, Write},
-    net::TcpStream,
     path::PathBuf,
     process::{Child, Stdio},
 };
 
-use cli_support::{Home, Lines, Ran, signal, wait_until};
+use cli_support::{Home, Lines, Ran, object_in, signal, wait_until};
 use pty::Pty;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -89,51 +87,24 @@ impl Gateway {
 
     /// What the gateway answers: its head and its body.
     fn ask(&self, method: &str, path: &str, body: &str) -> (String, String) {
-        let url = self.home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
-        let address = url.strip_prefix("http://").unwrap();
-        let mut stream = TcpStream::connect(address).unwrap();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            self.key,
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.to_owned(), body.to_owned())
+        self.home.ask(method, path, Some(&self.key), body)
     }
 
     fn api(&self, path: &str) -> Value {
         let (head, body) = self.ask("GET", path, "");
         assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
-        let start = body.find('{').unwrap();
-        serde_json::Deserializer::from_str(&body[start..]).into_iter().next().unwrap().unwrap()
+        object_in(&body)
     }
 
     /// Calls a tool as the local agent; the id of the change that it became, if it became one.
     fn call(&self, tool: &str, arguments: &Value) -> Option<String> {
-        let url = self.home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
-        let address = url.strip_prefix("http://").unwrap();
-        let body = arguments.to_string();
-        let mut stream = TcpStream::connect(address).unwrap();
-        write!(
-            stream,
-            "POST /tools/{tool} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        if answer.starts_with("HTTP/1.1 200") {
+        let (head, body) = self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string());
+        if head.starts_with("HTTP/1.1 200") {
             return None;
         }
-        assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
-        let at = answer.find("chg_").unwrap();
-        Some(answer[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).collect())
+        assert!(head.starts_with("HTTP/1.1 202"), "{head}\n{body}");
+        let at = body.find("chg_").unwrap();
+        Some(body[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).collect())
     }
 
     fn propose(&self, tool: &str, arguments: &Value) -> String {

@@ -12,7 +12,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-use cli_support::{Home, Lines, Ran, signal, wait_until};
+use cli_support::{Home, Lines, Ran, object_in, signal, wait_until};
 use pty::Pty;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -38,23 +38,7 @@ impl Gateway {
 
     /// Calls a tool as the local agent, over the plain HTTP door.
     fn call(&self, tool: &str, arguments: &Value) -> Value {
-        let url = self.home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
-        let address = url.strip_prefix("http://").unwrap();
-        let body = arguments.to_string();
-        let mut stream = TcpStream::connect(address).unwrap();
-        write!(
-            stream,
-            "POST /tools/{tool} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let start = body.find('{').unwrap_or_else(|| panic!("{head}\n{body}"));
-        let mut values = serde_json::Deserializer::from_str(&body[start..]).into_iter();
-        values.next().unwrap().unwrap()
+        object_in(&self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string()).1)
     }
 
     /// A project to work in.

@@ -10,6 +10,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -77,6 +78,25 @@ impl Home {
         serde_json::from_str(&text).ok()
     }
 
+    /// One request to the gateway of this home, with that key or as the local agent; the head and the body of its answer.
+    pub fn ask(&self, method: &str, path: &str, key: Option<&str>, body: &str) -> (String, String) {
+        let url = self.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap();
+        let authorization = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
     pub fn gateway_pid(&self) -> Option<i32> {
         i32::try_from(self.gateway_file()?["pid"].as_i64()?).ok()
     }
@@ -90,6 +110,13 @@ impl Drop for Home {
             wait_until("the gateway ends", || !alive(pid));
         }
     }
+}
+
+/// The JSON object in a body, which may have come in chunks.
+#[track_caller]
+pub fn object_in(body: &str) -> serde_json::Value {
+    let start = body.find('{').unwrap_or_else(|| panic!("no object: {body}"));
+    serde_json::Deserializer::from_str(&body[start..]).into_iter().next().unwrap().unwrap()
 }
 
 pub fn signal(pid: i32, signal: Signal) {
