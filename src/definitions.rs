@@ -108,7 +108,7 @@ impl Definitions {
     #[must_use]
     pub fn tools(&self, provider: &str) -> Option<Vec<ToolInfo>> {
         let table = self.routes.load_full();
-        known(&table, provider).then(|| of(&table, provider).map(|route| self.info(route)).collect())
+        table.provider(provider).map(|_| of(&table, provider).map(|route| self.info(route)).collect())
     }
 
     /// What waits for somebody, by provider; providers of which nothing does are left out.
@@ -169,7 +169,7 @@ impl Definitions {
     /// What is behind the provider's name, and the definitions, as one route table has them.
     fn current(&self, provider: &str, shown: &[Shown]) -> Result<(String, Vec<Definition>), McpError> {
         let table = self.routes.load_full();
-        let Some(behind) = table.providers().iter().find(|known| known.name() == provider) else {
+        let Some(behind) = table.provider(provider) else {
             return Err(McpError::new(ErrorKind::NotFound, "there is no server of this name"));
         };
         let routes: HashMap<&str, &Arc<ToolRoute>> = of(&table, provider)
@@ -204,9 +204,10 @@ impl Definitions {
             reason: rule.comment.clone(),
         });
         let may_let_run = route.standing.mark().is_none()
-            && route.ruling.by_default().is_some_and(|decision| {
-                decision.verdict == Verdict::Review && decision.terms.quorum <= 1 && !decision.terms.preview_required
-            });
+            && route
+                .ruling
+                .by_default()
+                .is_some_and(|decision| decision.verdict == Verdict::Review && decision.terms.one_word_is_enough());
         let (verdict, reason) = match (fixed, &let_run) {
             (Some(decision), _) => (decision.verdict.as_str(), Some(decision.reason.to_string())),
             (None, Some(let_run)) => {
@@ -252,10 +253,6 @@ fn claims_read(route: &ToolRoute) -> bool {
         && route.def.annotations.read_only_hint
         && !route.provider.trust_annotations()
         && !denied
-}
-
-fn known(table: &RouteTable, provider: &str) -> bool {
-    table.providers().iter().any(|known| known.name() == provider)
 }
 
 fn of<'a>(table: &'a RouteTable, provider: &'a str) -> impl Iterator<Item = &'a Arc<ToolRoute>> {

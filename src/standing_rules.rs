@@ -204,12 +204,6 @@ impl StandingRules {
         Ok(Arc::new(rule))
     }
 
-    /// What is behind a provider's name now; `None` where it is not there.
-    fn target(&self, provider: &str) -> Option<String> {
-        let table = self.parts.routes.load();
-        table.providers().iter().find(|known| known.name() == provider).map(|known| known.target().to_owned())
-    }
-
     fn may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
         let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
         let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));

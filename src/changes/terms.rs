@@ -115,6 +115,12 @@ impl Default for Terms {
 }
 
 impl Terms {
+    /// Whether one approval is all that is asked for, and it may be given without a look at each call's preview.
+    #[must_use]
+    pub const fn one_word_is_enough(&self) -> bool {
+        self.quorum <= 1 && !self.preview_required
+    }
+
     /// Whether an approval by whoever corrected the arguments counts.
     #[must_use]
     pub const fn editors_may_approve(&self) -> bool {

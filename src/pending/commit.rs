@@ -61,7 +61,7 @@ impl Inner {
     /// must know how it ended.
     pub(super) async fn step(
         &self,
-        change: &Change,
+        change: &Arc<Change>,
         event: ChangeEvent,
         key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
@@ -73,7 +73,7 @@ impl Inner {
     /// As [`Inner::step`], for doors: refuses where the queue is full, and gives up waiting after the time-out.
     pub(super) async fn step_for_door(
         &self,
-        change: &Change,
+        change: &Arc<Change>,
         event: ChangeEvent,
         key_id: Option<&str>,
     ) -> Result<Arc<Change>, StepError> {
@@ -85,7 +85,7 @@ impl Inner {
     }
 
     /// The next step of a change, written down; of a large one away from this thread, which others wait for.
-    async fn draft(&self, change: &Change, event: ChangeEvent, key_id: Option<&str>) -> Result<Draft, StepError> {
+    async fn draft(&self, change: &Arc<Change>, event: ChangeEvent, key_id: Option<&str>) -> Result<Draft, StepError> {
         let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
         let weight = change.weight() + edited;
         let draft = |change: &Change, event, now, key_id: Option<&str>| {
@@ -95,7 +95,7 @@ impl Inner {
         if weight <= LARGE {
             return draft(change, event, self.now(), key_id);
         }
-        let (change, now, key_id) = (change.clone(), self.now(), key_id.map(str::to_owned));
+        let (change, now, key_id) = (Arc::clone(change), self.now(), key_id.map(str::to_owned));
         aside(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
     }
 

@@ -205,7 +205,7 @@ async fn ready(
 
 /// A step of a change that is not running. `None` where it may not happen any more: somebody was quicker, or the
 /// gateway is ending.
-async fn take(inner: &Inner, change: &Change, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
+async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
     match inner.step(change, event, None).await {
         Ok(change) => Ok(Some(change)),
         Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {

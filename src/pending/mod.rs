@@ -83,8 +83,8 @@ pub struct ChangeFilter {
     pub narrow: Narrow,
 }
 
-/// A page of a listing, newest first.
-#[derive(Debug)]
+/// A page of a listing.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Opaque; `None` at the end.

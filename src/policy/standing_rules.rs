@@ -224,7 +224,7 @@ impl StandingSource for NoStandingRules {
 /// Whether one reviewer may let a call through for which a review asks this.
 #[must_use]
 pub fn suffices(people: &dyn Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
-    terms.quorum <= 1 && !terms.preview_required && people.may_decide(terms, reviewer)
+    terms.one_word_is_enough() && people.may_decide(terms, reviewer)
 }
 
 /// The standing rules of one tool.

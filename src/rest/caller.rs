@@ -52,16 +52,14 @@ impl FromRequest for Caller {
 fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     let state = state(request)?;
     let identity = identify(request, state)?;
-    if identity.principal.role.may_view()
-        && let Some(connection) = request.conn_data::<Connection>()
-    {
-        connection.is_reviewers();
-    }
     if !identity.principal.role.may_view() {
         return Err(Problem::new(
             ErrorKind::Forbidden,
             "an agent's key does not open this door; a reviewer's or viewer's does",
         ));
+    }
+    if let Some(connection) = request.conn_data::<Connection>() {
+        connection.is_reviewers();
     }
     Ok(Caller { principal: identity.principal, credential: identity.credential })
 }

@@ -28,7 +28,7 @@ mod tests;
 use std::sync::Arc;
 
 use actix_web::{
-    HttpRequest, HttpResponse, Resource,
+    HttpRequest, HttpResponse, HttpResponseBuilder, Resource,
     guard::{self, Guard},
     http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
     web::{self, ServiceConfig},
@@ -196,17 +196,18 @@ async fn json_of(bytes: usize, body: impl Serialize + Send + 'static) -> Result<
     }
     let text = aside(bytes, move || serde_json::to_vec(&body)).await?;
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(HttpResponse::Ok()
-        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
-        .content_type("application/json")
-        .body(text))
+    Ok(private().content_type("application/json").body(text))
+}
+
+fn json_ok(body: &impl Serialize) -> HttpResponse {
+    private().json(body)
 }
 
 /// An answer that is nobody else's to keep.
-fn json_ok(body: &impl Serialize) -> HttpResponse {
-    HttpResponse::Ok()
+fn private() -> HttpResponseBuilder {
+    let mut response = HttpResponse::Ok();
+    response
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
-        .json(body)
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
+    response
 }

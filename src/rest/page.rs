@@ -3,14 +3,7 @@
 //! A cursor is the key of the last item of the page before, so that what comes and goes in between moves nothing.
 
 use super::{Problem, Query};
-use crate::protocol::ErrorKind;
-
-/// One page, and where the next one begins.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Page<T> {
-    pub items: Vec<T>,
-    pub next_cursor: Option<String>,
-}
+use crate::{pending::Page, protocol::ErrorKind};
 
 /// The page that a request asks for. `items` are in the order of their keys, each of which is another.
 ///
@@ -26,10 +19,7 @@ pub fn of<T, K: Ord + std::fmt::Display + std::str::FromStr>(
     let after = query.get("cursor").map(str::parse::<K>).transpose();
     let after = after.map_err(|_| Problem::new(ErrorKind::InvalidParams, "cursor is none of this list"))?;
     let start = after.map_or(0, |after| items.partition_point(|item| key(item) <= after));
-    let more = items.len() - start > limit;
-    let items: Vec<T> = items.into_iter().skip(start).take(limit).collect();
-    let next_cursor = items.last().filter(|_| more).map(|last| key(last).to_string());
-    Ok(Page { items, next_cursor })
+    Ok(cut(items, start, limit, |last| key(last).to_string()))
 }
 
 /// The page that a request asks for of a list in an order of its own; all of it where it asks for none. An item is
@@ -45,10 +35,14 @@ pub fn named<T>(query: &Query, items: Vec<T>, name: impl Fn(&T) -> &str) -> Resu
         None => 0,
         Some(cursor) => items.iter().position(|item| name(item) == cursor).ok_or_else(unknown)? + 1,
     };
+    Ok(cut(items, start, limit, |last| name(last).to_owned()))
+}
+
+fn cut<T>(items: Vec<T>, start: usize, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
     let more = items.len() - start > limit;
     let items: Vec<T> = items.into_iter().skip(start).take(limit).collect();
-    let next_cursor = items.last().filter(|_| more).map(|last| name(last).to_owned());
-    Ok(Page { items, next_cursor })
+    let next_cursor = items.last().filter(|_| more).map(cursor);
+    Page { items, next_cursor }
 }
 
 #[cfg(test)]

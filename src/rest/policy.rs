@@ -19,7 +19,6 @@ use crate::{
     protocol::{ErrorKind, McpError},
     router::{RouteTable, ToolRoute},
     suggest,
-    upstream::provider::UpstreamProvider,
 };
 
 /// Bytes of a body with arguments.
@@ -179,12 +178,12 @@ impl TestBody {
             }
             (.., Some(method)) => {
                 let server = self.server.as_deref().and_then(|server| table.provider(server));
-                let upstream = server.and_then(|server| server.upstream());
-                let upstream = upstream.ok_or_else(|| not_found(ErrorKind::NotFound, "server for the method"))?;
+                let server = server.and_then(|server| Some((server, server.upstream()?)));
+                let missing = || not_found(ErrorKind::NotFound, "server for the method");
+                let (server, upstream) = server.ok_or_else(missing)?;
                 let closed = (!policy.simulates() && !table.passes(upstream, &method, &asker)).then(|| {
-                    let named =
-                        refusal(policy, &UpstreamProvider(Arc::clone(upstream)), Subject::Method(&method), &asker);
-                    named.unwrap_or_else(|| Refusal { rule: None, reason: CLOSED.into() })
+                    refusal(policy, &**server, Subject::Method(&method), &asker)
+                        .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED.into() })
                 });
                 (About::Method(method), upstream.config.name.clone(), closed, OPEN)
             }

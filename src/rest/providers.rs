@@ -7,13 +7,13 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Caller, Problem, ProviderInfo, Query, RestState, body, json_ok,
-    page::{self, Page},
+    Caller, Problem, ProviderInfo, Query, RestState, body, json_ok, page,
     posted::{Body, Posted},
 };
 use crate::{
     config::HttpConfig,
     definitions::{MAX_TOOLS, Shown, ToolInfo, Waiting},
+    pending::Page,
     protocol::ErrorKind,
     standing_rules::MAX_OF_ONE,
 };

@@ -28,10 +28,9 @@ impl StandingRules {
     /// `RATE_LIMITED`, `STORE_UNAVAILABLE`. All name the tools in `details.tools`.
     pub async fn let_run(&self, provider: &str, shown: &[Shown], by: &Principal, reason: &str) -> Result<(), McpError> {
         let _one_at_a_time = self.changing.lock().await;
-        let target = self
-            .target(provider)
-            .ok_or_else(|| McpError::new(ErrorKind::NotFound, "there is no server of this name"))?;
         let table = self.parts.routes.load_full();
+        let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
+        let target = table.provider(provider).ok_or_else(unknown)?.target().to_owned();
         let now = now();
         let mut rules: Vec<StandingRule> = Vec::new();
         for Shown { name, hash } in shown {

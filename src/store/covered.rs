@@ -41,7 +41,24 @@ pub(super) struct KeyRow<'a> {
     pub revoked_at: Option<&'a str>,
 }
 
-impl KeyRow<'_> {
+impl<'a> KeyRow<'a> {
+    /// In the order in which [`Self::of`] reads them.
+    pub const COLUMNS: &'static str = "id, name, role, owner, hash, created_at, revoked_at";
+
+    /// # Errors
+    /// Those of columns of another type.
+    pub fn of(row: &'a Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: text(row, 0)?.unwrap_or_default(),
+            name: text(row, 1)?.unwrap_or_default(),
+            role: text(row, 2)?.unwrap_or_default(),
+            owner: text(row, 3)?,
+            secret: row.get_ref(4)?.as_blob()?,
+            created_at: text(row, 5)?.unwrap_or_default(),
+            revoked_at: text(row, 6)?,
+        })
+    }
+
     pub fn hash(&self) -> String {
         let mut hasher = PartHasher::new("countersign.key.1");
         for text in [self.id, self.name, self.role] {
@@ -103,7 +120,11 @@ struct Rows {
 
 /// What an entry has of a standing rule's row.
 pub(super) fn rule_row(id: &str, body: &str, allows: bool, over: bool) -> Value {
-    json!({ "id": id, "row": rule_hash(body), "allows": allows, "over": over })
+    rule_with(id, &rule_hash(body), allows, over)
+}
+
+fn rule_with(id: &str, hash: &str, allows: bool, over: bool) -> Value {
+    json!({ "id": id, "row": hash, "allows": allows, "over": over })
 }
 
 fn rule_hash(body: &str) -> String {
@@ -123,23 +144,16 @@ pub(super) fn with_rows<'a>(details: &'a str, rows: &[Value]) -> Cow<'a, str> {
     }
 }
 
+fn text<'a>(row: &'a Row<'_>, at: usize) -> rusqlite::Result<Option<&'a str>> {
+    Ok(row.get_ref(at)?.as_str_or_null()?)
+}
+
 fn rows(conn: &Connection) -> rusqlite::Result<Rows> {
-    fn text<'a>(row: &'a Row<'_>, at: usize) -> rusqlite::Result<Option<&'a str>> {
-        Ok(row.get_ref(at)?.as_str_or_null()?)
-    }
     let mut found = Rows::default();
-    let mut statement = conn.prepare("SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys")?;
+    let mut statement = conn.prepare(&format!("SELECT {} FROM api_keys", KeyRow::COLUMNS))?;
     let mut keys = statement.query([])?;
     while let Some(row) = keys.next()? {
-        let key = KeyRow {
-            id: text(row, 0)?.unwrap_or_default(),
-            name: text(row, 1)?.unwrap_or_default(),
-            role: text(row, 2)?.unwrap_or_default(),
-            owner: text(row, 3)?,
-            secret: row.get_ref(4)?.as_blob()?,
-            created_at: text(row, 5)?.unwrap_or_default(),
-            revoked_at: text(row, 6)?,
-        };
+        let key = KeyRow::of(row)?;
         found.keys.insert(key.id.to_owned(), key.hash());
     }
     let mut statement = conn.prepare(
@@ -188,11 +202,8 @@ pub(super) fn anchor(conn: &Connection) -> Result<(), StoreError> {
             .map(|((server, tool), hash)| json!({ "server": server, "name": tool, "row": hash }))
             .collect();
         let keys: Vec<Value> = found.keys.iter().map(|(id, hash)| json!({ "id": id, "row": hash })).collect();
-        let rules: Vec<Value> = found
-            .rules
-            .iter()
-            .map(|(id, (hash, allows, over))| json!({ "id": id, "row": hash, "allows": allows, "over": over }))
-            .collect();
+        let rules: Vec<Value> =
+            found.rules.iter().map(|(id, (hash, allows, over))| rule_with(id, hash, *allows, *over)).collect();
         let details = json!({ "keys": keys, "tools": pins, "servers": found.servers, "rows": rules }).to_string();
         append(conn, ANCHORED, SYSTEM, &details)?;
     }

@@ -246,22 +246,10 @@ impl Keys {
 /// What became of a key, into the audit trail, by its row as it is now.
 fn tell(conn: &Connection, event: &'static str, id: &str) -> Result<(), StoreError> {
     let mut statement =
-        conn.prepare_cached("SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys WHERE id = ?1")?;
+        conn.prepare_cached(&format!("SELECT {} FROM api_keys WHERE id = ?1", covered::KeyRow::COLUMNS))?;
     let mut rows = statement.query([id])?;
     let Some(row) = rows.next()? else { return Err(StoreError::BadRecord(format!("there is no key {id:?}"))) };
-    let (id, name, role): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-    let (owner, secret): (Option<String>, Vec<u8>) = (row.get(3)?, row.get(4)?);
-    let (created_at, revoked_at): (String, Option<String>) = (row.get(5)?, row.get(6)?);
-    let key = covered::KeyRow {
-        id: &id,
-        name: &name,
-        role: &role,
-        owner: owner.as_deref(),
-        secret: &secret,
-        created_at: &created_at,
-        revoked_at: revoked_at.as_deref(),
-    };
-    covered::key(conn, event, ACTOR, &key)
+    covered::key(conn, event, ACTOR, &covered::KeyRow::of(row)?)
 }
 
 /// See [`Keys::held`].

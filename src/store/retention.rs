@@ -5,7 +5,7 @@
 //! was looked at and what is pruned are the same.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Rows, params};
 
 use super::{
     StoreError,
@@ -85,21 +85,18 @@ pub(super) fn old(conn: &Connection, before: OldBefore) -> Result<Old, StoreErro
             "SELECT body FROM changes
              WHERE redacted = 0 AND finished_at IS NOT NULL AND finished_at < ?1 ORDER BY finished_at LIMIT ?2",
         )?;
-        let mut rows = statement.query(params![at.as_second(), signed(MAX_CHANGES as u64)])?;
-        let mut bytes = 0;
-        while let Some(row) = rows.next()? {
-            let body = row.get_ref(0)?.as_str().unwrap_or_default();
-            bytes += body.len();
-            if bytes > MAX_BYTES && !old.contents.is_empty() {
-                old.more = true;
-                break;
-            }
-            old.contents.push(parse_change(body)?);
-        }
-        old.more |= old.contents.len() == MAX_CHANGES;
+        take_contents(statement.query(params![at.as_second(), signed(MAX_CHANGES as u64)])?, &mut old)?;
     }
-    if let Some((at, bytes)) = before.large {
-        large(conn, at, bytes, &mut old)?;
+    if let Some((at, least)) = before.large {
+        // Of what came to nothing. The number is that of the index; it is used only where the text says the same.
+        let mut statement = conn.prepare_cached(
+            "SELECT body FROM changes
+             WHERE redacted = 0 AND finished_at IS NOT NULL AND octet_length(body) > 65536 AND finished_at < ?1
+               AND octet_length(body) > ?2 AND state IN ('rejected', 'withdrawn', 'expired', 'failed')
+             ORDER BY finished_at LIMIT ?3",
+        )?;
+        let found = params![at.as_second(), signed(least as u64), signed(MAX_CHANGES as u64)];
+        take_contents(statement.query(found)?, &mut old)?;
     }
     if let Some(at) = before.changes {
         // Once for each value of `redacted`, within its part of the index.
@@ -140,16 +137,8 @@ pub(super) fn old(conn: &Connection, before: OldBefore) -> Result<Old, StoreErro
     Ok(old)
 }
 
-/// Adds those that are large and came to nothing.
-fn large(conn: &Connection, at: Timestamp, least: usize, old: &mut Old) -> Result<(), StoreError> {
-    // The number is that of the index; it is used only where the text says the same.
-    let mut statement = conn.prepare_cached(
-        "SELECT body FROM changes
-         WHERE redacted = 0 AND finished_at IS NOT NULL AND octet_length(body) > 65536 AND finished_at < ?1
-           AND octet_length(body) > ?2 AND state IN ('rejected', 'withdrawn', 'expired', 'failed')
-         ORDER BY finished_at LIMIT ?3",
-    )?;
-    let mut rows = statement.query(params![at.as_second(), signed(least as u64), signed(MAX_CHANGES as u64)])?;
+/// Adds those of at most [`MAX_CHANGES`] rows that are not among them yet, as far as one transaction has room.
+fn take_contents(mut rows: Rows<'_>, old: &mut Old) -> Result<(), StoreError> {
     let (mut bytes, mut found) = (0, 0);
     while let Some(row) = rows.next()? {
         let body = row.get_ref(0)?.as_str().unwrap_or_default();
