@@ -232,9 +232,10 @@ impl Gateway {
             replay_frames: replay.0,
             replay_bytes: replay.1,
         };
-        let outbox = match self.memory.take(&identity.principal.name, 0) {
-            Ok(share) if replay.0 > 0 => Outbox::counted(limits, share),
-            _ => Outbox::new(limits),
+        let outbox = if replay.0 > 0 {
+            Outbox::counted(limits, self.memory.share(&identity.principal.name))
+        } else {
+            Outbox::new(limits)
         };
         SessionShared::new(transport, identity, Channel::Outbox(outbox), &self.ended)
     }

@@ -67,8 +67,7 @@ impl Asks<'_> {
             return reply.answer(Err(refused));
         }
         let exchange = self.exchange;
-        let params = questions::attributed(self.server, &method, params);
-        let mut params = questions::for_client(&method, params.as_deref(), exchange.revision(), None);
+        let mut params = questions::asked_by(self.server, &method, params, exchange.revision(), None);
         if let Some(task) = self.task {
             params = Some(shape::related(params.as_deref().unwrap_or("{}"), task));
         }

@@ -67,12 +67,11 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
     if ready.caller.capabilities.asks_nothing() {
         let relay = Relay::new(ready.hearer(), false);
         let response = upstream.call(&ready.caller, &outgoing, Arc::clone(&relay) as _).await?;
-        if !relay.declined().is_empty()
-            && let Some(error) = missing(&response, relay.declined(), &declared(ready), &upstream.config.name)
-        {
-            return Err(error);
-        }
-        return ready.reply(response);
+        let declared = &ready.call.exchange.facts.capabilities;
+        return match missing(&response, relay.declined(), declared, &upstream.config.name) {
+            Some(error) => Err(error),
+            None => ready.reply(response),
+        };
     }
     let (relay, requests) = Relay::asking(ready.hearer(), false);
     let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
@@ -80,7 +79,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
         work: Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
         capabilities: ready.caller.capabilities.clone(),
-        declared: declared(ready),
+        declared: Arc::clone(&ready.call.exchange.facts.capabilities),
         server: ready.call.upstream.config.name.clone(),
         declined: Declined::default(),
         open: Vec::new(),
@@ -123,24 +122,20 @@ async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Repl
     }
 }
 
-/// All that the client says it can be asked for, whatever the configuration keeps back of it.
-fn declared(ready: &Ready<'_>) -> ClientCapabilities {
-    ClientCapabilities::declared(&ready.call.exchange.facts.capabilities)
-}
-
 /// The error of a call that failed after its upstream had asked for what the client did not declare: `-32021` with the
-/// capability (2026-07-28/basic/index, "Capabilities"). An upstream that went on without it is passed through.
-pub fn missing(
-    response: &Response,
-    declined: &Declined,
-    declared: &ClientCapabilities,
-    server: &str,
-) -> Option<McpError> {
-    let failed = |result: &RawValue| Glance::at(result.get()).is_error;
-    let lacking = match response {
-        Response::Error(_) => declined.lacking(declared)?,
-        Response::Result(result) => declined.lacking(declared).filter(|_| failed(result))?,
-    };
+/// capability (2026-07-28/basic/index, "Capabilities"). An upstream that went on without it is passed through. `declared`
+/// is all that the client says it can be asked for, as JSON text, whatever the configuration keeps back of it.
+pub fn missing(response: &Response, declined: &Declined, declared: &str, server: &str) -> Option<McpError> {
+    // Nearly always: nothing is parsed for it.
+    if declined.is_empty() {
+        return None;
+    }
+    let lacking = declined.lacking(&ClientCapabilities::declared(declared))?;
+    if let Response::Result(result) = response
+        && !Glance::at(result.get()).is_error
+    {
+        return None;
+    }
     let message = format!("the server {server} cannot do this without a capability that the client did not declare");
     Some(
         McpError::new(ErrorKind::MissingCapability, message)
@@ -232,8 +227,8 @@ struct Course {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
-    /// What the client itself said, of which `capabilities` may be a part.
-    declared: ClientCapabilities,
+    /// What the client itself said, as JSON text, of which `capabilities` may be a part.
+    declared: Arc<str>,
     /// Who asks.
     server: String,
     declined: Declined,
@@ -307,13 +302,13 @@ impl Course {
             self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
-        let params = questions::attributed(&self.server, &method, params.as_deref().map(RawValue::get));
         let (key, named) = self.key(&id);
         // Numbers say nothing of what they ask; names may be known from an earlier call.
         if let Some(answer) = named.then(|| self.ahead.remove(&key)).flatten() {
             return reply.answer(Ok(answer));
         }
-        let params = questions::for_client(&method, params.as_deref(), crate::protocol::Revision::MODERN, None);
+        let params = params.as_deref().map(RawValue::get);
+        let params = questions::asked_by(&self.server, &method, params, crate::protocol::Revision::MODERN, None);
         self.open.push(Open { asked: Asked { key, method, params }, reply, cancelled });
     }
 

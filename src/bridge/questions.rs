@@ -12,7 +12,7 @@ use crate::{
 };
 
 pub use crate::upstream::{
-    asker::{attributed, attributed_requests},
+    asker::{asked_by, attributed, attributed_requests},
     questions::{ELICITATION, ROOTS, SAMPLING, for_client, is_url, lacking, may_ask},
 };
 

@@ -167,8 +167,8 @@ async fn answers(ready: &Ready<'_>, requests: &str, opened: &mut Vec<String>) ->
         if let Some(elicitation) = &elicitation {
             opened.push(elicitation.clone());
         }
-        let params = questions::attributed(&ready.call.upstream.config.name, &method, params);
-        let params = questions::for_client(&method, params.as_deref(), exchange.revision(), elicitation.as_deref());
+        let server = &ready.call.upstream.config.name;
+        let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
         async move {
             let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
             (request.key, method, answer)

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use crate::{
+    auth::Principal,
     changes::ReviewNote,
     policy::{
         Asker, CallFacts, Decision, Passage, Policy, Subject, Verdict,
@@ -13,7 +14,7 @@ use crate::{
     protocol::{ErrorKind, McpError},
     providers::Provider,
     router::{RouteTable, ToolRoute},
-    session::exchange::Exchange,
+    session::{ClientFacts, Transport, exchange::Exchange},
     store::crash::crash_point,
     telemetry::metrics as telemetry,
 };
@@ -23,19 +24,6 @@ use crate::{
 pub enum Gate {
     Open,
     Review(Decision),
-}
-
-/// Asks for a verdict on one call and counts it, once for each call ([`carry_out`]).
-///
-/// # Errors
-/// `POLICY_DENIED`, with the rule and the reason.
-pub async fn check(
-    exchange: &Exchange,
-    route: &std::sync::Arc<ToolRoute>,
-    arguments: &RawValue,
-) -> Result<Gate, McpError> {
-    let decision = judge(exchange, route, arguments).await?;
-    carry_out(exchange, route, &decision)
 }
 
 /// What the policy says of one call. Nothing is counted: whoever asks may ask again, or send the call elsewhere. What
@@ -63,13 +51,8 @@ pub async fn judge<'r>(
 }
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
-    route.ruling.decide(&CallFacts {
-        principal: &exchange.identity.principal,
-        transport: exchange.transport.as_str(),
-        revision: exchange.revision().as_str(),
-        client: exchange.facts.client.as_ref().map(|client| client.name.as_str()),
-        arguments,
-    })
+    let Asker { principal, transport, revision, client } = asker(exchange);
+    route.ruling.decide(&CallFacts { principal, transport, revision, client, arguments })
 }
 
 /// Lets a call through, sends it to review or refuses it, and counts that: the uses of standing rules, and what became of
@@ -134,11 +117,17 @@ fn denied(route: &ToolRoute, decision: &Decision) -> McpError {
 /// Who makes this request, as rules see it.
 #[must_use]
 pub fn asker(exchange: &Exchange) -> Asker<'_> {
+    asker_of(&exchange.identity.principal, exchange.transport, &exchange.facts)
+}
+
+/// As [`asker`], before there is an exchange.
+#[must_use]
+pub fn asker_of<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Asker<'a> {
     Asker {
-        principal: &exchange.identity.principal,
-        transport: exchange.transport.as_str(),
-        revision: exchange.revision().as_str(),
-        client: exchange.facts.client.as_ref().map(|client| client.name.as_str()),
+        principal,
+        transport: transport.as_str(),
+        revision: facts.revision.as_str(),
+        client: facts.client.as_ref().map(|client| client.name.as_str()),
     }
 }
 

@@ -24,8 +24,8 @@ use crate::{
     providers::Inquirer,
     upstream::{
         ClientCapabilities, Replier, RpcError, UpstreamRequest,
-        asker::attributed,
-        questions::{ELICITATION, for_client, may_ask},
+        asker::asked_by,
+        questions::{ELICITATION, may_ask},
     },
 };
 
@@ -225,8 +225,8 @@ impl<'a> Inquiry<'a> {
             return refuse(reply, "its client has taken the task back");
         }
         let key = key(dialogue, &id);
-        let params = attributed(&self.change.provider, &method, params.as_deref().map(RawValue::get));
-        let params = for_client(&method, params.as_deref(), Revision::MODERN, None);
+        let params = params.as_deref().map(RawValue::get);
+        let params = asked_by(&self.change.provider, &method, params, Revision::MODERN, None);
         let params = match params.map(RawValue::from_string).transpose() {
             Ok(params) => params.map(Arc::from),
             Err(_) => return refuse(reply, "it is not JSON"),

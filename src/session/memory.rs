@@ -26,12 +26,18 @@ impl Memory {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
+    /// A principal's, of nothing yet.
+    #[must_use]
+    pub fn share(self: &Arc<Self>, principal: &str) -> Share {
+        Share { memory: Arc::clone(self), principal: principal.into(), bytes: 0 }
+    }
+
     /// Takes so many bytes for a principal; given back when dropped.
     ///
     /// # Errors
     /// `OVERLOADED` where it has no room for them.
     pub fn take(self: &Arc<Self>, principal: &str, bytes: usize) -> Result<Share, McpError> {
-        let mut share = Share { memory: Arc::clone(self), principal: principal.into(), bytes: 0 };
+        let mut share = self.share(principal);
         if share.grow(bytes) {
             return Ok(share);
         }

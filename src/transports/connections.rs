@@ -92,6 +92,12 @@ impl Connections {
         self.inflow.intake()
     }
 
+    /// Those of this one; of another that nobody knows where there is none.
+    #[must_use]
+    pub fn intake_of(&self, connection: Option<&Connection>) -> Arc<Intake> {
+        connection.map_or_else(|| self.intake(), |connection| Arc::clone(connection.intake()))
+    }
+
     /// Bytes of bodies that are held, as far as they count in the sum of all.
     #[must_use]
     pub fn body_bytes(&self) -> usize {

@@ -21,6 +21,9 @@ use crate::{
 /// Bytes of each connection that are not counted in the sum of all: as many as its buffers may hold anyway.
 const FREE: usize = 64 << 10;
 
+/// Lines and messages that come whole in so few bytes are not counted at all.
+pub const SMALL: usize = 1024;
+
 /// What all connections hold together.
 pub struct Inflow {
     room: Semaphore,

@@ -18,7 +18,7 @@ use crate::{
         Channel, Session, SessionShared, Transport,
         actor::{Attach, Disconnected, Pump, deliver},
     },
-    transports::inflow::{Held, Intake},
+    transports::inflow::{Held, Intake, SMALL},
 };
 
 /// How long answers that are nearly finished are waited for once the input has ended.
@@ -27,9 +27,6 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 const FLUSH: Duration = Duration::from_millis(300);
 /// Bytes read, and written, at a time.
 const CHUNK: usize = 64 * 1024;
-/// Lines that come in so few bytes are not counted.
-const SMALL: usize = 1024;
-
 /// One frame out of a stream of bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {

@@ -7,10 +7,13 @@ use std::borrow::Cow;
 use serde_json::Value;
 use url::Url;
 
-use super::questions::{ELICITATION, is_url};
+use super::questions::{ELICITATION, for_client, is_url};
 use crate::{
     changes::visible::{is_hidden, visible},
-    protocol::edit::{Op, edit, member, members, string},
+    protocol::{
+        Revision,
+        edit::{Op, edit, member, members, string},
+    },
 };
 
 /// Words that are a credential wherever they stand, in a text without blanks and signs.
@@ -58,7 +61,20 @@ const AS_NAME: [&str; 19] = [
 /// Fields that are named in a message.
 const NAMED: usize = 8;
 
-/// The `params` of a question of that server as its client gets them; as they are for other questions than of people.
+/// The `params` of a question of that server as a client of that revision gets them: with who asks, in words that it knows.
+/// `elicitation` as in [`for_client`].
+#[must_use]
+pub fn asked_by(
+    server: &str,
+    method: &str,
+    params: Option<&str>,
+    client: Revision,
+    elicitation: Option<&str>,
+) -> Option<String> {
+    for_client(method, attributed(server, method, params).as_deref(), client, elicitation)
+}
+
+/// The `params` of a question of that server with who asks; as they are for other questions than of people.
 #[must_use]
 pub fn attributed<'a>(server: &str, method: &str, params: Option<&'a str>) -> Option<Cow<'a, str>> {
     let params = params?;

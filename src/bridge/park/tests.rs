@@ -39,7 +39,7 @@ fn course() -> (Course, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Re
         work: Box::pin(async move { ended.await.unwrap() }),
         requests,
         capabilities: URL_AND_ALL,
-        declared: URL_AND_ALL,
+        declared: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
         server: "s".to_owned(),
         declined: Declined::default(),
         open: Vec::new(),

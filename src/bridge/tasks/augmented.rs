@@ -51,8 +51,8 @@ pub struct Augmented {
     open: Mutex<Vec<Question>>,
     outcome: Mutex<Option<Outcome>>,
     capabilities: ClientCapabilities,
-    /// What the client itself said, of which `capabilities` may be a part.
-    declared: ClientCapabilities,
+    /// What the client itself said, as JSON text, of which `capabilities` may be a part.
+    declared: Arc<str>,
     /// Who asks.
     server: String,
     declined: Declined,
@@ -61,12 +61,7 @@ pub struct Augmented {
 
 impl Augmented {
     #[must_use]
-    pub fn new(
-        task: &str,
-        capabilities: ClientCapabilities,
-        declared: ClientCapabilities,
-        server: String,
-    ) -> Arc<Self> {
+    pub fn new(task: &str, capabilities: ClientCapabilities, declared: Arc<str>, server: String) -> Arc<Self> {
         Arc::new(Self {
             task: Mutex::new(task.into()),
             open: Mutex::default(),
@@ -183,10 +178,10 @@ impl Listener for Augmented {
             self.declined.note(&method, params);
             return reply.answer(Err(refused));
         }
-        let params = questions::attributed(&self.server, &method, params.as_deref().map(RawValue::get));
+        let params = params.as_deref().map(RawValue::get);
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
         let method_text = Value::from(method.as_str()).to_string();
-        let text = match questions::for_client(&method, params.as_deref(), Revision::MODERN, None) {
+        let text = match questions::asked_by(&self.server, &method, params, Revision::MODERN, None) {
             Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, shape::unrelated(&params)),
             None => format!(r#"{{"method":{method_text}}}"#),
         };

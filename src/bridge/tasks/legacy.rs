@@ -177,8 +177,8 @@ async fn answers(
             return Err(McpError::new(ErrorKind::NotBridgeable, why));
         }
         let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
-        let params = questions::attributed(&about.upstream.config.name, &method, params);
-        let params = questions::for_client(&method, params.as_deref(), exchange.revision(), elicitation.as_deref());
+        let server = &about.upstream.config.name;
+        let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
         let params = shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
         let answer = match ask(&exchange.session, &exchange.related, &method, Some(&params)).await {
             Ok(answer) => String::from(Box::<str>::from(answer)),

@@ -30,7 +30,7 @@ use crate::{
         outline::Object,
     },
     session::{Exchange, handlers::Reply},
-    upstream::{ClientCapabilities, Negotiated, Response, Upstream},
+    upstream::{Negotiated, Response, Upstream},
 };
 use ask::{About, EXTENSION};
 use augmented::Augmented;
@@ -167,7 +167,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             if !stateless || !ready.augmented() {
                 return Ok(None);
             }
-            let declared = ClientCapabilities::declared(&ready.call.exchange.facts.capabilities);
+            let declared = std::sync::Arc::clone(&ready.call.exchange.facts.capabilities);
             let server = ready.call.upstream.config.name.clone();
             let waiting = Augmented::new(created, ready.caller.capabilities.clone(), declared, server);
             let task = register(ready, created, Mode::Augmented(waiting.clone()))?;

@@ -25,11 +25,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE` where its server was not reached yet.
 pub async fn tool(exchange: &Exchange, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
-    let find = |table: &RouteTable| match table.tool(name) {
-        Some(route) => Found::There(route),
-        None => Found::missing(table.awaited(name, Kind::Tool)),
-    };
-    lookup(exchange, find).await
+    lookup(exchange, |table| named(table, name)).await
 }
 
 /// The prompt of that name.
@@ -60,13 +56,13 @@ pub async fn resource(exchange: &Exchange, uri: &str) -> Result<Option<Arc<dyn P
 /// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
 /// itself.
 pub async fn of_tool(gateway: &Gateway, principal: &Principal, name: &str) {
-    let find = |table: &RouteTable| match table.tool(name) {
-        Some(_) => Found::There(()),
+    let _ = wait(gateway, principal, gateway.routes.load_full(), |table| named(table, name)).await;
+}
+
+fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
+    match table.tool(name) {
+        Some(route) => Found::There(route),
         None => Found::missing(table.awaited(name, Kind::Tool)),
-    };
-    let table = gateway.routes.load_full();
-    if let Found::Awaited(_) = find(&table) {
-        let _ = wait(gateway, principal, table, find).await;
     }
 }
 

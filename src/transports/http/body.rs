@@ -2,7 +2,6 @@
 
 use std::{
     pin::pin,
-    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -48,7 +47,7 @@ impl Body {
         limit: Duration,
     ) -> Result<Bytes, McpError> {
         let connection = request.conn_data::<Connection>();
-        let intake = || connection.map_or_else(|| gateway.connections.intake(), |c| Arc::clone(c.intake()));
+        let intake = || gateway.connections.intake_of(connection);
         let read = {
             let mut work = pin!(async {
                 let first = self.first().await;
@@ -159,6 +158,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures_util::stream;
 
     use super::*;

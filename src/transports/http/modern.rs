@@ -16,7 +16,7 @@ use super::{
 use crate::{
     bridge::extension,
     gateway::Gateway,
-    policy::Asker,
+    middleware::policy::asker_of,
     protocol::{
         ErrorKind, McpError, RequestId, Revision,
         edit::string,
@@ -164,12 +164,7 @@ fn method_known(post: &Post, meta: &Meta<'_>, request: &Request<'_>, revision: R
     if Method::parse(&request.method).is_none()
         && let Ok(facts) = inbound::modern_facts(meta, (&post.gateway.config.limits).into())
     {
-        let asker = Asker {
-            principal: &post.identity.principal,
-            transport: Transport::Http.as_str(),
-            revision: facts.revision.as_str(),
-            client: facts.client.as_ref().map(|client| client.name.as_str()),
-        };
+        let asker = asker_of(&post.identity.principal, Transport::Http, &facts);
         return extension::target(&post.gateway, &facts, &asker, &request.method).map(drop);
     }
     headers::method_known(request, revision).map(drop)

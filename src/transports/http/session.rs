@@ -337,7 +337,7 @@ fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
     let gateway = &post.gateway;
     gateway.room_for_session(&post.identity.principal).map_err(|error| (503, error))?;
     let websocket = &gateway.config.transports.websocket;
-    let share = gateway.memory.take(&post.identity.principal.name, 0).map_err(|error| (503, error))?;
+    let share = gateway.memory.share(&post.identity.principal.name);
     let streams = Streams::counted(websocket.replay_frames, websocket.replay_bytes, share);
     let channel = Channel::Streams(streams);
     Ok(Arc::new(SessionShared::new(Transport::Http, post.identity.clone(), channel, &gateway.ended)))

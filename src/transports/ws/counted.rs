@@ -16,11 +16,8 @@ use bytes::Bytes;
 
 use crate::{
     protocol::McpError,
-    transports::inflow::{Held, Intake},
+    transports::inflow::{Held, Intake, SMALL},
 };
-
-/// Messages that come whole in so few bytes are not counted.
-const SMALL: usize = 1024;
 
 /// What the pump takes for each message that it gets.
 #[derive(Clone, Default)]

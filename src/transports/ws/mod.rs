@@ -99,7 +99,7 @@ fn try_upgrade(
     if let Some(connection) = connection {
         connection.carries(&entry.shared);
     }
-    let intake = connection.map_or_else(|| gateway.connections.intake(), |c| Arc::clone(c.intake()));
+    let intake = gateway.connections.intake_of(connection);
     let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
     let max = gateway.config.transports.websocket.max_message_size;
     let mut response = pump::start(request, payload, &entry, turn, cut, (max, intake)).map_err(|e| {
