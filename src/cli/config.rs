@@ -1,9 +1,9 @@
 //! `config check|show|pending|consent`: what the file says, what the running gateway has in force, and a reviewer's
 //! consent to what loosens its policy.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     changes::client::{self, Client},
     configuration,
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark},
+    output::{Output, Style, one_line, remark, yes_or_no},
     recipes,
 };
 use crate::{
@@ -88,7 +88,7 @@ struct Setting {
     needs_restart: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 struct Loosening {
     key: String,
     from: String,
@@ -150,15 +150,12 @@ fn running(args: &ShowArgs) -> Result<Running, String> {
 
 fn in_force(config: &InForce, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     if json {
-        let told = |all: &[Loosening]| -> Vec<Value> {
-            all.iter().map(|one| json!({ "key": one.key, "from": one.from, "to": one.to })).collect()
-        };
         let entry = |setting: &Setting| {
             let value = json!({
                 "value": setting.value,
                 "source": setting.source,
-                "waiting": told(&setting.waiting),
-                "refused": told(&setting.refused),
+                "waiting": setting.waiting,
+                "refused": setting.refused,
                 "needsRestart": setting.needs_restart,
             });
             (setting.key.clone(), value)
@@ -277,7 +274,8 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
                 let message = "without a terminal to ask you at, give --yes";
                 return Err(Failure::new(Exit::Usage, message));
             }
-            if !ask(args.refuse)? {
+            let what = if args.refuse { "Refuse this" } else { "Put this into force" };
+            if !yes_or_no(&format!("\n{what}?"), "decide")? {
                 remark("Nothing was decided.");
                 return Ok(Exit::Failed);
             }
@@ -293,20 +291,4 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
         }
         Ok(Exit::Ok)
     })
-}
-
-/// Asks on the terminal; anything but yes is no.
-fn ask(refuse: bool) -> Result<bool, Failure> {
-    let mut stderr = std::io::stderr().lock();
-    let what = if refuse { "Refuse this" } else { "Put this into force" };
-    let _ = write!(stderr, "\n{what}? [y/N] ");
-    let _ = stderr.flush();
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("your answer cannot be read: {error}; use --yes to decide without being asked"),
-        )
-    })?;
-    Ok(matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

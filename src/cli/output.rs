@@ -192,6 +192,21 @@ pub fn remark(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{message}");
 }
 
+/// Whether somebody is there to be asked. Where nobody is, `bulk` needs --yes.
+///
+/// # Errors
+/// Where it does.
+pub fn asks(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
+    let asks = !json && !yes && io::stdin().is_terminal() && io::stdout().is_terminal();
+    match bulk {
+        Some(what) if !asks && !yes => {
+            let message = format!("without a terminal nobody can be asked, so {what} needs --yes");
+            Err(Failure::new(Exit::Usage, message))
+        }
+        _ => Ok(asks),
+    }
+}
+
 /// Asks on the terminal; anything but yes is no. `verb` is what --yes does unasked.
 ///
 /// # Errors

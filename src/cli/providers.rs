@@ -1,8 +1,6 @@
 //! `servers [list]|show|accept|revoke|allow`: servers, the definitions of their tools, and tools that run without review,
 //! through a gateway's REST door.
 
-use std::io::IsTerminal;
-
 use serde::Deserialize;
 use serde_json::json;
 use similar::{ChangeTag, TextDiff};
@@ -11,7 +9,7 @@ use super::{
     args::{AcceptArgs, AllowArgs, ServersArgs, ServersCommand},
     changes::client::{self, Client},
     exit::{Exit, Failure},
-    output::{self, Output, Style, columns, one_line, remark, yes_or_no},
+    output::{self, Output, Style, asks, columns, one_line, remark, yes_or_no},
 };
 use crate::changes::visible::visible;
 
@@ -205,18 +203,6 @@ async fn show(client: &Client, name: &str, json: bool, out: &mut Output) -> Resu
         ));
     }
     Ok(Exit::Ok)
-}
-
-/// Whether somebody is there to be asked. Where nobody is, `bulk` needs --yes.
-fn asks(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
-    let asks = !json && !yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    match bulk {
-        Some(what) if !asks && !yes => {
-            let message = format!("without a terminal nobody can be asked, so {what} needs --yes");
-            Err(Failure::new(Exit::Usage, message))
-        }
-        _ => Ok(asks),
-    }
 }
 
 async fn accept(client: &Client, args: &AcceptArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {

@@ -166,17 +166,7 @@ impl Reader {
 
     /// Bytes within `range`.
     pub fn size(&mut self, key: &'static str, range: RangeInclusive<u64>) -> usize {
-        let parse = |placed: &Placed, _: &Environment| {
-            let bytes = match &placed.node {
-                Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
-                Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
-                other => Err(format!("expected a size, found {}", found(other))),
-            };
-            let show = |bytes: &u64| units::show_size(*bytes);
-            let bytes = bytes.map_err(|why| (why, between(&range, show)))?;
-            within(bytes, &range, show)?;
-            usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), between(&range, show)))
-        };
+        let parse = |placed: &Placed, _: &Environment| size_of(&placed.node, &range);
         self.take(key, parse, |bytes| units::show_size(*bytes as u64)).unwrap_or_default()
     }
 
@@ -287,8 +277,7 @@ impl Reader {
             Ok(map)
         };
         let show = |map: &BTreeMap<String, Vec<String>>| {
-            let entries: Vec<String> = map.iter().map(|(k, v)| format!("{}: {}", yaml_text(k), yaml_list(v))).collect();
-            if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
+            yaml_map(map.iter().map(|(k, v)| format!("{}: {}", yaml_text(k), yaml_list(v))))
         };
         self.take(key, parse, show).unwrap_or_default()
     }
@@ -313,9 +302,7 @@ impl Reader {
                 .collect()
         };
         let show = |pairs: &Vec<(String, String)>| {
-            let entries: Vec<String> =
-                pairs.iter().map(|(k, v)| format!("{}: {}", yaml_text(k), yaml_text(v))).collect();
-            if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
+            yaml_map(pairs.iter().map(|(k, v)| format!("{}: {}", yaml_text(k), yaml_text(v))))
         };
         self.take(key, parse, show).unwrap_or_default()
     }
@@ -400,6 +387,19 @@ fn optional_text(placed: &Placed) -> Result<Option<String>, Wrong> {
     }
 }
 
+/// Bytes within `range`.
+pub(super) fn size_of(node: &Node, range: &RangeInclusive<u64>) -> Result<usize, Wrong> {
+    let bytes = match node {
+        Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
+        Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
+        other => Err(format!("expected a size, found {}", found(other))),
+    };
+    let show = |bytes: &u64| units::show_size(*bytes);
+    let bytes = bytes.map_err(|why| (why, between(range, show)))?;
+    within(bytes, range, show)?;
+    usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), between(range, show)))
+}
+
 /// A duration within `range`.
 pub(super) fn duration_of(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
     let duration = match node {
@@ -470,6 +470,12 @@ pub fn yaml_text(text: &str) -> String {
     if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
-fn yaml_list(items: &[String]) -> String {
+pub(super) fn yaml_list(items: &[String]) -> String {
     format!("[{}]", items.iter().map(|item| yaml_text(item)).collect::<Vec<_>>().join(", "))
+}
+
+/// A map on one line; `entries` are written out already.
+pub(super) fn yaml_map(entries: impl Iterator<Item = String>) -> String {
+    let entries: Vec<String> = entries.collect();
+    if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
 }

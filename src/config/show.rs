@@ -2,7 +2,7 @@
 
 use super::{
     Config,
-    reader::{Setting, yaml_text},
+    reader::{Setting, yaml_list, yaml_map, yaml_text},
     rules,
 };
 
@@ -45,8 +45,7 @@ pub fn rule_lines(config: &Config) -> String {
 /// The groups of a configuration, as they stand in a listing.
 #[must_use]
 pub fn groups(config: &Config) -> String {
-    let each: Vec<String> = each_group(config).collect();
-    if each.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", each.join(", ")) }
+    yaml_map(each_group(config))
 }
 
 /// The same, one a line.
@@ -56,10 +55,7 @@ pub fn group_lines(config: &Config) -> String {
 }
 
 fn each_group(config: &Config) -> impl Iterator<Item = String> + '_ {
-    config.policy.groups.iter().map(|(name, people)| {
-        let people: Vec<String> = people.iter().map(|who| yaml_text(who)).collect();
-        format!("{}: [{}]", yaml_text(name), people.join(", "))
-    })
+    config.policy.groups.iter().map(|(name, people)| format!("{}: {}", yaml_text(name), yaml_list(people)))
 }
 
 /// The settings as a YAML file that loads to the same configuration.

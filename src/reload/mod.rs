@@ -82,7 +82,6 @@ pub struct Reloads {
     /// The file was there once: should it go, all stays as it was.
     was_read: AtomicBool,
     started: Vec<Setting>,
-    shown: Mutex<Shown>,
     state: Mutex<State>,
     /// One at a time.
     turn: tokio::sync::Mutex<()>,
@@ -94,6 +93,7 @@ struct State {
     waiting: Option<(Waiting, Arc<Config>)>,
     needs_restart: Vec<String>,
     last: Option<Outcome>,
+    shown: Shown,
 }
 
 impl Reloads {
@@ -110,6 +110,7 @@ impl Reloads {
             waiting: None,
             needs_restart: Vec::new(),
             last: None,
+            shown: Shown::new(&loaded.settings),
         };
         Self {
             source,
@@ -118,7 +119,6 @@ impl Reloads {
             salt,
             was_read: AtomicBool::new(loaded.file.is_some()),
             file: loaded.place,
-            shown: Mutex::new(Shown::new(&loaded.settings)),
             started: loaded.settings,
             state: Mutex::new(state),
             turn: tokio::sync::Mutex::new(()),
@@ -146,10 +146,9 @@ impl Reloads {
     /// What is in force, key by key, with what of it waits for consent.
     #[must_use]
     pub fn settings(&self) -> Vec<InForce> {
-        // In this order, as everywhere.
         let state = self.lock();
-        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.in_force(&self.started, &state.in_force, state.waiting.as_ref().map(|(waiting, _)| waiting))
+        let waiting = state.waiting.as_ref().map(|(waiting, _)| waiting);
+        state.shown.in_force(&self.started, &state.in_force, waiting, &state.needs_restart)
     }
 
     #[must_use]
@@ -197,8 +196,8 @@ impl Reloads {
                 let mut state = self.lock();
                 state.waiting = None;
                 state.last = Some(outcome.clone());
+                state.shown.refused(waiting.loosens);
             }
-            self.shown.lock().unwrap_or_else(PoisonError::into_inner).refused(waiting.loosens);
             self.ended(&outcome, Some(digest));
             return Ok(());
         }
@@ -212,8 +211,8 @@ impl Reloads {
             state.generation += 1;
             state.waiting = None;
             state.last = Some(outcome.clone());
+            state.shown.accepted();
         }
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).accepted();
         self.ended(&outcome, Some(digest));
         Ok(())
     }
@@ -254,7 +253,8 @@ impl Reloads {
                 ..at_once.clone()
             };
             let digest = digest::digest(&config, &self.salt);
-            let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+            // Two files are compared line by line: under no lock.
+            let shown = self.lock().shown.clone();
             let content = shown.content(&whole.policy_loosened, (&at_once, &config), &loaded.settings);
             (Waiting { digest, since: Timestamp::now(), loosens: whole.policy_loosened, content }, Arc::new(config))
         });
@@ -272,7 +272,7 @@ impl Reloads {
             if waits_anew {
                 state.waiting = waits;
             }
-            self.shown.lock().unwrap_or_else(PoisonError::into_inner).read(&loaded.settings, &waits_now);
+            state.shown.read(&loaded.settings, &waits_now);
             state.needs_restart.clone_from(needs_restart);
             if changed {
                 state.in_force = Arc::new(at_once);

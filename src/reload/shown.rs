@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
-use super::{Loosening, Waiting, diff};
+use super::{Loosening, Waiting};
 use crate::config::{Config, reader::Setting, show};
 
 /// Lines of one key's content.
@@ -57,7 +57,7 @@ pub struct Content {
 }
 
 /// The settings as they were read, by key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Shown {
     /// Of the last file of which all was in force.
     whole: BTreeMap<&'static str, Setting>,
@@ -104,17 +104,22 @@ impl Shown {
         self.refused = loosens;
     }
 
-    /// Each key, in the order of the file of defaults. `started` is what the gateway was started with.
+    /// Each key, in the order of the file of defaults. `started` is what the gateway was started with, `needs_restart` names
+    /// the keys that have changed since and are read only then.
     #[must_use]
-    pub fn in_force(&self, started: &[Setting], config: &Config, waiting: Option<&Waiting>) -> Vec<InForce> {
+    pub fn in_force(
+        &self,
+        started: &[Setting],
+        config: &Config,
+        waiting: Option<&Waiting>,
+        needs_restart: &[String],
+    ) -> Vec<InForce> {
         let of = |all: &[Loosening], key: &str| all.iter().filter(|one| belongs(one, key)).cloned().collect::<Vec<_>>();
-        let now: Vec<Setting> = self.file.values().cloned().collect();
-        let later = diff::needs_restart(started, &now);
         let each = started.iter().map(|start| {
             let key = start.key;
             let waits = waiting.map(|waiting| of(&waiting.loosens, key)).unwrap_or_default();
             let refused = of(&self.refused, key);
-            let needs_restart = later.iter().any(|other| other == key);
+            let needs_restart = needs_restart.iter().any(|other| other == key);
             let held = !waits.is_empty() || !refused.is_empty();
             let setting = match key {
                 _ if needs_restart => start,
@@ -190,7 +195,7 @@ fn content(key: &str, before: &str, after: &str) -> Content {
 mod tests {
     use std::path::Path;
 
-    use super::*;
+    use super::{super::diff, *};
     use crate::config::{Environment, Flags, Loaded, load};
 
     fn loaded(yaml: &str) -> Loaded {
@@ -235,7 +240,8 @@ mod tests {
             loosens: whole.policy_loosened.clone(),
             content,
         };
-        let all = shown.in_force(&old.settings, &at_once, Some(&waiting));
+        let later = diff::needs_restart(&old.settings, &new.settings);
+        let all = shown.in_force(&old.settings, &at_once, Some(&waiting), &later);
         let of = |key: &str| all.iter().find(|one| one.key == key).unwrap();
         assert!(of("policy.rules").value.contains("name: \"a\""), "{:?}", of("policy.rules"));
         assert_eq!(of("policy.rules").waiting.len(), 1);
@@ -244,7 +250,7 @@ mod tests {
         assert_ne!(of("limits.max_batch").value, "9");
         assert!(of("policy.default").waiting.is_empty());
         shown.accepted();
-        let all = shown.in_force(&old.settings, &new.config, None);
+        let all = shown.in_force(&old.settings, &new.config, None, &later);
         let rules = all.iter().find(|one| one.key == "policy.rules").unwrap();
         assert!(!rules.value.contains("name: \"a\"") && rules.waiting.is_empty());
     }

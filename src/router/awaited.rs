@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::{reserved::is_awaited, table::RouteTable};
+use super::table::RouteTable;
 use crate::{policy::Pins, providers::Provider, upstream::Upstream};
 
 /// The upstreams that had not been reached when a table was built.
@@ -16,12 +16,23 @@ pub struct Awaited {
 impl Awaited {
     #[must_use]
     pub fn of(providers: &[Arc<dyn Provider>], pins: Arc<Pins>) -> Self {
-        let servers = providers.iter().filter(|p| is_awaited(p)).map(|p| p.name().to_owned()).collect();
+        let unreached =
+            |provider: &&Arc<dyn Provider>| provider.upstream().is_some_and(|upstream| !upstream.was_reached());
+        let servers = providers.iter().filter(unreached).map(|provider| provider.name().to_owned()).collect();
         Self { servers, pins }
     }
 
-    fn has(&self, provider: &Arc<dyn Provider>) -> bool {
+    pub(super) fn has(&self, provider: &Arc<dyn Provider>) -> bool {
         self.servers.contains(provider.name())
+    }
+
+    pub(super) fn is_nobody(&self) -> bool {
+        self.servers.is_empty()
+    }
+
+    /// Whether the store knows the server by a tool of that name.
+    pub(super) fn knows(&self, server: &str, tool: &str) -> bool {
+        self.pins.pin(server, tool).is_some()
     }
 }
 
@@ -36,7 +47,7 @@ impl RouteTable {
     /// Whether every upstream was reached when it was built.
     #[must_use]
     pub fn awaits_nobody(&self) -> bool {
-        self.awaited.servers.is_empty()
+        self.awaited.is_nobody()
     }
 
     /// The upstream whose first connection may bring a tool or prompt of that name: it begins as names of that server do,
@@ -64,7 +75,7 @@ impl RouteTable {
         if !tool {
             return None;
         }
-        let known = |provider: &&Arc<dyn Provider>| self.awaited.pins.pin(provider.name(), name).is_some();
+        let known = |provider: &&Arc<dyn Provider>| self.awaited.knows(provider.name(), name);
         let provider = self.providers().iter().filter(|provider| self.awaited.has(provider)).find(known);
         provider.or_else(|| self.awaited_by_routes(name)).and_then(|provider| provider.upstream())
     }
@@ -79,7 +90,7 @@ impl RouteTable {
         provider.or_else(|| {
             let fallback = self.provider(aliases.fallback.as_deref()?).filter(|provider| self.awaited.has(provider))?;
             let exposed = fallback.upstream()?.names.expose(name).into_owned();
-            self.awaited.pins.pin(fallback.name(), &exposed).map(|_| fallback)
+            self.awaited.knows(fallback.name(), &exposed).then_some(fallback)
         })
     }
 

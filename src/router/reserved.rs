@@ -7,28 +7,24 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::aliases::Aliases;
-use crate::{
-    policy::Pins,
-    providers::{BUILT_IN, Provider},
-};
+use super::{aliases::Aliases, awaited::Awaited};
+use crate::providers::{BUILT_IN, Provider};
 
 /// See the module's page.
 pub struct Reserved<'a> {
     providers: &'a [Arc<dyn Provider>],
     aliases: &'a Aliases,
-    pins: Arc<Pins>,
+    /// Upstreams that were not reached since the start.
+    awaited: &'a Awaited,
     /// What names begin with and the provider's name, the longest first.
     beginnings: Vec<(String, &'a str)>,
     /// Names of what modules offer: tools, then prompts.
     own: [HashSet<String>; 2],
-    /// Upstreams that were not reached since the start.
-    awaited: Vec<&'a Arc<dyn Provider>>,
 }
 
 impl<'a> Reserved<'a> {
     #[must_use]
-    pub fn new(providers: &'a [Arc<dyn Provider>], aliases: &'a Aliases, pins: Arc<Pins>) -> Self {
+    pub fn new(providers: &'a [Arc<dyn Provider>], aliases: &'a Aliases, awaited: &'a Awaited) -> Self {
         let mut beginnings: Vec<(String, &str)> = Vec::new();
         for name in BUILT_IN {
             beginnings.extend([(format!("{name}."), name), (format!("{name}__"), name)]);
@@ -39,13 +35,12 @@ impl<'a> Reserved<'a> {
             beginnings.extend(of.into_iter().filter(|of| !of.is_empty()).map(|of| (of, provider.name())));
         }
         beginnings.sort_by_key(|(of, _)| std::cmp::Reverse(of.len()));
-        let awaited = providers.iter().filter(|provider| is_awaited(provider)).collect();
         let modules = || providers.iter().filter(|provider| provider.is_module());
         let own = [
             modules().flat_map(|module| module.tools()).map(|def| def.name).collect(),
             modules().flat_map(|module| module.prompts()).map(|def| def.name).collect(),
         ];
-        Self { providers, aliases, pins, beginnings, own, awaited }
+        Self { providers, aliases, awaited, beginnings, own }
     }
 
     /// Why a provider may not offer a tool or prompt of that name; `tool` says which of them it is.
@@ -68,12 +63,13 @@ impl<'a> Reserved<'a> {
         if self.own[usize::from(!tool)].contains(name) && self.aliases.rank(mine).is_none() {
             return Some(format!("the {what} {name:?} is left out: the gateway itself has one of that name"));
         }
-        if !tool || self.awaited.is_empty() {
+        if !tool || self.awaited.is_nobody() {
             return None;
         }
-        let known = |server: &str| self.pins.pin(server, name).is_some();
+        let known = |server: &str| self.awaited.knows(server, name);
         let place = |server: &str| self.providers.iter().position(|provider| provider.name() == server);
-        let first = self.awaited.iter().map(|other| other.name()).find(|other| {
+        let awaited = self.providers.iter().filter(|provider| self.awaited.has(provider));
+        let first = awaited.map(|other| other.name()).find(|other| {
             // Of two that are known by it, the first in the configuration has it.
             let before = !known(mine) || place(other) < place(mine);
             *other != mine && known(other) && before && !self.ranked(other, mine)
@@ -81,19 +77,7 @@ impl<'a> Reserved<'a> {
         Some(format!("the {what} {name:?} is left out: {first} offered it before, and was not reached yet"))
     }
 
-    /// Whether the store knows the provider by a tool of that name.
-    #[must_use]
-    pub fn knows(&self, provider: &str, tool: &str) -> bool {
-        self.pins.pin(provider, tool).is_some()
-    }
-
     fn ranked(&self, one: &str, other: &str) -> bool {
         self.aliases.rank(one).is_some() && self.aliases.rank(other).is_some()
     }
-}
-
-/// Whether it is an upstream that was not reached since it was configured.
-#[must_use]
-pub fn is_awaited(provider: &Arc<dyn Provider>) -> bool {
-    provider.upstream().is_some_and(|upstream| !upstream.was_reached())
 }

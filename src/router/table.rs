@@ -236,7 +236,7 @@ impl RouteTable {
         let mut mirrors = false;
         // Before what they offer is read: who comes meanwhile is waited for until the next table.
         let awaited = Awaited::of(providers, policy.pins());
-        let reserved = Reserved::new(providers, aliases, policy.pins());
+        let reserved = Reserved::new(providers, aliases, &awaited);
         for (index, provider) in providers.iter().enumerate() {
             let mut offered = provider.tools();
             offered.retain(|def| admitted(&reserved, provider, (&def.name, true), &mut warnings));
@@ -260,7 +260,7 @@ impl RouteTable {
             }
         }
         let held = |name: &str| {
-            let known = || providers.iter().map(|provider| provider.name()).find(|p| reserved.knows(p, name));
+            let known = || providers.iter().map(|provider| provider.name()).find(|p| awaited.knows(p, name));
             let before = previous.and_then(|table| table.tools.by_name.get(name));
             before.map(|route| route.provider.name()).or_else(known).map(str::to_owned)
         };

@@ -82,11 +82,25 @@ pub fn route(provider: &str, tool: &str) -> String {
     format!("{provider} / {own}")
 }
 
+/// Where the call goes: the tool, and what is behind its server's name.
+pub fn place(change: &Change) -> String {
+    let at = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
+    let at = at.map_or_else(String::new, |by| format!(", {}", by.label));
+    route(&change.provider, &change.tool) + &at
+}
+
+/// What a change that was approved and is still pending waits for.
+pub fn waits_for(change: &Change) -> String {
+    let quorum = usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX);
+    let missing = quorum.saturating_sub(change.approvals());
+    format!("Approved; it waits for {missing} more {}.", if missing == 1 { "approval" } else { "approvals" })
+}
+
 /// A diff of a call without the fields that only repeat arguments.
-pub fn without_arguments(diff: &Diff) -> Cow<'_, Diff> {
+pub fn without_arguments(diff: &Diff) -> Diff {
     let fields = diff.fields.iter().filter(|field| field.field.starts_with('$')).cloned().collect();
     // The arguments stand beside it whole.
-    Cow::Owned(Diff { fields, truncated: false })
+    Diff { fields, truncated: false }
 }
 
 /// A name that nothing else can pass for.

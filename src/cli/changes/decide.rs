@@ -1,21 +1,22 @@
 //! `changes approve` and `changes reject`: each change is shown, asked about on a terminal, and decided on as it was
 //! shown; then what came of an approval is said.
 
-use std::{io::IsTerminal, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
+    arguments::{is_call, waits_for},
     client::{Answer, Client},
     look_again, render, stale,
 };
 use crate::{
-    changes::{Change, ChangeState, PreviewKind, Verdict},
+    changes::{Change, ChangeState, Verdict},
     cli::{
         args::DecideArgs,
         exit::{Exit, Failure},
-        output::{Output, Style, one_line, remark, yes_or_no},
+        output::{Output, Style, asks, one_line, remark, yes_or_no},
     },
 };
 
@@ -32,17 +33,16 @@ pub async fn run(
     json: bool,
     out: &mut Output,
 ) -> Result<Exit, Failure> {
-    // Somebody is there to be asked.
-    let asks = !json && !args.yes && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let several = args.ids.len() > 1;
     if several && args.version.is_some() {
         return Err(Failure::new(Exit::Usage, "--version is that of one change; name one, or leave it out"));
     }
-    if !asks && !args.yes && (several || without_preview) {
-        let what = if several { "a decision on several changes" } else { "an approval without a preview" };
-        let message = format!("without a terminal nobody can be asked, so {what} needs --yes");
-        return Err(Failure::new(Exit::Usage, message));
-    }
+    let bulk = if several {
+        Some("a decision on several changes")
+    } else {
+        without_preview.then_some("an approval without a preview")
+    };
+    let asks = asks(json, args.yes, bulk)?;
     let one = One { client, verdict, args, without_preview, asks, json };
     let mut exit = Exit::Ok;
     for id in &args.ids {
@@ -176,12 +176,7 @@ fn tell(verdict: Verdict, change: &Change, out: &mut Output) -> Result<(), Failu
         return Ok(out.line("")?);
     }
     let (style, text) = match change.state {
-        ChangeState::Pending => {
-            let missing =
-                usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX).saturating_sub(change.approvals());
-            let votes = if missing == 1 { "approval" } else { "approvals" };
-            (Style::Yellow, format!("Approved; it waits for {missing} more {votes}."))
-        }
+        ChangeState::Pending => (Style::Yellow, waits_for(change)),
         ChangeState::Approved if change.run_after.is_some() => {
             let at = change.run_after.map_or_else(String::new, |at| at.to_string());
             let undo = format!("countersign changes undo {}", one_line(&change.id));
@@ -226,7 +221,7 @@ fn quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
 
 /// Asks on the terminal; anything but yes is no.
 fn ask(word: &str, change: &Change, without_preview: bool) -> Result<bool, Failure> {
-    if change.diff.truncated && change.preview.kind != PreviewKind::Arguments {
+    if change.diff.truncated && !is_call(change) {
         remark("\nNot all of this change is shown above: the diff was cut because of its size.");
     }
     let blind = without_preview && change.preview.failed.is_some();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::arguments::{Arguments, is_call, route, told_beside};
+use super::arguments::{Arguments, is_call, place, told_beside};
 use crate::{
     changes::{
         Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, retention::Redacted, visible::visible,
@@ -140,9 +140,7 @@ pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), F
     };
     let age = span(now.duration_since(change.created_at));
     let proposed = format!("proposed by {}{client} over {}, {age} ago", who.principal, who.transport);
-    let at = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
-    let at = at.map_or_else(String::new, |by| format!(", {}", by.label));
-    let mut about = format!("{} ({}{at}), {proposed}", change.tool_title, route(&change.provider, &change.tool));
+    let mut about = format!("{} ({}), {proposed}", change.tool_title, place(change));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         about.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
     }

@@ -6,7 +6,7 @@ use crate::{
     config::{
         error::{Origin, Problem, quoted},
         load::quoted_key,
-        reader::{Placed, Reader, Wrong, between, found, text_of, within},
+        reader::{Placed, Reader, Wrong, between, found, size_of, text_of, within},
         tree::{Entry, Node, Spot},
         units, variables,
     },
@@ -185,18 +185,9 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn size(&mut self, name: &str, range: RangeInclusive<u64>, into: &mut usize) {
-        let value = self.take(name, |node| {
-            let show = |bytes: &u64| units::show_size(*bytes);
-            let bytes = match node {
-                Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
-                Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
-                other => Err(format!("expected a size, found {}", found(other))),
-            };
-            let bytes = bytes.map_err(|why| (why, between(&range, show)))?;
-            within(bytes, &range, show)?;
-            usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), between(&range, show)))
-        });
-        *into = value.unwrap_or(*into);
+        if let Some(value) = self.take(name, |node| size_of(node, &range)) {
+            *into = value;
+        }
     }
 
     /// A map of times by glob, in the order it is written.

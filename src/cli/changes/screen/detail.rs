@@ -14,7 +14,7 @@ use super::{
 use crate::{
     changes::{Change, ChangeState, Diff, Editing, Verdict},
     cli::changes::{
-        arguments::{Arguments, is_call, route, told_beside, without_arguments},
+        arguments::{Arguments, is_call, place, told_beside, without_arguments},
         render::{span, state_name},
     },
 };
@@ -155,12 +155,10 @@ fn about(out: &mut Writer, change: &Change, now: Timestamp) {
     let client = who.client_name.as_deref().map_or_else(String::new, |name| format!(" with {name}"));
     let owner = who.owner.as_deref().map_or_else(String::new, |owner| format!(" of {owner}"));
     let age = span(now.duration_since(change.created_at));
-    let at = change.served_by.as_ref().filter(|by| !by.fingerprint.is_empty());
-    let at = at.map_or_else(String::new, |by| format!(", {}", by.label));
     let text = format!(
-        "{} ({}{at}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
+        "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
-        route(&change.provider, &change.tool),
+        place(change),
         who.principal,
         who.transport,
         change.id,

@@ -37,7 +37,7 @@ use self::{
     paint::Paint,
     terminal::Screen,
 };
-use super::client::Client;
+use super::{arguments::waits_for, client::Client};
 use crate::{
     changes::Change,
     cli::exit::{Exit, Failure},
@@ -315,13 +315,9 @@ async fn next(keys: &mut Option<EventStream>) -> Option<std::io::Result<Event>> 
 
 /// What came of it.
 fn told(said: &str, change: &Change) -> String {
-    use crate::changes::{ChangeState, Verdict};
-    let given = change.decisions.iter().filter(|d| d.verdict == Verdict::Approve).count();
+    use crate::changes::ChangeState;
     match (said, change.state) {
-        ("Approved", ChangeState::Pending) => {
-            let missing = usize::try_from(change.terms.quorum.max(1)).unwrap_or(usize::MAX).saturating_sub(given);
-            format!("Approved; it waits for {missing} more {}.", if missing == 1 { "approval" } else { "approvals" })
-        }
+        ("Approved", ChangeState::Pending) => waits_for(change),
         ("Approved", ChangeState::Stale) => "The target has changed: look at the new diff and decide again.".to_owned(),
         ("Approved", ChangeState::Approved) if change.run_after.is_some() => {
             format!("Approved; u undoes it within {}s.", change.terms.undo_for)
