@@ -64,35 +64,24 @@
 //!   such an actor stands still while its peer does not read.
 //! - No retry of a write, ever.
 
+pub mod app;
 pub mod attach;
 pub mod auth;
 pub mod bridge;
-pub mod changes;
 pub mod cli;
 pub mod config;
-pub mod dashboard;
-pub mod deadline;
-pub mod definitions;
-pub mod ending;
-pub mod fast_map;
-pub mod gateway;
-pub mod lanes;
-pub mod middleware;
-pub mod pending;
-pub mod policy;
-pub mod previews;
+pub mod domain;
+pub mod exchange;
+pub mod http;
 pub mod protocol;
-pub mod provider_news;
-pub mod providers;
+pub mod provider;
 pub mod reload;
-pub mod rest;
-pub mod router;
-pub mod serve;
+pub mod review;
+pub mod routing;
+pub mod runtime;
 pub mod session;
-pub mod standing_rules;
 pub mod store;
-pub mod suggest;
 pub mod telemetry;
-pub mod transports;
+pub mod tracker;
 pub mod upstream;
 pub mod webhooks;

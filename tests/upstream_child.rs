@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use countersign::{
     config::UpstreamTarget,
-    upstream::{Connector, LinkError, Response, RpcError, child::ChildConnector},
+    protocol::rpc_error::RpcError,
+    upstream::{Connector, LinkError, Response, child::ChildConnector},
 };
 use serde_json::{Value, json, value::RawValue};
 use support::*;

@@ -40,7 +40,8 @@ impl Secret {
     /// The answer to a challenge; `None` for what is none.
     #[must_use]
     pub fn answer(&self, challenge: &str) -> Option<String> {
-        secret::well_formed(CHALLENGE, challenge).then(|| crate::changes::digest::hex(self.sign(challenge).as_ref()))
+        secret::well_formed(CHALLENGE, challenge)
+            .then(|| crate::domain::changes::digest::hex(self.sign(challenge).as_ref()))
     }
 
     /// Whether whoever answered knows the secret. Says nothing if the secret itself has not the form of one.

@@ -4,7 +4,7 @@ use unicode_security::skeleton;
 
 use super::keys::RESERVED_NAMES;
 use crate::{
-    changes::people::{folded, same_name},
+    domain::changes::people::{folded, same_name},
     protocol::{ErrorKind, McpError},
 };
 

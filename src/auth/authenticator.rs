@@ -14,7 +14,6 @@ use std::{
 use dashmap::DashMap;
 
 use super::{
-    Principal,
     attempts::{Attempts, Subject},
     bearer,
     keys::{KeyStore, PREFIX},
@@ -22,6 +21,7 @@ use super::{
 };
 use crate::{
     config::{AuthMode, Config},
+    domain::principal::Principal,
     protocol::{ErrorKind, McpError},
     telemetry::metrics::{Cache, CacheMetrics},
 };
@@ -253,9 +253,9 @@ pub(crate) mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::auth::{
-        Role,
-        keys::{self, StoredKey},
+    use crate::{
+        auth::keys::{self, StoredKey},
+        domain::principal::Role,
     };
 
     /// Keys in memory, as another process would write them.

@@ -8,11 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Principal, Role, keys,
+    keys,
     secret::{self, SecretHash},
 };
 use crate::{
     config::Config,
+    domain::principal::{Principal, Role},
     protocol::{ErrorKind, McpError},
     store::keys::{CodeOutcome, Keys},
 };

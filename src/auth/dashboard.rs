@@ -12,10 +12,13 @@ use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Authenticator, Credential, Identity, OriginRules, OriginVerdict, Principal,
+    Authenticator, Credential, Identity, OriginRules, OriginVerdict,
     secret::{self, SecretHash},
 };
-use crate::protocol::{ErrorKind, McpError};
+use crate::{
+    domain::principal::Principal,
+    protocol::{ErrorKind, McpError},
+};
 
 pub const COOKIE: &str = "countersign_session";
 /// The header that carries the page's own secret.
@@ -222,10 +225,7 @@ fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, of: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        auth::{Role, authenticator::tests::MemoryKeys},
-        config::Config,
-    };
+    use crate::{auth::authenticator::tests::MemoryKeys, config::Config, domain::principal::Role};
 
     fn make() -> (DashboardSignIns, Arc<Authenticator>, Arc<MemoryKeys>) {
         let store = Arc::new(MemoryKeys::default());

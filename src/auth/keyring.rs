@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Role, authenticator::FRESH};
-use crate::{protocol::McpError, store::StoreError};
+use super::authenticator::FRESH;
+use crate::{domain::policy::KeyRoles, domain::principal::Role, protocol::McpError, store::StoreError};
 
 /// The roles of all keys that are not revoked.
 pub type Held = HashMap<String, Role>;
@@ -35,28 +35,6 @@ impl Keyring {
         Self { source, known: Mutex::new(None), losses: AtomicU64::new(0) }
     }
 
-    /// The key's role; none where it is revoked or unknown.
-    ///
-    /// # Errors
-    /// `STORE_UNAVAILABLE` where that cannot be known.
-    pub fn role(&self, key_id: &str) -> Result<Option<Role>, McpError> {
-        let now = Instant::now();
-        if let Some(role) = self.held(now, FRESH)?.get(key_id) {
-            return Ok(Some(*role));
-        }
-        // It may be newer than what was read.
-        Ok(self.held(now, Duration::ZERO)?.get(key_id).copied())
-    }
-
-    /// Rises whenever a key was seen to be revoked or to have another role.
-    ///
-    /// # Errors
-    /// As [`Keyring::role`].
-    pub fn losses(&self) -> Result<u64, McpError> {
-        self.held(Instant::now(), FRESH)?;
-        Ok(self.losses.load(Ordering::Acquire))
-    }
-
     /// As it was read within that time.
     fn held(&self, now: Instant, within: Duration) -> Result<Arc<Held>, McpError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,6 +52,22 @@ impl Keyring {
         }
         *known = Some((now, Arc::clone(&held)));
         Ok(held)
+    }
+}
+
+impl KeyRoles for Keyring {
+    fn role(&self, key_id: &str) -> Result<Option<Role>, McpError> {
+        let now = Instant::now();
+        if let Some(role) = self.held(now, FRESH)?.get(key_id) {
+            return Ok(Some(*role));
+        }
+        // It may be newer than what was read.
+        Ok(self.held(now, Duration::ZERO)?.get(key_id).copied())
+    }
+
+    fn losses(&self) -> Result<u64, McpError> {
+        self.held(Instant::now(), FRESH)?;
+        Ok(self.losses.load(Ordering::Acquire))
     }
 }
 

@@ -4,12 +4,12 @@
 
 use jiff::Timestamp;
 
-use super::{
-    Principal, Role,
-    secret::{self, SecretHash},
-};
+use super::secret::{self, SecretHash};
 use crate::{
-    changes::visible::visible,
+    domain::{
+        changes::visible::visible,
+        principal::{Principal, Role},
+    },
     protocol::{ErrorKind, McpError},
     store::keys::ApiKey,
 };

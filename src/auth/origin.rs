@@ -1,6 +1,6 @@
 //! Which `Host` and `Origin` headers are ours: the defence against DNS rebinding and cross-site requests.
 //!
-//! Pure: computed once from the configuration, asked by [`super::guard`] for every request. Host names are compared
+//! Pure: computed once from the configuration, asked by [`crate::http::guard`] for every request. Host names are compared
 //! as names, never as text, and whatever a URL parser might read in two ways is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

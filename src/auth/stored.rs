@@ -88,8 +88,9 @@ impl CodeStore for Stored {
 mod tests {
     use super::*;
     use crate::{
-        auth::{Authenticator, Role, codes, keys},
+        auth::{Authenticator, codes, keys},
         config::Config,
+        domain::principal::Role,
         protocol::ErrorKind,
     };
 

@@ -9,9 +9,10 @@ use tokio::sync::mpsc;
 
 use super::{Ready, questions, relay::Relay, tasks::shape};
 use crate::{
-    protocol::McpError,
-    session::{Exchange, ask::ask},
-    upstream::{ClientCapabilities, Response, UpstreamRequest},
+    exchange::{ask::ask, context::Exchange},
+    protocol::{McpError, capabilities::ClientCapabilities},
+    provider::request::UpstreamRequest,
+    upstream::Response,
 };
 
 /// Runs the call to its end, answering questions meanwhile. When it ends, or is dropped, open questions are taken back.

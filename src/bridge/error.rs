@@ -4,12 +4,10 @@
 use serde_json::Value;
 
 use super::Verb;
-use crate::{
-    protocol::{
-        Era, ErrorKind, McpError, Revision,
-        edit::{Op, edit, member, string},
-    },
-    upstream::RpcError,
+use crate::protocol::{
+    Era, ErrorKind, McpError, Revision,
+    edit::{Op, edit, member, string},
+    rpc_error::RpcError,
 };
 
 const INVALID_PARAMS: i64 = -32602;

@@ -2,24 +2,24 @@
 //! that both the client and a server declare, and pass between the two as they are.
 //!
 //! Nothing can be said of what such a request does, so it passes only where nothing is reviewed or a rule names it: see
-//! [`crate::policy::subjects`]. Notifications of clients never pass. Names and URIs inside are not translated, and neither is one era into the other.
+//! [`crate::domain::policy::subjects`]. Notifications of clients never pass. Names and URIs inside are not translated, and neither is one era into the other.
 
 use std::sync::Arc;
 
-use super::{Call, Verb, request::Subject};
+use super::{Bridge, Call, Verb, request::Subject};
 use crate::{
-    gateway::Gateway,
-    middleware::policy::asker,
-    policy::Asker,
+    domain::policy::Asker,
+    exchange::{
+        context::{Exchange, asker},
+        facts::ClientFacts,
+        reply::Reply,
+        services::Services,
+    },
     protocol::{
         ErrorKind, McpError,
         edit::{member, members},
         envelope::Request,
         method::Method,
-    },
-    session::{
-        ClientFacts, Exchange,
-        handlers::{Reply, lifecycle::SERVED_HERE},
     },
     upstream::{Negotiated, Upstream},
 };
@@ -29,7 +29,7 @@ use crate::{
 /// # Errors
 /// `-32601`, with the reason where something of it is declared: no or several servers, the other era, the policy.
 pub fn target(
-    gateway: &Gateway,
+    services: &Services,
     facts: &ClientFacts,
     asker: &Asker<'_>,
     method: &str,
@@ -43,7 +43,7 @@ pub fn target(
     if Method::parse(method).is_some() || method.starts_with("notifications/") {
         return nowhere();
     }
-    let table = gateway.routes.load();
+    let table = services.routes.load();
     let mut sharing = table.providers().iter().filter_map(|provider| {
         let upstream = provider.upstream()?;
         let negotiated = upstream.negotiated()?;
@@ -65,6 +65,9 @@ pub fn target(
     Ok(Arc::clone(upstream))
 }
 
+/// Extensions that take more than to be passed on: declaring one is for who serves it.
+pub const SERVED_HERE: &[&str] = &[super::tasks::ask::EXTENSION];
+
 /// Whether both declare the same extension or experimental capability, but for those that the gateway itself serves.
 fn shares(client: &str, server: &Negotiated) -> bool {
     ["extensions", "experimental"].into_iter().any(|kind| {
@@ -79,14 +82,15 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 ///
 /// # Errors
 /// As [`target`] and [`super::call`].
-pub async fn call(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
-    let upstream = target(&exchange.gateway, &exchange.facts, &asker(exchange), &request.method)?;
+pub async fn call(bridge: &Arc<Bridge>, exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let upstream = target(&exchange.services, &exchange.facts, &asker(exchange), &request.method)?;
     if request.params.is_some_and(|params| !params.get().starts_with('{')) {
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
     tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
     let call = Call {
         exchange,
+        bridge,
         upstream: &upstream,
         verb: Verb::Extension,
         subject: Subject::Method(&request.method),

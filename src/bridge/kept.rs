@@ -10,6 +10,7 @@ use super::{
     result::{Glance, Kind},
 };
 use crate::{
+    exchange::reply::Reply,
     protocol::{
         Era, McpError,
         arguments::canonical_text_hash,
@@ -17,7 +18,6 @@ use crate::{
         outline::Object,
         params::keys,
     },
-    session::handlers::Reply,
     upstream::{
         Response,
         cache::{Asked, Fresh, Question},

@@ -31,6 +31,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     config::UpstreamConfig,
+    exchange::{context::Exchange, reply::Reply},
     protocol::{
         Era, ErrorKind, McpError,
         edit::{self, member, members},
@@ -38,11 +39,11 @@ use crate::{
         outline::Params,
         param_headers::ParamHeader,
         params::LoggingLevel,
+        rpc_error::RpcError,
         splice,
     },
-    providers::ToolResult,
-    session::{Exchange, handlers::Reply},
-    upstream::{Caller, Negotiated, Outgoing, Pinned, Response, RpcError, Upstream, cache::Question},
+    provider::ToolResult,
+    upstream::{Caller, Negotiated, Outgoing, Pinned, Response, Upstream, cache::Question},
 };
 use relay::Hearer;
 use request::{Draft, Speaker, Subject};
@@ -75,10 +76,28 @@ impl Verb {
     }
 }
 
+/// What the bridge keeps from one request to the next.
+pub struct Bridge {
+    /// Tasks of upstreams that clients may ask for.
+    pub tasks: tasks::Tasks,
+    /// Calls that wait for what their stateless clients answer.
+    pub parked: Arc<park::Lot>,
+    /// Seals what stateless upstreams have their clients carry.
+    pub carrier: carried::Carrier,
+}
+
+impl Bridge {
+    #[must_use]
+    pub fn new(carrier: carried::Carrier) -> Self {
+        Self { tasks: tasks::Tasks::default(), parked: park::Lot::new(), carrier }
+    }
+}
+
 /// One call of a client, routed to an upstream and allowed.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub exchange: &'a Exchange,
+    pub bridge: &'a Arc<Bridge>,
     pub upstream: &'a Arc<Upstream>,
     pub verb: Verb,
     /// What is asked for, as the upstream calls it.
@@ -274,7 +293,7 @@ impl<'a> Ready<'a> {
             client: self.call.exchange.revision(),
             upstream: &self.negotiated,
             scheme: self.call.upstream.names.scheme(),
-            gateway_meta: &self.call.exchange.gateway.server_meta,
+            gateway_meta: &self.call.exchange.services.server_meta,
         }
     }
 
@@ -373,7 +392,7 @@ impl<'a> Ready<'a> {
     fn server_meta(&self) -> std::borrow::Cow<'_, str> {
         match &self.negotiated.server_info {
             Some(info) => splice::add_members("{}", &[(crate::protocol::params::keys::SERVER_INFO, info.get())]).into(),
-            None => self.call.exchange.gateway.server_meta.as_str().into(),
+            None => self.call.exchange.services.server_meta.as_str().into(),
         }
     }
 

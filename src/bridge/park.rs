@@ -27,13 +27,15 @@ use super::{
     seal::{Binding, Broken, Claim, Sealer},
 };
 use crate::{
+    exchange::reply::Reply,
     protocol::{
         ErrorKind, McpError, RequestId,
         arguments::{canonical_hash, canonical_text_hash, text_hash},
+        capabilities::ClientCapabilities,
         edit::{Op, members, string},
     },
-    session::handlers::Reply,
-    upstream::{ClientCapabilities, Replier, Response, UpstreamRequest},
+    provider::request::{Replier, UpstreamRequest},
+    upstream::Response,
 };
 
 /// How long a call waits for its client.
@@ -91,11 +93,11 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
         Event::Done(response) => ready.reply(response?),
         Event::Input(asked) => {
             relay.turn_to(None);
-            let lot = &ready.call.exchange.gateway.parked;
+            let lot = &ready.call.bridge.parked;
             let upstream = ready.call.upstream;
             let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
             let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
-            let share = ready.call.exchange.gateway.memory.take(&ready.caller.principal.name, bytes)?;
+            let share = ready.call.exchange.services.state.memory.take(&ready.caller.principal.name, bytes)?;
             let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
             let answer = input_required(ready, place.call, place.ticket, &asked)?;
             actix::spawn(async move {
@@ -109,7 +111,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
 
 /// Takes up a parked call with what its client answers.
 async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
-    let lot = &ready.call.exchange.gateway.parked;
+    let lot = &ready.call.bridge.parked;
     let claim = lot.sealer.open(state, &binding(ready)).map_err(|broken| refused(broken.why()))?;
     let visits = lot.redeem(&claim)?;
     let (reply, event) = oneshot::channel();
@@ -511,7 +513,7 @@ impl Drop for Place {
 
 /// `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
 fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked]) -> Result<Reply, McpError> {
-    let lot = &ready.call.exchange.gateway.parked;
+    let lot = &ready.call.bridge.parked;
     let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
     let claim = Claim { call, ticket, expires: lot.now().saturating_add(patience) };
     let state = lot.sealer.seal(&claim, &binding(ready)).map_err(|_| {

@@ -3,12 +3,13 @@
 
 use crate::{
     config::UpstreamConfig,
+    exchange::{ask::AskError, context::Exchange},
     protocol::{
         ErrorKind, McpError, Revision,
+        capabilities::ClientCapabilities,
         edit::{member, string},
+        rpc_error::RpcError,
     },
-    session::{Exchange, ask::AskError},
-    upstream::{ClientCapabilities, RpcError},
 };
 
 pub use crate::upstream::{

@@ -8,14 +8,17 @@ use tokio::sync::mpsc;
 
 use super::questions;
 use crate::{
+    exchange::context::{Exchange, Related},
     protocol::{
         Revision,
+        capabilities::ClientCapabilities,
         edit::{Op, edit, member, string},
         encode,
         params::LoggingLevel,
     },
-    session::{Exchange, Related, Transport},
-    upstream::{ClientCapabilities, Listener, UpstreamNotification, UpstreamRequest},
+    provider::request::UpstreamRequest,
+    telemetry::metrics::Transport,
+    upstream::{Listener, UpstreamNotification},
 };
 
 /// Questions of an upstream that may wait to be looked at.
@@ -219,7 +222,7 @@ pub fn tell_completed(related: &Related, elicitation: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::exchange::ResponseQueue;
+    use crate::exchange::context::ResponseQueue;
 
     fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -> (Arc<Relay>, Arc<ResponseQueue>) {
         let queue = Arc::new(ResponseQueue::new(100, 10_000));

@@ -6,13 +6,13 @@ use serde_json::value::RawValue;
 
 use super::{Verb, content::Tailor};
 use crate::{
+    exchange::reply::Reply,
     protocol::{
         Era, ErrorKind, McpError, Revision,
         edit::{Op, edit, members, string},
         params::keys,
         splice,
     },
-    session::handlers::Reply,
     upstream::Negotiated,
 };
 

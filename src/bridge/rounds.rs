@@ -15,13 +15,13 @@ use super::{
     tasks,
 };
 use crate::{
+    exchange::{
+        ask::{AskError, ask},
+        reply::Reply,
+    },
     protocol::{
         ErrorKind, McpError,
         edit::{Op, edit, member, members, string},
-    },
-    session::{
-        ask::{AskError, ask},
-        handlers::Reply,
     },
     upstream::Response,
 };
@@ -87,7 +87,7 @@ fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
         return Err(refused("it is there more than once"));
     }
     let sealed = string(member.value).ok_or_else(|| refused("it must be a string"))?;
-    let state = ready.call.exchange.gateway.carrier.open_sealed(&sealed, &binding(ready));
+    let state = ready.call.bridge.carrier.open_sealed(&sealed, &binding(ready));
     state.map(Some).ok_or_else(|| refused("it is not one that this gateway gave this client for this request"))
 }
 
@@ -98,7 +98,7 @@ fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError
         requests = questions::attributed_requests(&ready.call.upstream.config.name, asked);
     }
     if let Some(bare) = member(result, "requestState") {
-        let sealed = ready.call.exchange.gateway.carrier.seal(bare, &binding(ready));
+        let sealed = ready.call.bridge.carrier.seal(bare, &binding(ready));
         let no = || McpError::new(ErrorKind::Internal, "the state cannot be sealed: no random numbers are to be had");
         state = Some(sealed.ok_or_else(no)?);
     }

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use jiff::Timestamp;
 
 use super::when::{self, Since};
-use crate::{auth::Role, config::Flags};
+use crate::{config::Flags, domain::principal::Role};
 
 const LONG_ABOUT: &str = "\
 Countersign is an MCP gateway: AI agents read through it freely, and every write becomes a pending change \

@@ -7,7 +7,7 @@ use super::{
     output::{Output, harmless_json, one_line},
 };
 use crate::{
-    changes::{
+    domain::changes::{
         audit::AuditHead,
         export::{Format, Span},
     },

@@ -11,6 +11,7 @@ use super::{
     exit::{Exit, Failure},
 };
 use crate::{
+    app::serve::{self, Options, ServeError},
     attach::{
         AttachError, Ended,
         hello::Hello,
@@ -18,7 +19,6 @@ use crate::{
         start::{self, Connection, Starter},
     },
     config::{Config, Environment, Loaded},
-    serve::{self, Options, ServeError},
     store::LockError,
     telemetry::{Metrics, logs},
 };

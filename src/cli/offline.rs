@@ -9,22 +9,27 @@ use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use super::exit::{Exit, Failure};
+use crate::routing::Target;
 use crate::{
     auth::{
         Keyring,
         keyring::{Held, HeldKeys},
     },
-    changes::Preview,
     config::{Config, UpstreamConfig},
-    policy::{
-        People, PinSource, Pins, Policy, StandingRule, StandingSource,
-        pins::{Definition, Pin},
+    domain::{
+        changes::Preview,
+        policy::{
+            People, PinSource, Pins, Policy, StandingRule, StandingSource,
+            pins::{Definition, Pin},
+        },
     },
+    http::rest::policy::{TestBody, Tested},
     protocol::{ErrorKind, McpError},
-    providers::{CallContext, Provider, ToolDef, ToolResult, gateway_tools::GatewayTools, tracker::Tracker},
-    rest::policy::{TestBody, Tested},
-    router::{RouteTable, table::Aliases},
+    provider::{CallContext, Module, Provider, ToolDef, ToolResult},
+    review::gateway_tools::GatewayTools,
+    routing::{RouteTable, table::Aliases},
     store::{Said, StoreError, read_said},
+    tracker::Tracker,
     upstream::{Names, is_let_through},
 };
 
@@ -66,7 +71,7 @@ impl<'a> Offline<'a> {
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.timed(now))).collect();
-        let people = People::new(&config.policy.groups).with_keys(Keyring::new(Arc::new(Kept(keys))));
+        let people = People::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(Kept(keys)))));
         let policy = Policy::new(&config.policy)
             .with_pins(Arc::new(Kept(Arc::clone(&pins))))
             .with_standing_rules(Arc::new(Kept::<Rules>(rules)), Arc::new(people));
@@ -86,8 +91,8 @@ impl<'a> Offline<'a> {
         let modules = servers.len();
         servers.extend(self.config.upstreams.iter().map(|server| Remembered::server(server, &self.pins)));
         let build = |servers: &[Remembered]| {
-            let providers: Vec<Arc<dyn Provider>> =
-                servers.iter().map(|server| Arc::new(server.clone()) as Arc<dyn Provider>).collect();
+            let providers: Vec<Target> =
+                servers.iter().map(|server| Target::Module(Arc::new(server.clone()))).collect();
             RouteTable::build(1, &providers, &self.policy, &aliases, &json!({})).map_err(|error| wrong(&error))
         };
         let table = build(&servers)?;
@@ -180,6 +185,8 @@ impl Remembered {
         Self { name: config.name.clone(), target, trusted: config.trust_annotations, module: false, tools }
     }
 }
+
+impl Module for Remembered {}
 
 impl Provider for Remembered {
     fn name(&self) -> &str {

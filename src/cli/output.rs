@@ -9,7 +9,7 @@ use std::{
 use unicode_width::UnicodeWidthChar;
 
 use super::exit::{Exit, Failure};
-use crate::changes::visible::{is_hidden, visible};
+use crate::domain::changes::visible::{is_hidden, visible};
 
 /// A colour or weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,8 @@ use super::{
 };
 use crate::{
     attach::GatewayFile,
-    auth::Role,
     config::{Config, units::show_duration},
-    policy::StandingRule,
+    domain::{policy::StandingRule, principal::Role},
 };
 
 pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
@@ -124,7 +123,7 @@ struct Tested {
     standing_rule: Option<StandingRule>,
     reason: String,
     mark: Option<String>,
-    terms: Option<crate::changes::Terms>,
+    terms: Option<crate::domain::changes::Terms>,
     simulated: bool,
     listed: bool,
     /// What nobody could know without a gateway.
@@ -171,8 +170,8 @@ fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
 }
 
 /// What a review asks for, a line each.
-fn asked(terms: &crate::changes::Terms) -> Vec<String> {
-    use crate::changes::{Editing, OnExpiry, OnReview};
+fn asked(terms: &crate::domain::changes::Terms) -> Vec<String> {
+    use crate::domain::changes::{Editing, OnExpiry, OnReview};
     let time = |seconds: u64| show_duration(std::time::Duration::from_secs(seconds));
     let mut lines = Vec::new();
     let who = if terms.reviewers.is_empty() { "anybody who may decide".to_owned() } else { terms.reviewers.join(", ") };

@@ -11,7 +11,7 @@ use super::{
     exit::{Exit, Failure},
     output::{self, Output, Style, asks, columns, one_line, remark, yes_or_no},
 };
-use crate::changes::visible::visible;
+use crate::domain::changes::visible::visible;
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;
@@ -120,7 +120,7 @@ impl Tool {
         self.claims_read || self.mark.is_some()
     }
 
-    /// As [`crate::providers::ToolAnnotations`] tells of what it says, whether it counts or not.
+    /// As [`crate::protocol::annotations::ToolAnnotations`] tells of what it says, whether it counts or not.
     fn says_read(&self) -> bool {
         #[derive(Default, Deserialize)]
         #[serde(default)]

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::{
     config::{Config, UpstreamConfig},
-    policy::{Condition, Pins},
-    previews::recipe::{Read, Recipe},
+    domain::policy::{Condition, Pins},
+    protocol::suggest,
+    provider::previews::recipe::{Read, Recipe},
     store::read_said,
-    suggest,
     upstream::Names,
 };
 

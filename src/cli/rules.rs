@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     config::units::parse_duration,
-    policy::{Says, StandingRule},
+    domain::policy::{Says, StandingRule},
 };
 
 pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {

@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use crate::{auth::Role, changes::visible::is_hidden};
+use crate::domain::{changes::visible::is_hidden, principal::Role};
 
 use super::{
     AuthMode, Config,
@@ -222,13 +222,13 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
             config.listen
         ));
     }
-    if config.policy.mode == super::PolicyMode::Simulate {
+    if config.policy.mode == crate::domain::policy::PolicyMode::Simulate {
         warnings.push(format!(
             "policy.mode is simulate ({}): nothing is reviewed or denied, agents write without anybody's approval",
             r.origin("policy.mode")
         ));
     }
-    if config.policy.default == super::PolicyDefault::Allow {
+    if config.policy.default == crate::domain::policy::PolicyDefault::Allow {
         let origin = r.origin("policy.default");
         let told = if origin == Origin::Default { String::new() } else { format!(" ({origin})") };
         warnings.push(format!("policy.default is allow{told}: agents write without anybody's approval"));

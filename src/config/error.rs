@@ -74,12 +74,4 @@ impl From<Problem> for ConfigError {
     }
 }
 
-/// A value for a message: quoted, cut at 80 characters, with control characters escaped.
-#[must_use]
-pub fn quoted(text: &str) -> String {
-    let mut out: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-    if text.chars().nth(80).is_some() {
-        out.push('…');
-    }
-    format!("`{out}`")
-}
+pub use crate::domain::changes::visible::quoted;

@@ -14,7 +14,7 @@ use super::{
     reader::{Placed, Reader, Setting},
     tree::{self, Node, Spot},
 };
-use crate::suggest;
+use crate::protocol::suggest;
 
 /// The commented default file, which is also the source of the defaults.
 pub const DEFAULTS: &str = include_str!("../../config/countersign.yaml");

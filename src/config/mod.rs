@@ -21,14 +21,9 @@ pub mod units;
 pub mod upstreams;
 pub mod variables;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::Serialize;
-
-use crate::{
-    changes::Terms,
-    policy::{Groups, Rule},
-};
+use crate::{domain::policy::PolicyConfig, telemetry::logs::LogConfig};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
@@ -161,43 +156,6 @@ pub struct RoutesConfig {
     pub fallback: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyDefault {
-    Allow,
-    ReviewWrites,
-    ReviewAll,
-    Deny,
-}
-
-/// Whether the policy is carried out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PolicyMode {
-    #[default]
-    Enforce,
-    /// Every call goes through, and what would have become of it is told.
-    Simulate,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyConfig {
-    pub mode: PolicyMode,
-    pub default: PolicyDefault,
-    /// Compiled; the first that matches decides.
-    pub rules: Vec<Rule>,
-    /// What a review asks for where no rule says otherwise.
-    pub review: Arc<Terms>,
-    /// Whom rules may name as reviewers beside roles.
-    pub groups: Groups,
-}
-
-impl From<PolicyDefault> for PolicyConfig {
-    /// Without rules.
-    fn from(default: PolicyDefault) -> Self {
-        Self { mode: PolicyMode::Enforce, default, rules: Vec::new(), review: Arc::default(), groups: Groups::new() }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesConfig {
     pub expire_after: Duration,
@@ -264,19 +222,6 @@ pub struct LimitsConfig {
     pub max_wait: Duration,
     /// How long after its start a server may take to be reached before calls for it are refused.
     pub first_connection: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogConfig {
-    /// A `tracing` filter, such as `info,countersign=debug`.
-    pub filter: String,
-    pub format: LogFormat,
 }
 
 /// The built-in defaults, with the data directory of this process's environment (empty where there is no home).

@@ -6,11 +6,17 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, LogConfig, LogFormat, ModulesConfig,
-    PolicyConfig, PolicyDefault, PolicyMode, RetentionConfig, RoutesConfig, StdioConfig, TlsConfig, TrackerConfig,
-    TransportsConfig, WebSocketConfig, check, reader::Reader, servers, terms,
+    AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig,
+    RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, reader::Reader,
+    servers, terms,
 };
-use crate::changes::{Editing, OnExpiry, OnReview, Terms};
+use crate::{
+    domain::{
+        changes::{Editing, OnExpiry, OnReview, Terms},
+        policy::{PolicyConfig, PolicyDefault, PolicyMode},
+    },
+    telemetry::logs::{LogConfig, LogFormat},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const S: Duration = Duration::from_secs(1);
@@ -150,7 +156,7 @@ fn changes(r: &mut Reader) -> ChangesConfig {
         retention: RetentionConfig {
             arguments: r.duration_or_never("changes.retention.arguments", Duration::ZERO..=100 * YEAR),
             large: r.duration_or_never("changes.retention.large", Duration::ZERO..=100 * YEAR),
-            large_bytes: r.size("changes.retention.large_bytes", crate::store::LEAST_LARGE..=GIB),
+            large_bytes: r.size("changes.retention.large_bytes", crate::domain::changes::retention::LEAST_LARGE..=GIB),
             finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
             events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
         },

@@ -19,7 +19,7 @@ use super::{
     tree::{self, Node, Spot},
     units,
 };
-use crate::{
+use crate::domain::{
     changes::Terms,
     policy::{Groups, Rule},
 };

@@ -7,10 +7,10 @@ use super::{
     terms,
     tree::{Entry, Node, Spot},
 };
-use crate::{
-    auth::Role,
+use crate::domain::{
     changes::Terms,
     policy::{AnnotationsMatch, Condition, Globs, Groups, Rule, Verdict},
+    principal::Role,
 };
 
 /// Rules in one configuration.
@@ -180,7 +180,7 @@ impl One<'_> {
             Node::Text(text)
                 if !text.trim().is_empty()
                     && text.chars().count() <= most
-                    && !text.chars().any(crate::changes::visible::is_hidden) =>
+                    && !text.chars().any(crate::domain::changes::visible::is_hidden) =>
             {
                 Some(text.clone())
             }

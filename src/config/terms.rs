@@ -10,10 +10,10 @@ use super::{
     tree::{Entry, Node, Spot},
     units::show_duration,
 };
-use crate::{
-    auth::Role,
+use crate::domain::{
     changes::{Editing, OnExpiry, OnReview, Terms, people::folded},
     policy::Groups,
+    principal::Role,
 };
 
 pub(super) const KEYS: [&str; 12] = [

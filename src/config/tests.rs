@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use super::{
-    AuthMode, Config, Environment, Flags, LogFormat, PolicyDefault,
+    AuthMode, Config, Environment, Flags,
     error::{ConfigError, Origin},
     load::{DEFAULTS, Loaded, OTHER_VARIABLES, keys, load, variable},
     show,
 };
+use crate::{domain::policy::PolicyDefault, telemetry::logs::LogFormat};
 
 struct Case {
     dir: tempfile::TempDir,

@@ -10,8 +10,7 @@ use std::{
 use rustls::pki_types::CertificateDer;
 use url::Url;
 
-use crate::changes::digest::PartHasher;
-use crate::previews::recipe::Recipes;
+use crate::{domain::changes::digest::PartHasher, provider::previews::recipe::Recipes};
 
 /// A value that never shows in a log, an error or `config show`.
 #[derive(Clone, PartialEq, Eq, Hash)]

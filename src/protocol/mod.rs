@@ -8,7 +8,9 @@
 //! answer around the bytes of a result that nobody took apart ([`splice`] adds members to it).
 
 pub mod alike;
+pub mod annotations;
 pub mod arguments;
+pub mod capabilities;
 pub mod cursor;
 pub mod edit;
 pub mod encode;
@@ -23,8 +25,10 @@ pub mod param_headers;
 pub mod params;
 pub mod raw;
 pub mod revision;
+pub mod rpc_error;
 mod scan;
 pub mod splice;
+pub mod suggest;
 
 pub use error::{ErrorKind, Foreign, McpError};
 pub use id::RequestId;

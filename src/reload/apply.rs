@@ -6,11 +6,11 @@ use actix::Addr;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
+use crate::routing::Target;
 use crate::{
-    config::{PolicyConfig, RoutesConfig, UpstreamConfig, WebhookConfig},
-    policy::{People, Policy},
-    providers::Provider,
-    router::{
+    config::{RoutesConfig, UpstreamConfig, WebhookConfig},
+    domain::policy::{People, Policy, PolicyConfig},
+    routing::{
         Router,
         actor::{PublishProviders, Reconfigure},
         table::Aliases,
@@ -42,7 +42,7 @@ pub trait Applies: Send + Sync + 'static {
 pub struct Live {
     pub router: Addr<Router>,
     /// Providers that are compiled in: they come before the servers.
-    pub built_in: Vec<Arc<dyn Provider>>,
+    pub built_in: Vec<Target>,
     pub upstreams: Arc<Upstreams>,
     pub pins: Arc<Pinboard>,
     pub store: Arc<dyn Store>,
@@ -70,7 +70,7 @@ impl Live {
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         behind(&self.pins, servers).await;
         let mut providers = self.built_in.clone();
-        providers.extend(self.upstreams.apply(servers));
+        providers.extend(self.upstreams.apply(servers).into_iter().map(Target::Upstream));
         let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::GONE.to_owned())?;
         done.map_err(|error| error.to_string())
     }

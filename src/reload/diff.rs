@@ -7,8 +7,8 @@ use super::{
     servers,
 };
 use crate::{
-    config::{Config, PolicyConfig, PolicyDefault, PolicyMode, UpstreamConfig, reader::Setting},
-    policy::{Rule, Verdict, terms},
+    config::{Config, UpstreamConfig, reader::Setting},
+    domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Rule, Verdict, terms},
 };
 
 /// One way in which a new configuration lets through what the old one does not.
@@ -62,7 +62,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         routes: new.routes.clone(),
         webhooks: new.webhooks.clone(),
         policy: new.policy.clone(),
-        log: crate::config::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
+        log: crate::telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
     };
     let judged = hold_policy(&old.policy, &new.policy, &mut at_once.policy, &mut diff);
@@ -249,7 +249,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Environment, Flags, LogFormat, UpstreamTarget, load};
+    use crate::{
+        config::{Environment, Flags, UpstreamTarget, load},
+        telemetry::logs::LogFormat,
+    };
 
     fn config(change: impl FnOnce(&mut Config)) -> Config {
         let mut config = Config::default();

@@ -1,8 +1,8 @@
 //! What a reviewer's consent is given to, as one hash.
 
 use crate::{
-    changes::digest::{PartHasher, hex},
     config::{Config, Secret, UpstreamConfig, UpstreamTarget},
+    domain::changes::digest::{PartHasher, hex},
 };
 
 /// SHA-256 over the policy and the servers of a configuration, secrets included. `salt` is this process's own, so that
@@ -49,7 +49,7 @@ fn target(hasher: &mut PartHasher, server: &UpstreamConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PolicyDefault;
+    use crate::domain::policy::PolicyDefault;
 
     #[test]
     fn everything_that_is_consented_to_changes_it_and_nothing_else() {

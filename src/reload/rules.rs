@@ -4,10 +4,9 @@
 use std::sync::Arc;
 
 use super::diff::Loosening;
-use crate::{
+use crate::domain::{
     changes::Terms,
-    config::PolicyDefault,
-    policy::{Verdict, terms},
+    policy::{PolicyDefault, Verdict, terms},
 };
 
 /// A rule, as far as it matters here.

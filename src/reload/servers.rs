@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn recipes_of_the_operators_own_wait() {
-        use crate::previews::recipe::{Recipe, Recipes};
+        use crate::provider::previews::recipe::{Recipe, Recipes};
         let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
             sets: Vec::new(),
             by_tool: std::sync::Arc::new(

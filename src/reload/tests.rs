@@ -5,7 +5,10 @@ use std::path::Path;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::*;
-use crate::config::{PolicyConfig, PolicyDefault, RoutesConfig, UpstreamConfig, WebhookConfig};
+use crate::{
+    config::{RoutesConfig, UpstreamConfig, WebhookConfig},
+    domain::policy::{PolicyConfig, PolicyDefault},
+};
 
 /// What was put into force, in order; fails at whatever is named here.
 #[derive(Default)]

@@ -9,19 +9,20 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Respon
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{
-    inbound,
-    outbox::Wake,
-    shared::{Channel, SessionShared, Transport},
-};
+use super::inbound;
 use crate::{
     auth::authenticator::Credential,
-    gateway::{Gateway, RECHECK},
-    lanes::LARGE,
+    exchange::services::RECHECK,
+    exchange::{
+        inflow::Held,
+        outbox::Wake,
+        shared::{Channel, SessionShared},
+    },
     protocol::ErrorKind,
-    router::actor::SessionClosed,
-    telemetry::ConnectionGuard,
-    transports::inflow::Held,
+    routing::actor::SessionClosed,
+    runtime::lanes::LARGE,
+    session::services::SessionServices,
+    telemetry::{ConnectionGuard, metrics::Transport},
 };
 
 /// How a connection that closes is told why (RFC 6455 close codes).
@@ -36,7 +37,7 @@ pub mod close {
 pub struct Pump {
     /// Unique among all pumps of the process; a message of an old one is told apart by it.
     pub id: u64,
-    /// What [`super::outbox::Outbox::rewind`] gave for it; 0 for the first.
+    /// What [`crate::exchange::outbox::Outbox::rewind`] gave for it; 0 for the first.
     pub turn: u64,
     pub wake: Wake,
     /// Breaks the connection without waiting for its peer.
@@ -46,7 +47,7 @@ pub struct Pump {
 /// See the module's page.
 pub struct Session {
     shared: Arc<SessionShared>,
-    gateway: Arc<Gateway>,
+    services: Arc<SessionServices>,
     /// Pings the peer so often; `None` where the transport shows a dead peer by itself.
     heartbeat: Option<Duration>,
     /// The peer has shown a sign of life since the last ping.
@@ -70,10 +71,14 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 impl Session {
     /// Starts the actor on this thread and enters it in the registry.
-    pub fn open(gateway: &Arc<Gateway>, shared: Arc<SessionShared>, heartbeat: Option<Duration>) -> actix::Addr<Self> {
+    pub fn open(
+        services: &Arc<SessionServices>,
+        shared: Arc<SessionShared>,
+        heartbeat: Option<Duration>,
+    ) -> actix::Addr<Self> {
         let session = Self {
             shared: shared.clone(),
-            gateway: gateway.clone(),
+            services: services.clone(),
             heartbeat,
             alive: true,
             pump: None,
@@ -82,8 +87,8 @@ impl Session {
             waiting: None,
         };
         let addr = session.start();
-        gateway.registry.insert(shared.clone(), addr.clone());
-        gateway.session_event("session.opened", &shared);
+        services.registry.insert(shared.clone(), addr.clone());
+        services.session_event("session.opened", &shared);
         addr
     }
 
@@ -121,14 +126,14 @@ impl Session {
 
     fn check_key(&mut self, ctx: &mut Context<Self>) {
         // A store that cannot be asked just now ends nobody's session.
-        if self.gateway.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+        if self.services.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
             tracing::info!(session = %self.shared.short_id(), "its key was revoked, session ends");
             self.end(ctx, close::POLICY, "the key was revoked");
         }
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
-        let limit = self.gateway.config.limits.session_idle;
+        let limit = self.services.config.limits.session_idle;
         let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
         if self.shared.in_flight() == 0 && !read && self.shared.idle() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
@@ -155,7 +160,7 @@ impl Actor for Session {
             ctx.run_interval(interval, Self::beat);
         }
         if matches!(self.shared.channel, Channel::Streams(_)) {
-            let interval = self.gateway.config.limits.session_idle / 4;
+            let interval = self.services.config.limits.session_idle / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
         }
         let ended = self.shared.ended.clone();
@@ -171,13 +176,13 @@ impl Actor for Session {
 
     fn stopped(&mut self, _: &mut Self::Context) {
         self.shared.end();
-        self.gateway.registry.remove(&self.shared.id);
-        self.gateway.upstreams.session_ended(&self.shared.id);
+        self.services.registry.remove(&self.shared.id);
+        self.services.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
-            self.gateway.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
+            self.services.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
         }
-        self.gateway.session_event("session.closed", &self.shared);
+        self.services.session_event("session.closed", &self.shared);
     }
 }
 
@@ -196,11 +201,11 @@ impl Handler<Inbound> for Session {
     fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
         self.alive = true;
         self.shared.touch();
-        inbound::frame(&self.gateway, &self.shared, frame, held);
+        inbound::frame(&self.services, &self.shared, frame, held);
     }
 }
 
-/// Sent by a pump: one large message ([`crate::lanes::LARGE`]). Answered when it was taken up; a pump reads no further
+/// Sent by a pump: one large message ([`crate::runtime::lanes::LARGE`]). Answered when it was taken up; a pump reads no further
 /// before.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -215,7 +220,7 @@ impl Handler<LargeInbound> for Session {
     fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
         self.alive = true;
         self.shared.touch();
-        Box::pin(inbound::large_frame(&self.gateway, &self.shared, frame, held))
+        Box::pin(inbound::large_frame(&self.services, &self.shared, frame, held))
     }
 }
 
@@ -272,7 +277,7 @@ impl Handler<Disconnected> for Session {
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
         if resumable {
-            self.waiting = Arc::clone(&self.gateway.connections.waiting).try_acquire_owned().ok();
+            self.waiting = Arc::clone(&self.services.waiting).try_acquire_owned().ok();
         }
         if self.waiting.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
@@ -280,14 +285,14 @@ impl Handler<Disconnected> for Session {
         if let Channel::Outbox(outbox) = &self.shared.channel {
             outbox.detach();
         }
-        let window = RESUME_WINDOW.min(self.gateway.config.limits.session_idle);
+        let window = RESUME_WINDOW.min(self.services.config.limits.session_idle);
         self.farewell =
             Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
     }
 }
 
 /// Sent by a connection that serves this session from now on: the first one, or that of a client that comes back
-/// (after [`super::outbox::Outbox::rewind`]). A connection that served it before is cut.
+/// (after [`crate::exchange::outbox::Outbox::rewind`]). A connection that served it before is cut.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Attach(pub Pump);

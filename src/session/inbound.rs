@@ -7,16 +7,17 @@ use compact_str::CompactString;
 use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::value::RawValue;
 
-use super::{
-    exchange::{Answer, Exchange, ForwardedHeaders, InFlight, Related},
-    facts::{ClientFacts, FactLimits},
-    handlers::{self, Reply},
-    shared::{Channel, SessionShared, Transport},
-};
+use super::handlers;
+use crate::session::Handling;
 use crate::{
     auth::Identity,
-    gateway::Gateway,
-    middleware,
+    exchange::{
+        context::{Answer, Exchange, ForwardedHeaders, InFlight, Related},
+        facts::{ClientFacts, FactLimits},
+        inflow::Held,
+        reply::Reply,
+        shared::{Channel, SessionShared},
+    },
     protocol::{
         Era, ErrorKind, McpError, RequestId, Revision, encode,
         envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request, Response},
@@ -25,17 +26,17 @@ use crate::{
         outline::Outline,
         params::{self, LoggingLevel, Meta},
     },
+    session::{middleware, services::SessionServices},
     telemetry::{
         RequestMetrics,
-        metrics::{Cache, CacheMetrics},
+        metrics::{Cache, CacheMetrics, Transport},
     },
-    transports::inflow::Held,
 };
 
 /// Where a message came in: everything about it but its own text.
 #[derive(Clone)]
 pub struct Door {
-    pub gateway: Arc<Gateway>,
+    pub services: Arc<SessionServices>,
     pub session: Arc<SessionShared>,
     pub identity: Identity,
     pub transport: Transport,
@@ -47,23 +48,23 @@ pub struct Door {
 }
 
 /// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
-pub fn frame(gateway: &Arc<Gateway>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
-    poll_then_spawn(answered(gateway, session, frame, held));
+pub fn frame(services: &Arc<SessionServices>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
+    poll_then_spawn(answered(services, session, frame, held));
 }
 
-/// As [`frame`], of a large one ([`crate::lanes`]): resolves when it was taken up, that is read and run to its first wait.
+/// As [`frame`], of a large one ([`crate::runtime::lanes`]): resolves when it was taken up, that is read and run to its first wait.
 /// Whoever reads the next one only then keeps the order of messages, and no more than one of them waits to be read.
 pub fn large_frame(
-    gateway: &Arc<Gateway>,
+    services: &Arc<SessionServices>,
     session: &Arc<SessionShared>,
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
-    let (gateway, session) = (Arc::clone(gateway), Arc::clone(session));
+    let (services, session) = (Arc::clone(services), Arc::clone(session));
     async move {
-        let lanes = Arc::clone(&gateway.lanes);
+        let lanes = Arc::clone(&services.state.lanes);
         let principal = Arc::clone(&session.identity.principal);
-        let work = move || async move { poll_then_spawn(answered(&gateway, &session, frame, held)) };
+        let work = move || async move { poll_then_spawn(answered(&services, &session, frame, held)) };
         if let Err(error) = lanes.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not taken");
         }
@@ -72,13 +73,13 @@ pub fn large_frame(
 
 /// Answers one frame on its connection.
 fn answered(
-    gateway: &Arc<Gateway>,
+    services: &Arc<SessionServices>,
     session: &Arc<SessionShared>,
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
     let door = Door {
-        gateway: gateway.clone(),
+        services: services.clone(),
         session: session.clone(),
         identity: session.identity.clone(),
         transport: session.transport,
@@ -107,7 +108,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
 impl Door {
     /// Handles a whole frame or body; `None` where there is nothing to answer.
     async fn frame(self, frame: &[u8]) -> Option<Answer> {
-        match envelope::parse(frame, &self.gateway.envelope_limits()) {
+        match envelope::parse(frame, &self.services.envelope_limits()) {
             Ok(Incoming::Single(message)) => self.message(message).await,
             Ok(Incoming::Batch(members)) => self.batch(members).await,
             Err(fault) => self.fault(&fault),
@@ -148,21 +149,23 @@ impl Door {
     }
 
     /// Decides era and revision of a request, and what its client says of itself.
-    pub fn exchange(self, request: &Request<'_>) -> Result<Exchange, (McpError, Revision)> {
+    pub fn exchange(self, request: &Request<'_>) -> Result<Handling, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
-            let limits = (&self.gateway.config.limits).into();
+            let limits = (&self.services.config.limits).into();
             let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
             if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {
-                self.gateway.show_facts(&self.session, &facts);
+                self.services.show_facts(&self.session, &facts);
             }
             facts
         } else {
             self.legacy_facts(request)?
         };
-        let Self { gateway, session, identity, transport, related, assumed: _, headers } = self;
-        Ok(Exchange { gateway, session, facts, identity, transport, related, log_level, headers })
+        let Self { services: sessions, session, identity, transport, related, assumed: _, headers } = self;
+        let services = Arc::clone(&sessions.shared);
+        let exchange = Exchange { services, session, facts, identity, transport, related, log_level, headers };
+        Ok(Handling { exchange, sessions })
     }
 
     fn legacy_facts(&self, request: &Request<'_>) -> Result<Arc<ClientFacts>, (McpError, Revision)> {
@@ -225,7 +228,7 @@ impl Door {
         let groups = self.share_identical_reads(&requests);
         let done: Vec<_> = stream::iter(groups)
             .map(|group| self.group(group))
-            .buffer_unordered(self.gateway.config.limits.batch_concurrency.max(1))
+            .buffer_unordered(self.services.config.limits.batch_concurrency.max(1))
             .collect()
             .await;
         for (at, bytes) in done.into_iter().flatten() {
@@ -244,7 +247,7 @@ impl Door {
         let mut known: HashMap<(&str, &str), usize> = HashMap::new();
         for &(at, request) in requests {
             let key = (request.method.as_ref(), request.params.map_or("", |p| p.get()));
-            if !handlers::is_shareable_read(&self.gateway, request) {
+            if !handlers::is_shareable_read(&self.services, request) {
                 groups.push(vec![(at, request)]);
             } else if let Some(&group) = known.get(&key) {
                 groups[group].push((at, request));
@@ -273,7 +276,7 @@ impl Door {
         group.iter().skip(1).for_each(|_| cache.hit());
         match serve(&exchange, first).await {
             Served::Reply(Ok(reply)) => {
-                let result = reply.finish(revision, &self.gateway);
+                let result = reply.finish(revision, &self.services.server_meta);
                 group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
             }
             Served::Reply(Err(error)) => {
@@ -285,12 +288,12 @@ impl Door {
 }
 
 /// Runs one request to its answer; `None` once its client has taken it back.
-pub async fn answer(exchange: &Exchange, request: &Request<'_>) -> Option<Answer> {
+pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<Answer> {
     match serve(exchange, request).await {
         Served::Reply(Ok(reply)) => {
             // The handshake has just fixed it, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
-            let result = reply.finish(revision, &exchange.gateway);
+            let result = reply.finish(revision, &exchange.services.server_meta);
             Some(Answer::result(encode::result(&request.id, &result)))
         }
         Served::Reply(Err(error)) => Some(Answer::error(Some(&request.id), &error, exchange.revision())),
@@ -298,9 +301,9 @@ pub async fn answer(exchange: &Exchange, request: &Request<'_>) -> Option<Answer
     }
 }
 
-/// As [`answer`], of a large request: on the principal's thread for such ones ([`crate::lanes`]).
-pub async fn answer_aside(exchange: Exchange, request: Arc<OwnedRequest>) -> Option<Answer> {
-    let (lanes, revision, id) = (Arc::clone(&exchange.gateway.lanes), exchange.revision(), request.id.clone());
+/// As [`answer`], of a large request: on the principal's thread for such ones ([`crate::runtime::lanes`]).
+pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<Answer> {
+    let (lanes, revision, id) = (Arc::clone(&exchange.services.state.lanes), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);
     let work = move || async move { answer(&exchange, &request.as_request()).await };
     lanes.run(&principal.name, work).await.unwrap_or_else(|error| Some(Answer::error(Some(&id), &error, revision)))
@@ -430,8 +433,8 @@ enum Served {
 }
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
-async fn serve(exchange: &Exchange, request: &Request<'_>) -> Served {
-    let limit = exchange.gateway.config.limits.max_in_flight;
+async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
+    let limit = exchange.services.config.limits.max_in_flight;
     let in_flight = match InFlight::admit(exchange, &request.id, limit) {
         Ok(in_flight) => in_flight,
         Err(error) => return Served::Reply(Err(error)),
@@ -447,13 +450,13 @@ async fn serve(exchange: &Exchange, request: &Request<'_>) -> Served {
 }
 
 /// A session for bookkeeping, through which nothing can be sent.
-pub fn channel_less(transport: Transport, identity: Identity, gateway: &Gateway) -> SessionShared {
-    SessionShared::new(transport, identity, Channel::None, &gateway.ended)
+pub fn channel_less(transport: Transport, identity: Identity, services: &SessionServices) -> SessionShared {
+    SessionShared::new(transport, identity, Channel::None, &services.state.ended)
 }
 
 /// The bookkeeper of a stateless HTTP connection.
-pub fn stateless_session(gateway: &Arc<Gateway>, identity: Identity) -> Arc<SessionShared> {
-    Arc::new(channel_less(Transport::Http, identity, gateway))
+pub fn stateless_session(services: &Arc<SessionServices>, identity: Identity) -> Arc<SessionShared> {
+    Arc::new(channel_less(Transport::Http, identity, services))
 }
 
 #[cfg(test)]

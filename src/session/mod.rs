@@ -5,24 +5,15 @@
 //! it never lends authority, version or capabilities from one request to the next.
 
 pub mod actor;
-pub mod ask;
-pub mod cancel;
-pub mod eviction;
-pub mod exchange;
-pub mod facts;
 pub mod handlers;
+pub mod handling;
 pub mod inbound;
-pub mod memory;
-pub mod outbox;
+pub mod middleware;
 pub mod registry;
-pub mod shared;
-pub mod slots;
-pub mod streams;
+pub mod services;
 
 pub use actor::Session;
-pub use cancel::Cancel;
-pub use exchange::{Answer, Exchange, Related};
-pub use facts::ClientFacts;
+pub use handling::Handling;
 pub use inbound::channel_less;
 pub use registry::Registry;
-pub use shared::{Channel, SessionShared, Transport};
+pub use services::SessionServices;

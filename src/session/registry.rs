@@ -5,14 +5,17 @@
 use std::{collections::HashMap, sync::Arc};
 
 use actix::Addr;
+use bytes::Bytes;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 
-use super::{
-    Channel,
-    actor::{EndSession, Session, close},
-    eviction::{Hold, Queue},
-    shared::SessionShared,
+use crate::{
+    exchange::{
+        eviction::{Hold, Queue},
+        shared::{Channel, SessionShared},
+    },
+    routing::subscribers::Clients,
+    session::actor::{EndSession, Session, close},
 };
 
 /// A session and the address of its actor.
@@ -38,6 +41,19 @@ pub struct Registry {
 
 fn counts(shared: &SessionShared) -> bool {
     !matches!(shared.channel, Channel::None)
+}
+
+impl Clients for Registry {
+    fn tell_all(&self, message: &Bytes) {
+        self.for_each(|session| {
+            if session.is_initialized()
+                && session.legacy_revision().is_some()
+                && !matches!(session.channel, Channel::None)
+            {
+                session.send_unsolicited(message.clone());
+            }
+        });
+    }
 }
 
 impl Registry {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params_from_iter, types::Value};
 
 use super::{StoreError, rows};
-use crate::changes::audit::AuditEntry;
+use crate::domain::changes::audit::AuditEntry;
 
 /// Entries that one page looks through at most: a long trail is searched in steps, none of which holds a reader long.
 const SPAN: u64 = 50_000;

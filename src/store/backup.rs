@@ -42,7 +42,7 @@ pub enum BackupError {
     #[error("the copy cannot be trusted and was not kept: {0}")]
     Bad(String),
     #[error("the copy was not kept, since its audit trail does not hold: {0}")]
-    Trail(#[from] crate::changes::audit::Broken),
+    Trail(#[from] crate::domain::changes::audit::Broken),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use serde_json::{Value, json};
 
 use super::{StoreError, VerifyError, pins::PinWrite, trail};
-use crate::changes::{
+use crate::domain::changes::{
     audit::{Broken, EntryContent},
     digest::PartHasher,
     machine::SYSTEM,
@@ -429,7 +429,7 @@ pub(super) fn columns_are_those_of(
 mod tests {
     use super::*;
     use crate::{
-        auth::Role,
+        domain::principal::Role,
         store::{
             keys::{ApiKey, Keys},
             open::{older, open_writer},
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_pin_has_one_hash_whether_it_is_written_or_read() {
-        use crate::policy::pins::{Acceptance, Pin};
+        use crate::domain::policy::pins::{Acceptance, Pin};
         let dir = tempfile::tempdir().unwrap();
         let conn = open_writer(dir.path()).unwrap();
         let at = "2027-01-01T00:00:00.5Z".parse().unwrap();

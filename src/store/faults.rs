@@ -15,7 +15,7 @@ use super::{
     suite::{change, created, draft, moved, send, write},
     *,
 };
-use crate::changes::audit::Broken;
+use crate::domain::changes::audit::Broken;
 
 const NORMAL: u8 = 0;
 /// The commit fails and leaves nothing.

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::{StoreError, covered, open::open_writer};
-use crate::auth::Role;
+use crate::domain::principal::Role;
 
 /// Who makes and revokes keys: whoever may write the data directory, at a terminal.
 const ACTOR: &str = "terminal";

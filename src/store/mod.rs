@@ -2,7 +2,7 @@
 //!
 //! One trait ([`Store`]), written so that another backend fits, and one suite of tests against it. A write is a
 //! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
-//! about changes: what may happen is decided before, by [`crate::changes::machine`].
+//! about changes: what may happen is decided before, by [`crate::domain::changes::machine`].
 
 mod audit_search;
 pub mod backup;
@@ -38,7 +38,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
-use crate::changes::{
+use crate::domain::changes::{
     Change, ChangeState,
     audit::{AuditEntry, AuditHead},
     machine::EventKind,
@@ -50,9 +50,9 @@ pub use pins::{PinWrite, Pinboard};
 pub use said::{Said, read_said};
 pub use search::Narrow;
 
-use crate::policy::{Pins, StandingRule};
+use crate::domain::policy::{Pins, StandingRule};
 
-pub use retention::{Deletion, LEAST_LARGE, Old, OldBefore, Pruning, Redaction};
+pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};

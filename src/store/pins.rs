@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::{Mutex, oneshot};
 
 use super::{Record, Store, StoreError, WriteError, covered, rows::parse_time};
-use crate::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
+use crate::domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
 
 /// One pin as it is to be.
 #[derive(Clone, Debug)]
@@ -260,7 +260,7 @@ pub(super) fn load(conn: &Connection) -> Result<Pins, StoreError> {
 mod tests {
     use super::*;
     use crate::{
-        policy::Standing,
+        domain::policy::Standing,
         store::{SqliteOptions, SqliteStore, verify_audit},
     };
 

@@ -11,7 +11,7 @@ use super::{
     StoreError,
     rows::{parse_change, parse_state, parse_time, signed, unsigned},
 };
-use crate::changes::{Change, ChangeState};
+use crate::domain::changes::{Change, ChangeState};
 
 /// What is old: finished, or told, before these times. `None` is never.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,9 +68,6 @@ pub struct Pruning {
     /// The details of the audit entry about the events.
     pub events_details: String,
 }
-
-/// Bytes above which a change may count as large: what the index of such changes has.
-pub const LEAST_LARGE: u64 = 64 << 10;
 
 /// Changes and events of one transaction.
 const MAX_CHANGES: usize = 50;

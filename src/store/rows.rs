@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
 use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Proposed, StoreError, StoredEvent, search};
-use crate::changes::{
+use crate::domain::changes::{
     Change, ChangeState,
     audit::{AuditEntry, AuditHead, GENESIS, Hash},
 };

@@ -7,9 +7,9 @@ use super::{
     open::{database_path, open_reader},
     pins, standing_rules,
 };
-use crate::{
-    auth::Role,
+use crate::domain::{
     policy::{Pins, StandingRule},
+    principal::Role,
 };
 
 /// See the module's page.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, params, types::Value};
 
 use super::{Draft, rows::signed};
-use crate::changes::{Change, machine::EventKind};
+use crate::domain::changes::{Change, machine::EventKind};
 
 /// Narrows a listing of changes; what is empty or none says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use super::{
     witness::Witness,
     writer::{Command, CommitFn, Work, Writer, plain_commit},
 };
-use crate::{
+use crate::domain::{
     changes::{Change, ChangeState, audit::AuditEntry},
     policy::{Pins, StandingRule},
 };

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use super::{StoreError, covered};
-use crate::{
+use crate::domain::{
     changes::machine::SYSTEM,
     policy::{Says, StandingRule},
 };

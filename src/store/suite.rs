@@ -11,7 +11,7 @@ use serde_json::{Value, json, value::RawValue};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::changes::{
+use crate::domain::changes::{
     Diff, Operation, PreviewNote, Proposer, Target, Terms,
     audit::{EntryContent, Verifier},
     digest::body_hash,

@@ -9,7 +9,7 @@ use super::{
     open::open_reader,
     rows::{self, signed},
 };
-use crate::changes::audit::{AuditEntry, AuditHead, EntryContent};
+use crate::domain::changes::audit::{AuditEntry, AuditHead, EntryContent};
 
 /// Entries read at a time.
 const PAGE: u32 = 500;

@@ -11,7 +11,7 @@ use super::{
     open::open_reader,
     rows::{signed, unsigned},
 };
-use crate::changes::{
+use crate::domain::changes::{
     audit::{AuditHead, Broken, EntryContent, Verifier},
     digest::body_hash,
 };

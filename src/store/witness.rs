@@ -18,7 +18,7 @@ use super::{
     retention::backup_of,
     rows::{parse_hash, signed},
 };
-use crate::changes::audit::AuditHead;
+use crate::domain::changes::audit::AuditHead;
 
 const FILE: &str = "audit.head";
 

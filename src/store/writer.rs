@@ -30,7 +30,7 @@ use super::{
     rows::{self, signed},
     witness::Witness,
 };
-use crate::changes::{
+use crate::domain::changes::{
     audit::{AuditHead, EntryContent},
     machine::SYSTEM,
 };

@@ -9,7 +9,19 @@ use tracing_subscriber::{
 
 use super::writer::StderrWriter;
 pub use super::writer::open_log;
-use crate::config::{LogConfig, LogFormat};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// A `tracing` filter, such as `info,countersign=debug`.
+    pub filter: String,
+    pub format: LogFormat,
+}
 
 /// How long the end of the process may wait for a stderr that is read slowly.
 const FLUSH: Duration = Duration::from_millis(250);

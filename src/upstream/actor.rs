@@ -7,14 +7,14 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ClientCapabilities, LinkError, control, execute, handshake,
+    LinkError, control, execute, handshake,
     held::{Held, Traffic},
     pool::{Key, Opened},
     server::Upstream,
 };
 use crate::{
-    protocol::McpError,
-    providers::{CallContext, ToolResult},
+    protocol::{McpError, capabilities::ClientCapabilities},
+    provider::{CallContext, ToolResult},
 };
 
 /// Messages that wait; each is work that somebody awaits, and bounded where it comes from.
@@ -114,7 +114,7 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Held
     Ok(Arc::new(Held::new(link, traffic, &negotiated)))
 }
 
-/// Sent by the Executor's thread: runs an approved change, once. Fails as [`crate::providers::Provider::call`] does.
+/// Sent by the Executor's thread: runs an approved change, once. Fails as [`crate::provider::Provider::call`] does.
 #[derive(Message)]
 #[rtype(result = "Result<ToolResult, McpError>")]
 pub(super) struct Execute {

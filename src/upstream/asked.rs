@@ -10,8 +10,10 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::{Replier, RpcError, UpstreamRequest};
-use crate::protocol::RequestId;
+use crate::{
+    protocol::{RequestId, rpc_error::RpcError},
+    provider::request::{Replier, UpstreamRequest},
+};
 
 /// Questions of one upstream that are open on one link.
 const MAX_OPEN: usize = 256;

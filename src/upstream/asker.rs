@@ -9,7 +9,7 @@ use url::Url;
 
 use super::questions::{ELICITATION, for_client, is_url};
 use crate::{
-    changes::visible::{is_hidden, visible},
+    domain::changes::visible::{is_hidden, visible},
     protocol::{
         Revision,
         edit::{Op, edit, member, members, string},

@@ -30,8 +30,8 @@ use super::{
     received::{self, Received},
 };
 use crate::{
-    ending::Ending,
     protocol::{Era, RequestId},
+    runtime::ending::Ending,
 };
 
 /// Messages that wait for the transport's writer.

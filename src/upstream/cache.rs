@@ -17,8 +17,9 @@ use std::{
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::ClientCapabilities;
-use crate::{auth::Principal, telemetry::metrics::CacheMetrics};
+use crate::{
+    domain::principal::Principal, protocol::capabilities::ClientCapabilities, telemetry::metrics::CacheMetrics,
+};
 
 /// Bytes of all entries of one upstream.
 const CAPACITY: u64 = 16 << 20;
@@ -212,7 +213,7 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Role;
+    use crate::domain::principal::Role;
 
     fn question(cache: &Cache, who: &str, subject: &str, digest: &str) -> Question {
         let principal = Principal { name: who.into(), role: Role::Agent, key_id: None, owner: None };

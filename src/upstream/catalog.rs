@@ -11,7 +11,8 @@ use std::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{LinkError, Negotiated, RpcError, held::Held, server::Upstream};
+use super::{LinkError, Negotiated, held::Held, server::Upstream};
+use crate::protocol::rpc_error::RpcError;
 
 /// Bytes of a page's cursor: it is sent back as it is.
 const MAX_CURSOR: usize = 64 << 10;

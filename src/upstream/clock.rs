@@ -9,8 +9,11 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Listener, Replier, UpstreamNotification, UpstreamRequest, server::Upstream};
-use crate::deadline;
+use super::{Listener, UpstreamNotification, server::Upstream};
+use crate::{
+    provider::request::{Replier, UpstreamRequest},
+    runtime::deadline,
+};
 
 /// How often a clock that stands still is looked at, at most.
 const LOOK: Duration = Duration::from_millis(50);

@@ -18,7 +18,7 @@ use super::{
     subscriptions,
     survey::{self, Survey},
 };
-use crate::{config::UpstreamTarget, protocol::Era, providers::ProviderEvent};
+use crate::{config::UpstreamTarget, protocol::Era, provider::ProviderEvent};
 
 /// A connection that lived so long was a good one: the next try comes at once.
 const GOOD: Duration = Duration::from_secs(10);
@@ -160,7 +160,7 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
     let known = upstream.negotiated();
     let (link, negotiated) = match (era, &known) {
         (Some(era), Some(known)) if connector.probe_apart() => {
-            let none = super::ClientCapabilities::default();
+            let none = crate::protocol::capabilities::ClientCapabilities::default();
             handshake::open(&*connector, era, Some(known), &none, listener()).await?
         }
         _ => {
@@ -171,7 +171,7 @@ async fn open(upstream: &Arc<Upstream>, at: usize, era: Option<Era>) -> Result<A
             match found.link {
                 Some(link) => (link, found.negotiated),
                 None => {
-                    let none = super::ClientCapabilities::default();
+                    let none = crate::protocol::capabilities::ClientCapabilities::default();
                     let known = Some(&found.negotiated);
                     handshake::open(&*found.connector, found.era, known, &none, listener()).await?
                 }

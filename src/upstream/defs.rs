@@ -11,8 +11,11 @@ use serde_json::{Value, value::RawValue};
 
 use super::names::Names;
 use crate::{
-    protocol::raw::{Fate, Scan, edit_members, replace_strings},
-    providers::{PromptArgumentDef, PromptDef, ResourceDef, ResourceTemplateDef, ToolAnnotations, ToolDef},
+    protocol::{
+        annotations::ToolAnnotations,
+        raw::{Fate, Scan, edit_members, replace_strings},
+    },
+    provider::{PromptArgumentDef, PromptDef, ResourceDef, ResourceTemplateDef, ToolDef},
 };
 
 /// Why a definition is left out, for the log and the dashboard.

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    ClientCapabilities, Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, RpcError,
+    Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response,
     handshake::{self, Deaf, FIRST_ID, client_info, object},
 };
-use crate::protocol::{Era, Revision};
+use crate::protocol::{Era, Revision, capabilities::ClientCapabilities, rpc_error::RpcError};
 
 /// How long a server may take to answer `server/discover` before it counts as one that does not know it.
 pub const PROBE: Duration = Duration::from_secs(5);

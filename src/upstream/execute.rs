@@ -12,11 +12,12 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    Caller, Listener, Outgoing, Response, RpcError, UpstreamNotification, UpstreamRequest,
+    Caller, Listener, Outgoing, Response, UpstreamNotification,
     actor::Execute,
     calls::Resend,
     server::{Upstream, stamped_for},
 };
+use crate::{protocol::rpc_error::RpcError, provider::request::UpstreamRequest};
 use rounds::Rounds;
 
 use crate::{
@@ -25,13 +26,13 @@ use crate::{
         param_headers::{of_call, x_mcp_headers},
         splice::merge_meta,
     },
-    providers::{CallContext, Inquirer, ProgressSink, ToolResult},
+    provider::{CallContext, Inquirer, ProgressSink, ToolResult},
 };
 
 /// Runs it on the upstreams' thread, until whoever wanted it is gone.
 ///
 /// # Errors
-/// As [`crate::providers::Provider::call`]; `data.outcome` says whether anything may have been done. `INPUT_REQUIRED`
+/// As [`crate::provider::Provider::call`]; `data.outcome` says whether anything may have been done. `INPUT_REQUIRED`
 /// where the tool needs an answer of a person.
 pub(super) async fn run(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
     let Execute { tool, arguments, context, dropped } = execute;

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 
-use super::{
-    ClientCapabilities, Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    UpstreamRequest,
+use super::{Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification};
+use crate::{
+    protocol::{Era, Revision, capabilities::ClientCapabilities},
+    provider::request::UpstreamRequest,
 };
-use crate::protocol::{Era, Revision};
 
 /// The id of `initialize` and of `server/discover`; [`super::Upstream::mint`] starts at 1.
 pub const FIRST_ID: u64 = 0;

@@ -8,12 +8,12 @@ use std::sync::{
 use parking_lot::Mutex;
 
 use super::{
-    Link, LinkError, Listener, Negotiated, UpstreamNotification, UpstreamRequest, catalog::Offers, server::Upstream,
-    silence::Silence,
+    Link, LinkError, Listener, Negotiated, UpstreamNotification, catalog::Offers, server::Upstream, silence::Silence,
 };
 use crate::{
-    ending::Ending,
     protocol::{Era, params::LoggingLevel},
+    provider::request::UpstreamRequest,
+    runtime::ending::Ending,
 };
 
 /// See the module's page.

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use compact_str::CompactString;
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::RawValue;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    ending::Ending,
-    protocol::{Era, RequestId, Revision},
+    protocol::{Era, Revision, rpc_error::RpcError},
+    provider::request::UpstreamRequest,
+    runtime::ending::Ending,
 };
 
 /// A request on its way to an upstream.
@@ -47,22 +47,6 @@ impl Outgoing {
         }
         body.push('}');
         Self { id, method: method.into(), body: body.into(), name: None, headers: Vec::new(), repeatable: false }
-    }
-}
-
-/// An error object as an upstream wrote it.
-#[derive(Clone, Debug)]
-pub struct RpcError {
-    pub code: i64,
-    pub message: String,
-    pub data: Option<Box<RawValue>>,
-    /// The HTTP status it came with, where it came over HTTP.
-    pub status: Option<u16>,
-}
-
-impl RpcError {
-    pub fn new(code: i64, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), data: None, status: None }
     }
 }
 
@@ -103,46 +87,6 @@ pub enum LinkError {
 pub struct UpstreamNotification {
     pub method: String,
     pub params: Option<Box<RawValue>>,
-}
-
-/// A request from an upstream: elicitation, sampling, roots, or one that the gateway does not know.
-/// `ping` never gets here: links answer it.
-pub struct UpstreamRequest {
-    /// As the upstream chose it: unique among its open requests on this link.
-    pub id: RequestId,
-    pub method: String,
-    pub params: Option<Box<RawValue>>,
-    /// Dropped unanswered, it declines with `-32601`.
-    pub reply: Replier,
-    /// The upstream has taken it back.
-    pub cancelled: CancellationToken,
-}
-
-/// Answers one request of an upstream.
-pub struct Replier(Option<Queue>);
-
-/// Queues an answer on its link.
-type Queue = Box<dyn FnOnce(Result<Box<RawValue>, RpcError>) + Send>;
-
-impl Replier {
-    /// `send` must not block: it queues the answer on the link.
-    pub fn new(send: impl FnOnce(Result<Box<RawValue>, RpcError>) + Send + 'static) -> Self {
-        Self(Some(Box::new(send)))
-    }
-
-    pub fn answer(mut self, answer: Result<Box<RawValue>, RpcError>) {
-        if let Some(send) = self.0.take() {
-            send(answer);
-        }
-    }
-}
-
-impl Drop for Replier {
-    fn drop(&mut self) {
-        if let Some(send) = self.0.take() {
-            send(Err(RpcError::new(-32601, "no client can answer this here")));
-        }
-    }
 }
 
 /// Receives what an upstream sends with one request before its response, in order; also what belongs to none.

@@ -2,7 +2,7 @@
 //!
 //! A [`Connector`] makes connections to one server over one transport; a [`Link`] is one such connection, which knows
 //! framing and attribution and nothing of eras beyond the headers that one wants. An [`Upstream`] owns the server: its
-//! era, its lists, its links and their bounds, its breaker. It is a [`crate::providers::Provider`] too, so the router
+//! era, its lists, its links and their bounds, its breaker. It is a [`crate::provider::Provider`] too, so the router
 //! and the Executor need not know that it is no module.
 //!
 //! Who calls an upstream for a client goes through `crate::bridge`, which speaks for clients of any era.
@@ -35,7 +35,6 @@ mod offered;
 mod pinned;
 mod places;
 mod pool;
-pub(crate) mod preview;
 pub(crate) mod provider;
 pub mod questions;
 pub mod received;
@@ -55,11 +54,8 @@ mod watched;
 pub mod ws;
 
 pub use backoff::Backoff;
-pub use caller::{Caller, ClientCapabilities};
-pub use link::{
-    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Replier, Response, RpcError,
-    UpstreamNotification, UpstreamRequest,
-};
+pub use caller::Caller;
+pub use link::{Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification};
 pub use names::Names;
 pub use offered::is_let_through;
 pub use pinned::Pinned;

@@ -7,7 +7,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use super::{Catalog, Names, defs::DefinitionError};
 use crate::{
     config::UpstreamConfig,
-    providers::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef},
+    provider::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef},
 };
 
 /// See the module's page.

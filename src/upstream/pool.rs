@@ -11,8 +11,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Caller, ClientCapabilities, LinkError, LinkKind, held::Held};
-use crate::{config::Isolation, fast_map::FastMap, protocol::Era};
+use super::{Caller, LinkError, LinkKind, held::Held};
+use crate::{
+    config::Isolation,
+    protocol::{Era, capabilities::ClientCapabilities},
+    runtime::fast_map::FastMap,
+};
 
 /// How long a new link waits for the caller that had it opened.
 const CLAIM: Duration = Duration::from_secs(5);

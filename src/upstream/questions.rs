@@ -3,10 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::{ClientCapabilities, RpcError, asker};
+use super::asker;
 use crate::protocol::{
     Era, Revision,
+    capabilities::ClientCapabilities,
     edit::{Op, edit, member, string},
+    rpc_error::RpcError,
 };
 
 pub const ELICITATION: &str = "elicitation/create";

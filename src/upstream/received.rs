@@ -5,10 +5,11 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Response, RpcError, UpstreamNotification};
+use super::{Response, UpstreamNotification};
 use crate::protocol::{
     RequestId,
     envelope::{self, Incoming, Limits, Message},
+    rpc_error::RpcError,
 };
 
 /// Bytes of one message from an upstream.

@@ -14,13 +14,9 @@ use super::{
     actor::UpstreamActor,
     child::ChildConnector,
     http,
-    provider::UpstreamProvider,
     server::{Phase, Upstream},
 };
-use crate::{
-    config::{UpstreamConfig, UpstreamTarget},
-    providers::Provider,
-};
+use crate::config::{UpstreamConfig, UpstreamTarget};
 
 /// How long calls of a server that was removed may still run.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -57,7 +53,7 @@ impl Upstreams {
     /// Brings what runs in line with the configuration: what is the same goes on with its connections, what is new
     /// starts in the background, what has changed or is gone is closed once its calls are through. Gives the providers
     /// in the order of the configuration.
-    pub fn apply(&self, configs: &[UpstreamConfig]) -> Vec<Arc<dyn Provider>> {
+    pub fn apply(&self, configs: &[UpstreamConfig]) -> Vec<Arc<Upstream>> {
         let mut all = self.all.lock();
         let mut old = std::mem::take(&mut *all);
         for config in configs {
@@ -89,7 +85,7 @@ impl Upstreams {
             tracing::info!(upstream = %upstream.config.name, "it is closed: the configuration has no such server any more");
             self.thread.spawn(drain(upstream));
         }
-        all.iter().map(|upstream| Arc::new(UpstreamProvider(Arc::clone(upstream))) as Arc<dyn Provider>).collect()
+        all.clone()
     }
 
     #[must_use]

@@ -15,8 +15,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, broadcast, watch};
 
 use super::{
-    ClientCapabilities, Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response,
-    UpstreamNotification,
+    Connector, LinkError, LinkKind, Listener, Names, Negotiated, Outgoing, Response, UpstreamNotification,
     actor::UpstreamActor,
     cache::Cache,
     catalog::{AskError, What},
@@ -31,9 +30,9 @@ use super::{
 };
 use crate::{
     config::UpstreamConfig,
-    ending::Ending,
-    protocol::{Era, params::keys, splice::merge_meta},
-    providers::ProviderEvent,
+    protocol::{Era, capabilities::ClientCapabilities, params::keys, splice::merge_meta},
+    provider::ProviderEvent,
+    runtime::ending::Ending,
 };
 
 pub use super::catalog::Catalog;

@@ -12,13 +12,16 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    LinkError, Listener, Outgoing, Response, UpstreamNotification, UpstreamRequest,
+    LinkError, Listener, Outgoing, Response, UpstreamNotification,
     calls::jittered,
     catalog::{AskError, What},
     held::Held,
     server::{Upstream, stamped},
 };
-use crate::protocol::{Era, ErrorKind, McpError};
+use crate::{
+    protocol::{Era, ErrorKind, McpError},
+    provider::request::UpstreamRequest,
+};
 
 /// Between tries to listen again: the first, and the longest.
 const FIRST: Duration = Duration::from_secs(1);

@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Backoff, ClientCapabilities, Listener,
+    Backoff, Listener,
     catalog::{self, Catalog, What},
     handshake,
     held::{Held, Traffic},
     server::Upstream,
 };
-use crate::protocol::Era;
+use crate::protocol::{Era, capabilities::ClientCapabilities};
 
 /// How long a server has to say that its lists are others for such a client.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 
 use futures_util::future::LocalBoxFuture;
 
-use super::offered::Offered;
 use super::{
-    Catalog, Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, RpcError, Upstream,
-    UpstreamNotification, UpstreamRequest,
+    Catalog, Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, Upstream,
+    UpstreamNotification, offered::Offered,
 };
 use crate::{
     config::UpstreamConfig,
-    ending::Ending,
-    protocol::{Era, Revision},
+    protocol::{Era, Revision, rpc_error::RpcError},
+    provider::request::UpstreamRequest,
+    runtime::ending::Ending,
 };
 
 /// Keeps what it hears.

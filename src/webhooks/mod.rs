@@ -8,13 +8,9 @@
 //! Webhooks come, go and change while the gateway runs ([`Webhooks::apply`]). One that stays by its name keeps its place
 //! and what waits, whatever else of it changes.
 
-pub mod event;
-pub mod format;
 pub mod lanes;
-pub mod said;
 pub mod send;
-pub mod sign;
-pub mod template;
+pub mod wanted;
 mod worker;
 
 use std::{
@@ -30,10 +26,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::worker::{Command, Worker};
 use crate::{
-    changes::ChangeState,
     config::WebhookConfig,
-    pending::Feed,
+    domain::changes::ChangeState,
     protocol::{ErrorKind, McpError},
+    review::Feed,
     store::{
         StoreError,
         webhooks::{Delivery, WebhookStore},

@@ -18,10 +18,12 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::sign;
 use crate::{
-    changes::{digest::hex, visible::visible},
     config::WebhookConfig,
+    domain::{
+        changes::{digest::hex, visible::visible},
+        webhooks::sign,
+    },
 };
 
 const CONNECT: Duration = Duration::from_secs(5);

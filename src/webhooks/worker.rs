@@ -15,15 +15,16 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::wanted::Wanted;
 use super::{
     Shared, Status,
-    event::{Facts, Wanted, outward},
     lanes::Lanes,
     send::{Failed, Id, Outcome, Sender},
 };
 use crate::{
     config::WebhookConfig,
-    pending::{Feed, FeedEvent, FeedSubscription},
+    domain::webhooks::event::{Facts, outward},
+    review::{Feed, FeedEvent, FeedSubscription},
     store::{
         StoreError,
         crash::crash_point,

@@ -6,6 +6,7 @@
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
 
 use countersign::{
+    http::transports::lines::{Framer, Line},
     protocol::{
         ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
         envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
@@ -14,7 +15,6 @@ use countersign::{
         params::{self, meta},
         splice,
     },
-    transports::lines::{Framer, Line},
 };
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};

@@ -15,10 +15,8 @@ use std::{
 
 use countersign::{
     config::{Secret, UpstreamConfig, UpstreamTarget},
-    upstream::{
-        Connector, Link, LinkError, Listener, Outgoing, Response, UpstreamNotification, UpstreamRequest,
-        child::ChildConnector,
-    },
+    provider::request::UpstreamRequest,
+    upstream::{Connector, Link, LinkError, Listener, Outgoing, Response, UpstreamNotification, child::ChildConnector},
 };
 use parking_lot::Mutex;
 use serde_json::Value;

@@ -4,10 +4,10 @@ use std::{cell::RefCell, collections::VecDeque, future::Future, rc::Rc, sync::Ar
 
 use countersign::{
     config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport},
-    protocol::{Era, Revision},
+    protocol::{Era, Revision, capabilities::ClientCapabilities},
+    provider::request::UpstreamRequest,
     upstream::{
-        ClientCapabilities, Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-        UpstreamRequest, handshake, http,
+        Connector, Link, LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification, handshake, http,
     },
 };
 use serde_json::{Value, json, value::RawValue};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::upstream::RpcError;
+use crate::protocol::rpc_error::RpcError;
 
 const URL_AND_ALL: ClientCapabilities = ClientCapabilities {
     elicitation_form: true,

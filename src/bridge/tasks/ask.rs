@@ -12,9 +12,9 @@ use crate::{
         request::{self, Draft, Speaker, Subject},
         result::Dress,
     },
-    protocol::{Era, ErrorKind, McpError, Revision, outline::Outline, params::LoggingLevel},
-    session::Exchange,
-    upstream::{Listener, Negotiated, Outgoing, Response, RpcError, Upstream},
+    exchange::context::Exchange,
+    protocol::{Era, ErrorKind, McpError, Revision, outline::Outline, params::LoggingLevel, rpc_error::RpcError},
+    upstream::{Listener, Negotiated, Outgoing, Response, Upstream},
 };
 
 /// The extension's name in capabilities.
@@ -87,7 +87,7 @@ impl<'a> About<'a> {
             client: self.exchange.revision(),
             upstream: &self.negotiated,
             scheme: self.upstream.names.scheme(),
-            gateway_meta: &self.exchange.gateway.server_meta,
+            gateway_meta: &self.exchange.services.server_meta,
         }
         .text(result)
     }

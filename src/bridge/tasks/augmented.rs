@@ -17,12 +17,13 @@ use crate::{
     bridge::{park, questions, relay::Declined},
     protocol::{
         McpError, Revision,
+        capabilities::ClientCapabilities,
         edit::{edit, members, string},
         encode,
+        rpc_error::RpcError,
     },
-    upstream::{
-        ClientCapabilities, Listener, Replier, Response, RpcError, Upstream, UpstreamNotification, UpstreamRequest,
-    },
+    provider::request::{Replier, UpstreamRequest},
+    upstream::{Listener, Response, Upstream, UpstreamNotification},
 };
 
 /// Questions of one task that may be open.

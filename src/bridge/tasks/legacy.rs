@@ -11,17 +11,18 @@ use super::{
     shape::{self, Status},
     table::{Mode, Task},
 };
+use crate::bridge::Bridge;
 use crate::{
     bridge::{asking, questions, relay::Relay},
+    exchange::{
+        ask::{AskError, ask},
+        context::Exchange,
+        reply::Reply,
+    },
     protocol::{
         ErrorKind, McpError,
         edit::{Op, edit, member, members, string},
         envelope::Request,
-    },
-    session::{
-        Exchange,
-        ask::{AskError, ask},
-        handlers::Reply,
     },
     upstream::Response,
 };
@@ -58,7 +59,7 @@ async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpErr
     })
 }
 
-fn done(outcome: &Result<Box<RawValue>, crate::upstream::RpcError>) -> Status {
+fn done(outcome: &Result<Box<RawValue>, crate::protocol::rpc_error::RpcError>) -> Status {
     match outcome {
         Ok(result) if member(result.get(), "isError") != Some("true") => Status::Completed,
         _ => Status::Failed,
@@ -235,8 +236,12 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 ///
 /// # Errors
 /// `-32602` for a cursor that is none.
-pub async fn list(exchange: &Exchange, cursor: Option<&str>) -> Result<(Vec<String>, Option<String>), McpError> {
-    let all = exchange.gateway.tasks.all_of(&exchange.identity.principal.name);
+pub async fn list(
+    bridge: &Bridge,
+    exchange: &Exchange,
+    cursor: Option<&str>,
+) -> Result<(Vec<String>, Option<String>), McpError> {
+    let all = bridge.tasks.all_of(&exchange.identity.principal.name);
     let from = match cursor {
         None => 0,
         // A task that ended since must not end the listing.

@@ -15,7 +15,8 @@ use super::{
     table::Task,
     undeclared,
 };
-use crate::{protocol::McpError, session::Exchange};
+use crate::bridge::Bridge;
+use crate::{exchange::context::Exchange, protocol::McpError};
 
 /// Tasks of one subscription at most.
 const MAX_TASKS: usize = 100;
@@ -24,7 +25,11 @@ const MAX_TASKS: usize = 100;
 ///
 /// # Errors
 /// `-32021` for a client that does not declare the extension and names some.
-pub fn honoured(exchange: &Exchange, named: &[std::borrow::Cow<'_, str>]) -> Result<Vec<Arc<Task>>, McpError> {
+pub fn honoured(
+    bridge: &Bridge,
+    exchange: &Exchange,
+    named: &[std::borrow::Cow<'_, str>],
+) -> Result<Vec<Arc<Task>>, McpError> {
     if named.is_empty() {
         return Ok(Vec::new());
     }
@@ -33,7 +38,7 @@ pub fn honoured(exchange: &Exchange, named: &[std::borrow::Cow<'_, str>]) -> Res
     }
     let mut seen: HashSet<&str> = HashSet::new();
     let known = named.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
-        let task = exchange.gateway.tasks.of(&exchange.identity.principal.name, alias).ok()?;
+        let task = bridge.tasks.of(&exchange.identity.principal.name, alias).ok()?;
         task.caller.stateless.then_some(task)
     });
     Ok(known.take(MAX_TASKS).collect())

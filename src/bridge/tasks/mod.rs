@@ -21,7 +21,9 @@ use std::time::Duration;
 use serde_json::{json, value::RawValue};
 
 use super::{Ready, Verb, result::Glance};
+use crate::bridge::Bridge;
 use crate::{
+    exchange::{context::Exchange, reply::Reply},
     protocol::{
         Era, ErrorKind, McpError, Revision,
         edit::{Op, edit, member, string},
@@ -29,7 +31,6 @@ use crate::{
         method::Method,
         outline::Object,
     },
-    session::{Exchange, handlers::Reply},
     upstream::{Negotiated, Response, Upstream},
 };
 use ask::{About, EXTENSION};
@@ -176,7 +177,7 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             let json = shape::typed(&described, "task");
             Ok(Some(Reply::passed_on(crate::protocol::splice::set_members(
                 &json,
-                &[("_meta", &ready.call.exchange.gateway.server_meta)],
+                &[("_meta", &ready.call.exchange.services.server_meta)],
             ))))
         }
     }
@@ -200,7 +201,7 @@ fn register(ready: &Ready<'_>, task: &str, mode: Mode) -> Result<std::sync::Arc<
 }
 
 fn insert(ready: &Ready<'_>, task: Task) -> std::sync::Arc<Task> {
-    ready.call.exchange.gateway.tasks.insert(task)
+    ready.call.bridge.tasks.insert(task)
 }
 
 /// A task that a stateless upstream made for a handshake-era client, which may have wanted one or not.
@@ -222,7 +223,7 @@ async fn follow(ready: &Ready<'_>, created: &str) -> Result<Reply, McpError> {
     let mut abandoned = legacy::Abandon::new(&about);
     let result = legacy::extension_result(&about, None).await;
     abandoned.over();
-    exchange.gateway.tasks.forget(&about.task.alias);
+    ready.call.bridge.tasks.forget(&about.task.alias);
     let result = result?;
     let failed = member(&result, "isError") == Some("true");
     Ok(Reply::passed_on(result).failing(failed.then_some(ErrorKind::ToolExecution)))
@@ -254,12 +255,13 @@ pub fn id(params: &str) -> Result<String, McpError> {
 /// # Errors
 /// `-32602` for a task that is not the client's own.
 pub async fn handle(
+    bridge: &Bridge,
     exchange: &Exchange,
     method: Method,
     request: &Request<'_>,
     alias: &str,
 ) -> Result<Reply, McpError> {
-    let task = exchange.gateway.tasks.of(&exchange.identity.principal.name, alias)?;
+    let task = bridge.tasks.of(&exchange.identity.principal.name, alias)?;
     // Ids of one kind of task mean nothing among the other.
     if task.caller.stateless != exchange.is_modern() {
         return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias.to_owned()));

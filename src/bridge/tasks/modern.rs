@@ -9,12 +9,12 @@ use super::{
 };
 use crate::{
     bridge::questions,
+    exchange::{context::Exchange, reply::Reply},
     protocol::{
         ErrorKind, McpError,
         edit::{Op, edit, member, members, string},
         envelope::Request,
     },
-    session::{Exchange, handlers::Reply},
 };
 
 /// `tasks/get`

@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 
 use super::{augmented::Augmented, shape::Times};
 use crate::{
-    protocol::{ErrorKind, McpError},
-    upstream::{Caller, RpcError, Upstream},
+    protocol::{ErrorKind, McpError, rpc_error::RpcError},
+    upstream::{Caller, Upstream},
 };
 
 /// Tasks of one principal that are remembered; beyond it the oldest is forgotten.

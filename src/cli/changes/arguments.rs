@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 
 use crate::{
-    changes::{Change, Diff, FieldDiff, LineOp, PreviewKind},
     cli::output::indented,
+    domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind},
     protocol::edit,
 };
 
@@ -136,7 +136,7 @@ fn shows(field: &FieldDiff, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::diff::DiffBuilder;
+    use crate::domain::changes::diff::DiffBuilder;
 
     fn of(raw: &str, diff: &Diff) -> (Vec<String>, Vec<String>) {
         let Arguments { lines, elsewhere } = Arguments::beside(raw, Some(diff));

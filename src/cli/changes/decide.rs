@@ -12,12 +12,12 @@ use super::{
     look_again, render, stale,
 };
 use crate::{
-    changes::{Change, ChangeState, Verdict},
     cli::{
         args::DecideArgs,
         exit::{Exit, Failure},
         output::{Output, Style, asks, one_line, remark, yes_or_no},
     },
+    domain::changes::{Change, ChangeState, Verdict},
 };
 
 /// How long an approval waits for what comes of it.

@@ -12,12 +12,12 @@ use serde_json::{json, value::RawValue};
 
 use super::{Client, look_again, render, stale};
 use crate::{
-    changes::{Change, ChangeState},
     cli::{
         args::EditArgs,
         exit::{Exit, Failure},
         output::{Output, Style, indented, one_line, remark},
     },
+    domain::changes::{Change, ChangeState},
 };
 
 /// Bytes of a file that are read: more than any gateway takes.

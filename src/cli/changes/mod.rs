@@ -22,7 +22,7 @@ use super::{
     output::{Output, one_line, remark},
     when::Since,
 };
-use crate::changes::{Change, ChangeState, Verdict};
+use crate::domain::changes::{Change, ChangeState, Verdict};
 
 pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;

@@ -7,12 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::arguments::{Arguments, is_call, place, told_beside};
 use crate::{
-    changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, retention::Redacted, visible::visible,
-    },
     cli::{
         exit::Failure,
         output::{Output, Style, columns, cut, one_line},
+    },
+    domain::changes::{
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, retention::Redacted, visible::visible,
     },
 };
 

@@ -15,12 +15,12 @@ use super::{
     render,
 };
 use crate::{
-    changes::{ChangeState, Operation, Proposer},
     cli::{
         exit::{Exit, Failure},
         output::{Output, Style, one_line, remark},
         when::Since,
     },
+    domain::changes::{ChangeState, Operation, Proposer},
 };
 
 /// Waits between attempts, doubling.
@@ -105,7 +105,7 @@ struct Brief {
     provider: String,
     tool: String,
     proposer: Proposer,
-    fault: Option<crate::changes::ChangeFault>,
+    fault: Option<crate::domain::changes::ChangeFault>,
     state: Option<ChangeState>,
     approvals: Option<u32>,
     quorum: Option<u32>,

@@ -10,7 +10,7 @@ use crate::{
         tree::{Entry, Node, Spot},
         units, variables,
     },
-    suggest,
+    protocol::suggest,
 };
 
 /// A text of the file, and what came out of it.

@@ -6,6 +6,8 @@
 mod authorities;
 mod fields;
 mod previews;
+#[cfg(test)]
+mod recipes_tests;
 mod shown;
 mod target;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use super::{
     reader::{Placed, Reader, Setting, Wrong, found},
     tree::{Entry, Node, Spot},
 };
-use crate::{changes::visible::is_hidden, providers::BUILT_IN};
+use crate::{domain::changes::visible::is_hidden, provider::BUILT_IN};
 
 pub(super) const KEY: &str = "mcpServers";
 

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use crate::{
-    changes::{Operation, visible::is_hidden},
     config::{
         UpstreamTarget,
         error::quoted,
@@ -15,12 +14,15 @@ use crate::{
         reader::{Wrong, found},
         tree::{self, Entry, Node, Spot},
     },
-    policy::{Condition, condition::Variables},
-    previews::{
+    domain::{
+        changes::{Operation, visible::is_hidden},
+        policy::{Condition, condition::Variables},
+    },
+    protocol::suggest,
+    provider::previews::{
         recipe::{DryRun, OF_ARGUMENTS, OF_BEFORE, OF_FOUND, Pattern, Pick, Read, Recipe, Recipes, Shown},
         shipped::{self, Shipped},
     },
-    suggest,
 };
 
 pub(super) const KEY: &str = "previews";
@@ -73,7 +75,9 @@ struct Layers {
 
 impl Layers {
     fn automatic(&mut self, target: Option<&UpstreamTarget>) {
-        if let Some(set) = target.and_then(shipped::recognised) {
+        if let Some(UpstreamTarget::Command { command, args, .. }) = target
+            && let Some(set) = shipped::recognised(command, args)
+        {
             self.ship(set);
         }
     }

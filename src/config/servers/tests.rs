@@ -1,13 +1,16 @@
 use std::time::Duration;
 
 use super::{BREAKER_KEYS, KEYS, LISTS_KEYS, TOOLS_KEYS, authorities};
-use crate::config::{
-    BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
-    error::ConfigError,
-    load::{DEFAULTS, load},
-    show,
+use crate::{
+    config::{
+        BreakerConfig, Config, Environment, Flags, Isolation, Loaded, Secret, UpstreamConfig, UpstreamTarget,
+        UrlTransport,
+        error::ConfigError,
+        load::{DEFAULTS, load},
+        show,
+    },
+    provider::previews::recipe::Recipes,
 };
-use crate::previews::recipe::Recipes;
 
 struct Case {
     dir: tempfile::TempDir,

@@ -10,7 +10,6 @@ use url::Url;
 
 use super::fields::{Expanded, Fields};
 use crate::{
-    changes::ChangeState,
     config::{
         error::{Problem, quoted},
         load::quoted_key,
@@ -18,11 +17,14 @@ use crate::{
         tree::{Entry, Node},
         variables,
     },
-    webhooks::{
-        event::{KINDS, matches_some},
-        format::Format,
-        sign::SigningKey,
-        template::Template,
+    domain::{
+        changes::ChangeState,
+        webhooks::{
+            event::{KINDS, matches_some},
+            format::Format,
+            sign::SigningKey,
+            template::Template,
+        },
     },
 };
 

@@ -7,13 +7,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::routing::Target;
+use crate::session::Handling;
 use crate::{
-    auth::Principal,
-    gateway::Gateway,
+    domain::principal::Principal,
+    exchange::services::Services,
     protocol::{ErrorKind, McpError},
-    providers::Provider,
-    router::{RouteTable, ToolRoute, awaited::Kind, table::PromptRoute},
-    session::Exchange,
+    routing::{RouteTable, ToolRoute, awaited::Kind, table::PromptRoute},
     upstream::Upstream,
 };
 
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE` where its server was not reached yet.
-pub async fn tool(exchange: &Exchange, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
+pub async fn tool(exchange: &Handling, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
     lookup(exchange, |table| named(table, name)).await
 }
 
@@ -32,7 +32,7 @@ pub async fn tool(exchange: &Exchange, name: &str) -> Result<Option<Arc<ToolRout
 ///
 /// # Errors
 /// As [`tool`].
-pub async fn prompt(exchange: &Exchange, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
+pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
     let find = |table: &RouteTable| match table.prompt(name) {
         Some(route) => Found::There(route),
         None => Found::missing(table.awaited(name, Kind::Prompt)),
@@ -44,7 +44,7 @@ pub async fn prompt(exchange: &Exchange, name: &str) -> Result<Option<Arc<Prompt
 ///
 /// # Errors
 /// As [`tool`].
-pub async fn resource(exchange: &Exchange, uri: &str) -> Result<Option<Arc<dyn Provider>>, McpError> {
+pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<Target>, McpError> {
     let find = |table: &RouteTable| match (table.awaited_resource(uri), table.resource(uri)) {
         (Some(upstream), _) => Found::Awaited(upstream),
         (None, Some(provider)) => Found::There(provider),
@@ -55,8 +55,8 @@ pub async fn resource(exchange: &Exchange, uri: &str) -> Result<Option<Arc<dyn P
 
 /// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
 /// itself.
-pub async fn of_tool(gateway: &Gateway, principal: &Principal, name: &str) {
-    let _ = wait(gateway, principal, gateway.routes.load_full(), |table| named(table, name)).await;
+pub async fn of_tool(services: &Services, principal: &Principal, name: &str) {
+    let _ = wait(services, principal, services.routes.load_full(), |table| named(table, name)).await;
 }
 
 fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
@@ -78,19 +78,19 @@ impl<T> Found<T> {
     }
 }
 
-async fn lookup<T>(exchange: &Exchange, find: impl Fn(&RouteTable) -> Found<T>) -> Result<Option<T>, McpError> {
+async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Found<T>) -> Result<Option<T>, McpError> {
     // Nearly always it is there.
-    match find(&exchange.gateway.routes.load()) {
+    match find(&exchange.services.routes.load()) {
         Found::There(found) => return Ok(Some(found)),
         Found::Nowhere => return Ok(None),
         Found::Awaited(_) => {}
     }
-    let table = exchange.gateway.routes.load_full();
-    Box::pin(wait(&exchange.gateway, &exchange.identity.principal, table, find)).await
+    let table = exchange.services.routes.load_full();
+    Box::pin(wait(&exchange.services, &exchange.identity.principal, table, find)).await
 }
 
 async fn wait<T>(
-    gateway: &Gateway,
+    services: &Services,
     principal: &Principal,
     mut table: Arc<RouteTable>,
     find: impl Fn(&RouteTable) -> Found<T>,
@@ -102,9 +102,9 @@ async fn wait<T>(
             Found::Nowhere => return Ok(None),
             Found::Awaited(upstream) => upstream,
         };
-        let left = gateway.config.limits.first_connection.saturating_sub(upstream.age());
+        let left = services.config.limits.first_connection.saturating_sub(upstream.age());
         if place.is_none() {
-            place = gateway.long_lived(principal).ok();
+            place = services.long_lived(principal).ok();
         }
         if left.is_zero() || place.is_none() {
             return Err(unavailable(&upstream));
@@ -112,11 +112,11 @@ async fn wait<T>(
         tokio::select! {
             () = table.superseded.cancelled() => {}
             () = tokio::time::sleep(left) => {}
-            () = gateway.shutdown.cancelled() => {
+            () = services.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
             }
         }
-        table = gateway.routes.load_full();
+        table = services.routes.load_full();
     }
 }
 

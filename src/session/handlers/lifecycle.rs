@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{CacheHint, Reply};
+use crate::bridge::extension::SERVED_HERE;
+use crate::session::Handling;
 use crate::{
     bridge::tasks,
-    gateway::Gateway,
+    exchange::{
+        facts::{self, ClientFacts, FactLimits},
+        reply::{CacheHint, Reply},
+    },
     protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params, splice},
     reload::diff::default_name,
-    router::RouteTable,
-    session::{
-        ClientFacts,
-        exchange::Exchange,
-        facts::{self, FactLimits},
-    },
+    routing::RouteTable,
+    session::services::SessionServices,
 };
 
 /// What a model is told of this server.
@@ -40,9 +40,6 @@ pub fn capabilities(revision: Revision) -> Value {
     }
     out
 }
-
-/// Extensions that take more than to be passed on: declaring one is for who serves it.
-pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
 /// The gateway's capabilities as JSON text, with what it does not know and yet passes on: extensions and experimental
 /// capabilities that both the client and an upstream declare. Of several upstreams the first one's words count.
@@ -88,15 +85,21 @@ pub fn server_info(revision: Revision) -> Value {
     out
 }
 
+/// `{"io.modelcontextprotocol/serverInfo": …}`, which every result of the stateless era carries.
+#[must_use]
+pub fn server_meta() -> String {
+    json!({ (params::keys::SERVER_INFO): server_info(Revision::MODERN) }).to_string()
+}
+
 /// The handshake (2025-11-25/basic/lifecycle#initialization).
-pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let session = &exchange.session;
     if session.legacy_revision().is_some() {
         return Err(McpError::new(ErrorKind::InvalidRequest, "this session is initialized already"));
     }
     let params: params::Initialize<'_> = params::parse(request.params)?;
-    let revision = negotiate::initialize(&params.protocol_version, exchange.gateway.config.strict_versions)?;
-    let limits = FactLimits::from(&exchange.gateway.config.limits);
+    let revision = negotiate::initialize(&params.protocol_version, exchange.services.config.strict_versions)?;
+    let limits = FactLimits::from(&exchange.services.config.limits);
     limits.check("capabilities", params.capabilities.get())?;
     let facts = Arc::new(ClientFacts {
         revision,
@@ -104,9 +107,9 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
         client_info: facts::info_of(request.params).map(|info| limits.info(info).into()),
         capabilities: params.capabilities.get().into(),
     });
-    let share = exchange.gateway.memory.take(&exchange.identity.principal.name, facts.size())?;
+    let share = exchange.services.state.memory.take(&exchange.identity.principal.name, facts.size())?;
     session.set_facts(facts, share);
-    let table = exchange.gateway.routes.load();
+    let table = exchange.services.routes.load();
     let result = json!({
         "protocolVersion": revision.as_str(),
         "serverInfo": server_info(revision),
@@ -114,12 +117,12 @@ pub fn initialize(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, M
     });
     let capabilities = capabilities_with(&table, revision, params.capabilities.get());
     let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
-    Ok(Reply { revision: Some(revision), ..Reply::new(result) })
+    Ok(Reply::new(result).negotiated(revision))
 }
 
 /// 2026-07-28/server/discover.
-pub fn discover(exchange: &Exchange) -> Reply {
-    let table = exchange.gateway.routes.load();
+pub fn discover(exchange: &Handling) -> Reply {
+    let table = exchange.services.routes.load();
     let result = json!({
         "supportedVersions": negotiate::supported(Some(Era::Modern)),
         "instructions": instructions(exchange, &table),
@@ -131,29 +134,29 @@ pub fn discover(exchange: &Exchange) -> Reply {
 }
 
 /// What a model is told of the gateway, and of the servers that it sees behind it.
-fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
+fn instructions(exchange: &Handling, table: &RouteTable) -> String {
     let servers = table.briefings(&exchange.identity.principal);
     [INSTRUCTIONS, &*servers].concat()
 }
 
 /// 2025-11-25/server/utilities/logging.
-pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn set_level(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::SetLevel = params::parse(request.params)?;
     exchange.session.set_log_level(params.level);
     Ok(Reply::new("{}".into()))
 }
 
 /// Live, and able to take work.
-pub fn health_of(gateway: &Gateway) -> Value {
-    let store = match gateway.changes.store_trouble() {
-        _ if !gateway.changes.is_healthy() => "failed",
+pub fn health_of(services: &SessionServices) -> Value {
+    let store = match services.changes.store_trouble() {
+        _ if !services.changes.is_healthy() => "failed",
         Some(trouble) => trouble.word(),
         None => "ok",
     };
-    let draining = gateway.shutdown.is_cancelled();
-    let table = gateway.routes.load();
+    let draining = services.shutdown.is_cancelled();
+    let table = services.routes.load();
     let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
-    let missing = gateway.upstreams.missing(listed);
+    let missing = services.upstreams.missing(listed);
     let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
     json!({
         "status": if ready { "ok" } else { "unavailable" },
@@ -170,14 +173,14 @@ pub fn health_of(gateway: &Gateway) -> Value {
 }
 
 /// Our own `health/check`: what `GET /health` says.
-pub fn health(exchange: &Exchange) -> Reply {
-    Reply::new(health_of(&exchange.gateway).to_string())
+pub fn health(exchange: &Handling) -> Reply {
+    Reply::new(health_of(&exchange.sessions).to_string())
 }
 
 /// What `GET /info` says too. Nothing in it is private.
 #[must_use]
-pub fn info_of(gateway: &Gateway) -> Value {
-    let table = gateway.routes.load();
+pub fn info_of(services: &SessionServices) -> Value {
+    let table = services.routes.load();
     json!({
         "name": "countersign",
         "title": "Countersign",
@@ -193,19 +196,19 @@ pub fn info_of(gateway: &Gateway) -> Value {
         "providers": table.providers().iter().map(|p| p.name()).collect::<Vec<_>>(),
         "tools": table.tools().len(),
         "prompts": table.prompts().len(),
-        "policy": default_name(gateway.reloads.config().policy.default),
-        "policyMode": gateway.reloads.config().policy.mode,
-        "uptimeSeconds": gateway.started.elapsed().as_secs(),
+        "policy": default_name(services.reloads.config().policy.default),
+        "policyMode": services.reloads.config().policy.mode,
+        "uptimeSeconds": services.state.started.elapsed().as_secs(),
     })
 }
 
 /// Our own `info/server`.
-pub fn info(exchange: &Exchange) -> Reply {
-    Reply::new(info_of(&exchange.gateway).to_string())
+pub fn info(exchange: &Handling) -> Reply {
+    Reply::new(info_of(&exchange.sessions).to_string())
 }
 
 /// Our own `metrics/get`: what `GET /metrics` says, as text.
-pub fn metrics(exchange: &Exchange) -> Reply {
-    let text = exchange.gateway.render_metrics();
+pub fn metrics(exchange: &Handling) -> Reply {
+    let text = exchange.sessions.render_metrics();
     Reply::new(json!({ "contentType": "text/plain; version=0.0.4", "text": text }).to_string())
 }

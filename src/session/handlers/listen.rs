@@ -12,61 +12,63 @@ use std::{
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
-use super::{Reply, resources::remember, tasks::listen as tasks};
+use super::{resources::remember, tasks::listen as tasks};
+use crate::exchange::services::Services;
+use crate::session::Handling;
 use crate::{
     bridge,
-    gateway::Gateway,
-    middleware::policy::admit,
-    policy::Subject,
+    domain::policy::Subject,
+    exchange::{
+        cancel::Cancel,
+        context::Related,
+        eviction::{self, Hold},
+        facts::check_uri,
+        reply::Reply,
+        slots::Evictable,
+    },
     protocol::{
         ErrorKind, McpError, encode,
         envelope::Request,
         params::{self, keys},
     },
-    providers::Provider,
-    router::{
+    routing::{
+        Target,
         actor::{Acknowledge, Listen, Unlisten},
         resources::can_subscribe,
         subscribers::{ListenFilter, ListenSink},
         table::RouteTable,
     },
-    session::{
-        Cancel,
-        eviction::{self, Hold},
-        exchange::{Exchange, Related},
-        facts::check_uri,
-        slots::Evictable,
-    },
+    session::middleware::policy::admit,
     upstream::Upstream,
 };
 
 /// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
-pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Listen<'_> = params::parse(request.params)?;
-    let gateway = &exchange.gateway;
+    let services = &exchange.services;
     let (heard, taken) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
     let hold = {
         let heard = Arc::clone(&heard);
         move || Hold::Idle(heard.load(Ordering::Relaxed))
     };
-    let _slot = gateway.long_lived_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
-    let table = gateway.routes.load_full();
+    let _slot = services.long_lived_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
+    let table = services.routes.load_full();
     let asked = params.notifications;
     for uri in &asked.resource_subscriptions {
-        check_uri(&gateway.config.limits, "notifications.resourceSubscriptions", uri)?;
+        check_uri(&services.config.limits, "notifications.resourceSubscriptions", uri)?;
     }
     let mut uris: HashSet<String> = asked
         .resource_subscriptions
         .into_iter()
         .filter(|uri| {
-            let admitted = |provider: &Arc<dyn Provider>| {
+            let admitted = |provider: &Target| {
                 can_subscribe(provider) && admit(exchange, &table, &**provider, Subject::Resource(uri)).is_ok()
             };
             table.resource(uri).is_some_and(|provider| admitted(&provider))
         })
         .map(std::borrow::Cow::into_owned)
         .collect();
-    let max = gateway.config.limits.max_subscriptions;
+    let max = services.config.limits.max_subscriptions;
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
     }
@@ -99,8 +101,8 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
     let principal = Arc::clone(&exchange.identity.principal);
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
     let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) = gateway.router.send(listening).await.map_err(gone)?;
-    let _open = Open { gateway: gateway.clone(), key };
+    let (key, resources) = services.router.send(listening).await.map_err(gone)?;
+    let _open = Open { services: services.clone(), key };
     // What the client does once it is acknowledged may already be what it wants to hear of.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
     let refused = tokio::select! {
@@ -112,9 +114,9 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
         bridge::subscribe_own(exchange, upstream, uri, "resources/subscribe").await;
     }
     let _own = Own { exchange, subscribed: own };
-    gateway.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
+    services.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
     tokio::select! {
-        () = gateway.shutdown.cancelled() => {
+        () = services.shutdown.cancelled() => {
             // On a shared channel the teardown is told as a cancellation too
             // (2026-07-28/basic/patterns/cancellation: a server must, for listen requests).
             if matches!(exchange.related, Related::Outbox(_)) {
@@ -127,18 +129,18 @@ pub async fn listen(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel)
         // Another stream of its principal needed the place.
         () = taken.cancelled() => {}
         () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
-        revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
+        revoked = services.revoked(&exchange.identity) => return Err(revoked),
     }
     Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
 }
 
 /// Takes out what the client may not read: the acknowledgement leaves it out, as what is not there.
-async fn readable(exchange: &Exchange, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
+async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
     let context = exchange.call_context(cancel, None);
     let mut refused = Vec::new();
     for uri in uris.iter() {
-        if let Some(provider) = table.resource(uri)
-            && exchange.gateway.in_time(provider.may_subscribe(uri, &context)).await.is_err()
+        if let Some(Target::Module(module)) = table.resource(uri)
+            && exchange.services.in_time(module.may_subscribe(uri, &context)).await.is_err()
         {
             refused.push(uri.clone());
         }
@@ -149,8 +151,8 @@ async fn readable(exchange: &Exchange, table: &RouteTable, uris: &mut HashSet<St
 }
 
 /// The resources among those named whose servers are told on connections that may be the client's own.
-fn apart(exchange: &Exchange, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
-    let table = exchange.gateway.routes.load();
+fn apart(exchange: &Handling, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
+    let table = exchange.services.routes.load();
     let of = |uri: &String| {
         let provider = table.resource(uri)?;
         let upstream = provider.upstream()?;
@@ -161,7 +163,7 @@ fn apart(exchange: &Exchange, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, Str
 
 /// Ends the subscriptions on the client's own connections however the request ends.
 struct Own<'a> {
-    exchange: &'a Exchange,
+    exchange: &'a Handling,
     subscribed: Vec<(Arc<Upstream>, String)>,
 }
 
@@ -181,12 +183,12 @@ impl Drop for Own<'_> {
 
 /// Takes the listener from the router however the request ends.
 struct Open {
-    gateway: Arc<Gateway>,
+    services: Arc<Services>,
     key: u64,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.gateway.router.do_send(Unlisten(self.key));
+        self.services.router.do_send(Unlisten(self.key));
     }
 }

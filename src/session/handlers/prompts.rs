@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::{CacheHint, Reply, arrival, page::page};
+use super::{arrival, page::page};
+use crate::session::Handling;
 use crate::{
     bridge::{self, request},
-    middleware::policy::{Lists, admit},
-    policy::Subject,
+    domain::policy::Subject,
+    exchange::{
+        cancel::Cancel,
+        facts::check_uri,
+        reply::{CacheHint, Reply},
+    },
     protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice},
-    providers::CompletionRef,
-    router::table::PromptRoute,
-    session::{Cancel, exchange::Exchange, facts::check_uri},
+    provider::CompletionRef,
+    routing::{Target, table::PromptRoute},
+    session::middleware::policy::{Lists, admit},
     upstream::Upstream,
 };
 
@@ -23,9 +28,9 @@ const MAX_VALUES: usize = 100;
 const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
 
 /// `prompts/list`.
-pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.gateway.routes.load();
+    let table = exchange.services.routes.load();
     table.refresh();
     let revision = exchange.revision();
     let lists = Lists::of(exchange, &table);
@@ -37,26 +42,30 @@ pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpErro
 }
 
 /// `prompts/get`.
-pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
     let route = arrival::prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
-    admit(exchange, &exchange.gateway.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
-    if let Some(upstream) = route.provider.upstream() {
-        let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
-        let verb = bridge::Verb::Prompt;
-        let call = bridge::Call {
-            exchange,
-            upstream,
-            verb,
-            subject: request::Subject::Name(own),
-            uri: None,
-            request,
-            definition: None,
-            headers: &[],
-            reads: true,
-        };
-        return bridge::call(call).await;
-    }
+    admit(exchange, &exchange.services.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
+    let module = match &route.provider {
+        Target::Upstream(upstream) => {
+            let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
+            let verb = bridge::Verb::Prompt;
+            let call = bridge::Call {
+                exchange,
+                bridge: &exchange.sessions.bridge,
+                upstream,
+                verb,
+                subject: request::Subject::Name(own),
+                uri: None,
+                request,
+                definition: None,
+                headers: &[],
+                reads: true,
+            };
+            return bridge::call(call).await;
+        }
+        Target::Module(module) => module,
+    };
     for argument in route.def.arguments.iter().filter(|a| a.required) {
         if !params.arguments.contains_key(&argument.name) {
             return Err(McpError::new(
@@ -67,8 +76,8 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) ->
         }
     }
     let context = exchange.call_context(cancel, None);
-    let work = route.provider.get_prompt(&route.def.name, &params.arguments, &context);
-    let result = exchange.gateway.in_time(work).await?;
+    let work = module.get_prompt(&route.def.name, &params.arguments, &context);
+    let result = exchange.services.in_time(work).await?;
     let messages: Vec<Value> = result
         .messages
         .iter()
@@ -78,7 +87,7 @@ pub async fn get(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) ->
 }
 
 /// `completion/complete`.
-pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Complete<'_> = params::parse(request.params)?;
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
@@ -86,7 +95,7 @@ pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cance
             (arrival::prompt(exchange, name).await?.map(of), Subject::Prompt(name))
         }
         params::Reference::Resource { uri } => {
-            check_uri(&exchange.gateway.config.limits, "ref.uri", uri)?;
+            check_uri(&exchange.services.config.limits, "ref.uri", uri)?;
             let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
             (arrival::resource(exchange, uri).await?.map(of), Subject::Resource(uri))
         }
@@ -96,15 +105,18 @@ pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cance
         // specification's -32602 for it is a SHOULD that its own test suite does not follow.
         return Ok(Reply::new(NOTHING.into()));
     };
-    admit(exchange, &exchange.gateway.routes.load(), &*provider, subject)?;
-    if let Some(upstream) = provider.upstream() {
-        return complete_upstream(exchange, request, upstream).await;
-    }
+    admit(exchange, &exchange.services.routes.load(), &*provider, subject)?;
+    let module = match &provider {
+        Target::Upstream(upstream) => {
+            return complete_upstream(exchange, request, upstream).await;
+        }
+        Target::Module(module) => module,
+    };
     let context = exchange.call_context(cancel, None);
     let given: &Map<String, Value> = &params.context.arguments;
     let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
-    let work = provider.complete(&reference, typed, given, &context);
-    let mut completion = exchange.gateway.in_time(work).await?;
+    let work = module.complete(&reference, typed, given, &context);
+    let mut completion = exchange.services.in_time(work).await?;
     let found = completion.values.len();
     completion.values.truncate(MAX_VALUES);
     let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || found > MAX_VALUES });
@@ -116,7 +128,7 @@ pub async fn complete(exchange: &Exchange, request: &Request<'_>, cancel: &Cance
 
 /// The upstream completes its own prompts and templates.
 async fn complete_upstream(
-    exchange: &Exchange,
+    exchange: &Handling,
     request: &Request<'_>,
     upstream: &Arc<Upstream>,
 ) -> Result<Reply, McpError> {
@@ -133,6 +145,7 @@ async fn complete_upstream(
     let reference = own.as_ref().and_then(|params| edit::member(params.get(), "ref")).unwrap_or("{}");
     let call = bridge::Call {
         exchange,
+        bridge: &exchange.sessions.bridge,
         upstream,
         verb: bridge::Verb::Complete,
         subject: request::Subject::Reference(reference),
@@ -142,11 +155,11 @@ async fn complete_upstream(
         headers: &[],
         reads: true,
     };
-    let mut reply = bridge::call(call).await?;
-    if let Some(cut) = cut_values(&reply.json) {
-        reply.json = cut;
-    }
-    Ok(reply)
+    let reply = bridge::call(call).await?;
+    Ok(match cut_values(reply.json()) {
+        Some(cut) => reply.with_json(cut),
+        None => reply,
+    })
 }
 
 /// The result with no more values than clients must take; `None` where there are no more.

@@ -4,18 +4,25 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{CacheHint, Reply, arrival, page::page};
+use super::{arrival, page::page};
+use crate::session::Handling;
 use crate::{
     bridge::{self, request},
-    middleware::policy::{Lists, admit},
-    policy::Subject,
+    domain::policy::Subject,
+    exchange::{
+        cancel::Cancel,
+        facts::check_uri,
+        memory::Share,
+        reply::{CacheHint, Reply},
+    },
     protocol::{ErrorKind, McpError, Revision, envelope::Request, params},
-    router::{
+    routing::{
+        Target,
         actor::{Subscribe, Unsubscribe},
         listing,
         rendered::{ResourceRoute, TemplateRoute},
     },
-    session::{Cancel, exchange::Exchange, facts::check_uri, memory::Share},
+    session::middleware::policy::{Lists, admit},
 };
 
 /// Bytes that a subscription takes beside its URI, which stands in the session, in the router and, of an upstream, in
@@ -28,15 +35,15 @@ const COPIES: usize = 4;
 ///
 /// # Errors
 /// `OVERLOADED`
-pub fn remember<'a>(exchange: &Exchange, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
+pub fn remember<'a>(exchange: &Handling, uris: impl Iterator<Item = &'a str>) -> Result<Share, McpError> {
     let bytes = uris.map(|uri| COPIES * uri.len() + SUBSCRIPTION).sum();
-    exchange.gateway.memory.take(&exchange.identity.principal.name, bytes)
+    exchange.services.state.memory.take(&exchange.identity.principal.name, bytes)
 }
 
 /// `resources/list`: what all providers have, in their order. Modules are asked; what upstreams have is known.
-pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn list(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.gateway.routes.load_full();
+    let table = exchange.services.routes.load_full();
     let revision = exchange.revision();
     table.refresh();
     let context = exchange.call_context(cancel, None);
@@ -45,14 +52,14 @@ pub async fn list(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -
     let mut known = table.resources().iter().peekable();
     for provider in table.providers() {
         if provider.upstream().is_some() {
-            while let Some(route) = known.next_if(|route| Arc::ptr_eq(&route.provider, provider)) {
+            while let Some(route) = known.next_if(|route| route.provider.is(provider)) {
                 if lists.shows(&**provider, Subject::Resource(&route.def.uri)) {
                     items.push(Item::Known(route));
                 }
             }
             continue;
         }
-        match exchange.gateway.in_time(provider.resources(&context)).await {
+        match exchange.services.in_time(provider.resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| lists.shows(&**provider, Subject::Resource(&r.uri)));
                 items.extend(shown.map(|r| Item::Live(listing::resource(r, revision))));
@@ -82,9 +89,9 @@ impl Item<'_> {
 }
 
 /// `resources/templates/list`.
-pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn templates(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.gateway.routes.load();
+    let table = exchange.services.routes.load();
     let revision = exchange.revision();
     table.refresh();
     let cursor = params.cursor.as_deref();
@@ -96,65 +103,70 @@ pub fn templates(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, Mc
 }
 
 /// `resources/read`.
-pub async fn read(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn read(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::ReadResource<'_> = params::parse(request.params)?;
-    check_uri(&exchange.gateway.config.limits, "uri", &params.uri)?;
+    check_uri(&exchange.services.config.limits, "uri", &params.uri)?;
     let provider = arrival::resource(exchange, &params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
-    admit(exchange, &exchange.gateway.routes.load(), &*provider, Subject::Resource(&params.uri))?;
-    if let Some(upstream) = provider.upstream() {
-        let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
-        let verb = bridge::Verb::Resource;
-        let uri = Some(params.uri.as_ref());
-        let call = bridge::Call {
-            exchange,
-            upstream,
-            verb,
-            subject: request::Subject::Uri(own),
-            uri,
-            request,
-            definition: None,
-            headers: &[],
-            reads: true,
-        };
-        return bridge::call(call).await;
-    }
+    admit(exchange, &exchange.services.routes.load(), &*provider, Subject::Resource(&params.uri))?;
+    let module = match &provider {
+        Target::Upstream(upstream) => {
+            let own = upstream.names.own_uri(&params.uri).unwrap_or(&params.uri);
+            let verb = bridge::Verb::Resource;
+            let uri = Some(params.uri.as_ref());
+            let call = bridge::Call {
+                exchange,
+                bridge: &exchange.sessions.bridge,
+                upstream,
+                verb,
+                subject: request::Subject::Uri(own),
+                uri,
+                request,
+                definition: None,
+                headers: &[],
+                reads: true,
+            };
+            return bridge::call(call).await;
+        }
+        Target::Module(module) => module,
+    };
     let context = exchange.call_context(cancel, None);
-    let contents = exchange.gateway.in_time(provider.read_resource(&params.uri, &context)).await?;
+    let contents = exchange.services.in_time(module.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
 /// `resources/subscribe`. The resource need not exist yet: a client may wait for one to appear. What not everybody may read
 /// answers as reading it does.
-pub async fn subscribe(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn subscribe(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
-    let gateway = &exchange.gateway;
-    check_uri(&gateway.config.limits, "uri", &params.uri)?;
+    let services = &exchange.services;
+    check_uri(&services.config.limits, "uri", &params.uri)?;
     let provider = {
-        let table = gateway.routes.load();
+        let table = services.routes.load();
         let provider = table.resource(&params.uri);
         if let Some(provider) = &provider {
             admit(exchange, &table, &**provider, Subject::Resource(&params.uri))?;
         }
         provider
     };
-    if let Some(provider) = provider {
+    // Upstreams are asked themselves.
+    if let Some(Target::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);
-        gateway.in_time(provider.may_subscribe(&params.uri, &context)).await?;
+        services.in_time(module.may_subscribe(&params.uri, &context)).await?;
     }
-    let max = gateway.config.limits.max_subscriptions;
+    let max = services.config.limits.max_subscriptions;
     exchange.session.subscribe(&params.uri, max, || remember(exchange, std::iter::once(&*params.uri)))?;
     let session = exchange.session.clone();
-    let subscribe = Subscribe { session: session.clone(), uri: params.uri.to_string() };
-    let ready = gateway.router.send(subscribe).await.map_err(|_| gone())?;
+    let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
+    let ready = services.router.send(subscribe).await.map_err(|_| gone())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
         // Its server does not tell of changes: then there is no subscription.
         session.unsubscribe(&params.uri);
-        gateway.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
+        services.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
         return Err(error);
     }
-    if let Some(provider) = gateway.routes.load().resource(&params.uri)
+    if let Some(provider) = services.routes.load().resource(&params.uri)
         && let Some(upstream) = provider.upstream()
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
@@ -162,24 +174,24 @@ pub async fn subscribe(exchange: &Exchange, request: &Request<'_>, cancel: &Canc
     }
     // The session may have ended while an upstream was asked, after its subscriptions were taken down.
     if session.ended.is_cancelled() {
-        gateway.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
+        services.router.do_send(Unsubscribe { session: session.id.to_string(), uri: params.uri.into_owned() });
     }
     Ok(Reply::new("{}".into()))
 }
 
 /// `resources/unsubscribe`; unknown subscriptions are none any more.
-pub async fn unsubscribe(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub async fn unsubscribe(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::Subscribe<'_> = params::parse(request.params)?;
-    check_uri(&exchange.gateway.config.limits, "uri", &params.uri)?;
+    check_uri(&exchange.services.config.limits, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
-    let provider = exchange.gateway.routes.load().resource(&params.uri);
+    let provider = exchange.services.routes.load().resource(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
         && let Some(own) = upstream.names.own_uri(&params.uri)
     {
         bridge::subscribe_own(exchange, upstream, own, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.to_string(), uri: params.uri.into_owned() };
-    exchange.gateway.router.send(unsubscribe).await.map_err(|_| gone())?;
+    exchange.services.router.send(unsubscribe).await.map_err(|_| gone())?;
     Ok(Reply::new("{}".into()))
 }
 

@@ -8,7 +8,7 @@ use serde_json::{
 };
 
 use super::{
-    CacheHint, Reply, arrival,
+    arrival,
     page::page,
     reviewed::{
         self,
@@ -17,24 +17,28 @@ use super::{
     },
     tasks,
 };
+use crate::session::Handling;
 use crate::{
     bridge::{self, request::Subject, tasks as foreign},
-    changes::Change,
-    middleware::{
-        policy::{self, Gate},
-        validate,
+    domain::{
+        changes::Change,
+        policy::{Decision, Verdict},
     },
-    policy::{Decision, Verdict},
+    exchange::{
+        cancel::Cancel,
+        reply::{CacheHint, Reply},
+    },
     protocol::{ErrorKind, McpError, Revision, edit::string, envelope::Request, params},
-    providers::{ToolResult, gateway_tools::pending_result},
-    router::ToolRoute,
-    session::{Cancel, exchange::Exchange},
+    provider::ToolResult,
+    review::gateway_tools::pending_result,
+    routing::{ToolRoute, validate},
+    session::middleware::policy::{self, Gate},
 };
 
 /// `tools/list`: stably ordered, rendered when the table was built.
-pub fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
-    let table = exchange.gateway.routes.load();
+    let table = exchange.services.routes.load();
     let revision = exchange.revision();
     table.refresh();
     let principal = &exchange.identity.principal;
@@ -97,7 +101,7 @@ impl ToolOutcome {
 }
 
 /// `tools/call`.
-pub async fn call_request(exchange: &Exchange, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = params::CallTool::of(request)?;
     let route = find(exchange, &params.name).await?;
     let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
@@ -162,7 +166,7 @@ pub async fn call_request(exchange: &Exchange, request: &Request<'_>, cancel: &C
 /// # Errors
 /// Those of the call.
 pub async fn call_allowed(
-    exchange: &Exchange,
+    exchange: &Handling,
     request: &Request<'_>,
     route: &Arc<ToolRoute>,
     cancel: &Cancel,
@@ -173,6 +177,7 @@ pub async fn call_allowed(
     };
     let call = bridge::Call {
         exchange,
+        bridge: &exchange.sessions.bridge,
         upstream,
         verb: bridge::Verb::Tool,
         subject: Subject::Name(upstream.names.own(&route.def.name).unwrap_or(&route.def.name)),
@@ -190,7 +195,7 @@ pub async fn call_allowed(
 
 /// A call that the gateway itself runs or puts under review; `allowed` is where policy has let it through to already.
 async fn finish(
-    exchange: &Exchange,
+    exchange: &Handling,
     request: &Request<'_>,
     name: &str,
     allowed: Option<&Arc<ToolRoute>>,
@@ -217,10 +222,10 @@ async fn finish(
     let revision = exchange.revision();
     let json = match outcome {
         ToolOutcome::Pending(change) if call.task => {
-            return Ok(Reply { pending, ..tasks::created(exchange, &change, call.progress_token) });
+            return Ok(tasks::created(exchange, &change, call.progress_token).pending(pending));
         }
         ToolOutcome::Lacks(question) => return Ok(Reply::passed_on(question)),
-        ToolOutcome::Asks(question, _) => return Ok(Reply { pending, ..Reply::passed_on(question) }),
+        ToolOutcome::Asks(question, _) => return Ok(Reply::passed_on(question).pending(pending)),
         ToolOutcome::Failed(error) => return Err(error),
         ToolOutcome::Settled(settled, _) => encode(&settled.result, revision, settled.structured),
         ToolOutcome::Done(result, failure) => {
@@ -229,18 +234,18 @@ async fn finish(
         }
         ToolOutcome::Pending(change) => encode(&pending_result(&change), revision, true),
     };
-    Ok(Reply { failure, pending, ..Reply::new(json) })
+    Ok(Reply::new(json).failing(failure).pending(pending))
 }
 
 /// While a tool's server is not tried, the tool that the configuration has answer in its place, if the policy lets this
 /// very call through there too (which is counted by who sends it there). What is reviewed never goes anywhere else than
 /// where it was shown to go.
-async fn stand_in(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Option<(Arc<ToolRoute>, Decision)> {
+async fn stand_in(exchange: &Handling, route: &ToolRoute, arguments: &RawValue) -> Option<(Arc<ToolRoute>, Decision)> {
     let upstream = route.provider.upstream()?;
     if upstream.config.fallback.is_none() || !upstream.is_refusing() {
         return None;
     }
-    let other = exchange.gateway.routes.load().fallback_of(route)?;
+    let other = exchange.services.routes.load().fallback_of(route)?;
     if other.provider.upstream().is_some_and(|upstream| upstream.is_refusing()) {
         return None;
     }
@@ -256,12 +261,12 @@ fn no_arguments() -> Result<Box<RawValue>, McpError> {
     to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))
 }
 
-async fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpError> {
-    if let Some(route) = exchange.gateway.routes.load().tool(name) {
+async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+    if let Some(route) = exchange.services.routes.load().tool(name) {
         return Ok(route);
     }
     Box::pin(arrival::tool(exchange, name)).await?.ok_or_else(|| {
-        let near = exchange.gateway.routes.load().nearest_tool(name, &exchange.identity.principal);
+        let near = exchange.services.routes.load().nearest_tool(name, &exchange.identity.principal);
         let name: String = name.chars().take(128).collect();
         let meant = near.as_ref().map(|near| format!(". Did you mean {near}?")).unwrap_or_default();
         let error = McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{meant}")).with("tool", name);
@@ -275,7 +280,7 @@ async fn find(exchange: &Exchange, name: &str) -> Result<Arc<ToolRoute>, McpErro
 /// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
 /// (2025-11-25/server/tools#error-handling).
 async fn call_or_explain(
-    exchange: &Exchange,
+    exchange: &Handling,
     call: &Call<'_>,
     allowed: Option<&Arc<ToolRoute>>,
     cancel: &Cancel,
@@ -297,7 +302,7 @@ async fn call_or_explain(
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
 pub async fn call(
-    exchange: &Exchange,
+    exchange: &Handling,
     call: &Call<'_>,
     allowed: Option<&Arc<ToolRoute>>,
     cancel: &Cancel,
@@ -360,7 +365,7 @@ enum Refused {
 }
 
 /// Where a call goes, and whether it goes through; counted once, for the tool that it goes to.
-async fn gate(exchange: &Exchange, route: &Arc<ToolRoute>, raw: &RawValue) -> Result<(Arc<ToolRoute>, Gate), Refused> {
+async fn gate(exchange: &Handling, route: &Arc<ToolRoute>, raw: &RawValue) -> Result<(Arc<ToolRoute>, Gate), Refused> {
     let decision = policy::judge(exchange, route, raw).await.map_err(Refused::ByPolicy)?;
     if decision.verdict == Verdict::Allow
         && let Some((other, decision)) = stand_in(exchange, route, raw).await
@@ -395,7 +400,7 @@ pub fn is_the_tools_own(kind: ErrorKind) -> bool {
 }
 
 async fn run(
-    exchange: &Exchange,
+    exchange: &Handling,
     route: &ToolRoute,
     arguments: &RawValue,
     call: &Call<'_>,
@@ -405,18 +410,18 @@ async fn run(
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.
-        let gateway = &exchange.gateway;
-        let _slot = gateway.long_lived(&exchange.identity.principal)?;
+        let services = &exchange.services;
+        let _slot = services.long_lived(&exchange.identity.principal)?;
         tokio::select! {
             result = work => result?,
             // It waits for a person, who will not hurry because the gateway ends.
-            () = gateway.shutdown.cancelled() => {
+            () = services.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
+            revoked = services.revoked(&exchange.identity) => return Err(revoked),
         }
     } else {
-        exchange.gateway.in_time(work).await?
+        exchange.services.in_time(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
     Ok(ToolOutcome::Done(result, failure))

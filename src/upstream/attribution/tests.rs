@@ -2,8 +2,9 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::{
-    protocol::Revision,
-    upstream::{RpcError, UpstreamRequest, testing::Heard},
+    protocol::{Revision, rpc_error::RpcError},
+    provider::request::UpstreamRequest,
+    upstream::testing::Heard,
 };
 
 fn link() -> (Arc<Attribution>, mpsc::Receiver<Message>, Arc<Heard>) {

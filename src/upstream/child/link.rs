@@ -19,7 +19,7 @@ use super::{
     start::Started,
 };
 use crate::{
-    ending::Ending,
+    runtime::ending::Ending,
     upstream::{Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response},
 };
 

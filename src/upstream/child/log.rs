@@ -11,7 +11,7 @@ use tokio::{io::AsyncReadExt, net::unix::pipe};
 use parking_lot::Mutex;
 
 use super::frames::{Frames, Line};
-use crate::changes::visible::visible;
+use crate::domain::changes::visible::visible;
 
 /// What is read of one line; secrets are looked for in all of it.
 const READ: usize = 16 << 10;

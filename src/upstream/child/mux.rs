@@ -23,14 +23,14 @@ use tokio_util::sync::CancellationToken;
 use self::wire::{Hints, error_of, integer, notification, own_id, refused, reply, unsent};
 use super::queue::{Queue, Refused};
 use crate::{
-    ending::Ending,
     protocol::{
         Era, RequestId,
         envelope::{self, Incoming, Limits, Message},
+        rpc_error::RpcError,
     },
-    upstream::{
-        LinkError, Listener, Negotiated, Outgoing, Replier, Response, RpcError, UpstreamNotification, UpstreamRequest,
-    },
+    provider::request::{Replier, UpstreamRequest},
+    runtime::ending::Ending,
+    upstream::{LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification},
 };
 
 /// Requests of the server's that may be open at a time.

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    ending::Ending,
+    runtime::ending::Ending,
     upstream::testing::{Heard, Scripted, error, result},
 };
 

@@ -14,9 +14,12 @@ use crate::{
     protocol::{
         McpError, RequestId,
         edit::{Op, edit, member, members, string},
+        rpc_error::RpcError,
     },
-    providers::Inquirer,
-    upstream::{Replier, RpcError, UpstreamRequest},
+    provider::{
+        Inquirer,
+        request::{Replier, UpstreamRequest},
+    },
 };
 
 /// Rounds of one call at most.
@@ -112,7 +115,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::{protocol::ErrorKind, upstream::ClientCapabilities};
+    use crate::protocol::{ErrorKind, capabilities::ClientCapabilities};
 
     /// Answers all but what `declines` names.
     struct Client(ClientCapabilities, Mutex<Vec<String>>);

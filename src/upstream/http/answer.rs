@@ -60,7 +60,7 @@ impl HttpLink {
                 return Err(self.shared.gone());
             }
             return Ok(with_status(
-                Response::Error(crate::upstream::RpcError::new(-32601, "Method not found")),
+                Response::Error(crate::protocol::rpc_error::RpcError::new(-32601, "Method not found")),
                 status,
             ));
         }
@@ -112,7 +112,7 @@ impl HttpLink {
                     let ends = mode.modern && cancelled_id(params).is_some_and(|of| of.as_json().parse() == Ok(id));
                     if ends && answer.is_none() {
                         // So a stateless server may end a subscription.
-                        answer = Some(Response::Error(crate::upstream::RpcError::new(
+                        answer = Some(Response::Error(crate::protocol::rpc_error::RpcError::new(
                             -32603,
                             "the server has ended the subscription",
                         )));

@@ -27,8 +27,8 @@ use super::{
     trust::Trust,
 };
 use crate::{
-    ending::Ending,
     protocol::{Era, Method, Revision, headers::encoded},
+    runtime::ending::Ending,
     upstream::{
         Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
         asked::{Asked, Queue},

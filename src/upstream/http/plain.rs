@@ -34,7 +34,7 @@ use super::{
     head::{self, Head},
     io::Io,
 };
-use crate::{fast_map::FastMap, upstream::LinkError};
+use crate::{runtime::fast_map::FastMap, upstream::LinkError};
 
 /// A body up to this length is copied behind its head, so that both leave in one segment.
 const COPIED: usize = 64 << 10;

@@ -26,7 +26,7 @@ use super::{
     },
     received::{MAX_MESSAGE, shown},
 };
-use crate::{ending::Ending, protocol::Era};
+use crate::{protocol::Era, runtime::ending::Ending};
 
 /// How long a server may take to open the stream and to name its endpoint.
 const OPENING: Duration = Duration::from_secs(10);

@@ -11,13 +11,10 @@ use std::{
 use serde_json::{json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    super::{LinkError, RpcError, provider::UpstreamProvider},
-    *,
-};
+use super::{super::LinkError, *};
 use crate::{
-    protocol::ErrorKind,
-    providers::{CallContext, NoProgress, Provider},
+    protocol::{ErrorKind, rpc_error::RpcError},
+    provider::{CallContext, NoProgress, Provider},
 };
 
 /// Fails so many times with this, then answers.
@@ -253,10 +250,9 @@ fn context() -> CallContext {
     }
 }
 
-async fn approved(upstream: &Arc<Upstream>) -> Result<crate::providers::ToolResult, McpError> {
-    let provider = UpstreamProvider(Arc::clone(upstream));
+async fn approved(upstream: &Arc<Upstream>) -> Result<crate::provider::ToolResult, McpError> {
     let arguments = RawValue::from_string(r#"{"n":12345678901234567890123, "b":1}"#.into()).unwrap();
-    provider.call("fake__echo", &arguments, &context()).await
+    Provider::call(&**upstream, "fake__echo", &arguments, &context()).await
 }
 
 #[actix::test]

@@ -14,10 +14,13 @@ use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use super::super::{
-    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, RpcError, UpstreamNotification,
-    UpstreamRequest,
+    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
 };
-use crate::{ending::Ending, protocol::Era};
+use crate::{
+    protocol::{Era, rpc_error::RpcError},
+    provider::request::UpstreamRequest,
+    runtime::ending::Ending,
+};
 
 /// What a request is answered with.
 pub type Answer = LocalBoxFuture<'static, Result<Response, LinkError>>;
@@ -290,7 +293,7 @@ pub fn question() -> (UpstreamRequest, tokio::sync::oneshot::Receiver<Result<Box
         id: crate::protocol::RequestId::from_text("q"),
         method: "elicitation/create".into(),
         params: None,
-        reply: super::super::Replier::new(move |answer| drop(told.send(answer))),
+        reply: crate::provider::request::Replier::new(move |answer| drop(told.send(answer))),
         cancelled: CancellationToken::new(),
     };
     (request, answer)

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
-use super::{
-    super::{provider::UpstreamProvider, server::Phase},
-    *,
-};
-use crate::providers::{Provider, ProviderEvent};
+use super::{super::server::Phase, *};
+use crate::provider::{Provider, ProviderEvent};
 
 fn names(upstream: &Arc<Upstream>) -> Vec<String> {
-    UpstreamProvider(Arc::clone(upstream)).tools().into_iter().map(|tool| tool.name).collect()
+    upstream.tools().into_iter().map(|tool| tool.name).collect()
 }
 
 fn events(from: &mut Receiver<ProviderEvent>) -> Vec<String> {

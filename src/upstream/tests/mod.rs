@@ -12,14 +12,11 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{
-    Caller, ClientCapabilities, Connector, LinkKind, Listener, Outgoing, Response, Upstream, pinned::Pinned,
-    testing::Heard,
-};
+use super::{Caller, Connector, LinkKind, Listener, Outgoing, Response, Upstream, pinned::Pinned, testing::Heard};
 use crate::{
-    auth::Principal,
     config::{UpstreamConfig, UpstreamTarget},
-    protocol::{Era, McpError},
+    domain::principal::Principal,
+    protocol::{Era, McpError, capabilities::ClientCapabilities},
 };
 use fake::Fake;
 

@@ -21,8 +21,8 @@ fn upstreams() -> (Upstreams, Servers) {
     (Upstreams::with(connectors), servers)
 }
 
-fn names(providers: &[Arc<dyn crate::providers::Provider>]) -> Vec<String> {
-    providers.iter().map(|provider| provider.name().to_owned()).collect()
+fn names(providers: &[Arc<Upstream>]) -> Vec<String> {
+    providers.iter().map(|provider| provider.config.name.clone()).collect()
 }
 
 async fn settle(upstreams: &Upstreams) {

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::providers::ProviderEvent;
+use crate::provider::ProviderEvent;
 
 #[actix::test]
 async fn subscriptions_are_counted_and_come_back_with_the_connection() {
@@ -197,7 +197,10 @@ async fn a_stream_that_ends_is_opened_again_and_what_changed_meanwhile_is_read()
 async fn a_server_that_refuses_the_stream_is_not_asked_again() {
     let fake = modern();
     fake.answers(|_| {
-        Box::pin(std::future::ready(Ok(Response::Error(super::super::RpcError::new(-32601, "no such method")))))
+        Box::pin(std::future::ready(Ok(Response::Error(crate::protocol::rpc_error::RpcError::new(
+            -32601,
+            "no such method",
+        )))))
     });
     let upstream = start(&fake).await;
     seconds(600).await;

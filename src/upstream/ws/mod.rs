@@ -28,7 +28,7 @@ use super::{
     http::{Place, client},
     received::MAX_MESSAGE,
 };
-use crate::ending::Ending;
+use crate::runtime::ending::Ending;
 
 /// How long connecting and the upgrade may take.
 const OPENING: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
 use super::model::{Action, App, Ask, Prompt, Tone};
-use crate::changes::{Verdict, visible::says_something};
+use crate::domain::changes::{Verdict, visible::says_something};
 
 /// Bytes of a line that is typed; the gateway takes no longer comment.
 const MAX_TYPED: usize = 2000;

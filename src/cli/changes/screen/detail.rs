@@ -12,11 +12,11 @@ use super::{
     paint::{Paint, words, wrap},
 };
 use crate::{
-    changes::{Change, ChangeState, Diff, Editing, Verdict},
     cli::changes::{
         arguments::{Arguments, is_call, place, told_beside, without_arguments},
         render::{span, state_name},
     },
+    domain::changes::{Change, ChangeState, Diff, Editing, Verdict},
 };
 
 /// Lines of one section; the whole is in `countersign changes show`.

@@ -10,7 +10,7 @@ use ratatui::{
 use similar::{ChangeTag, TextDiff};
 
 use super::paint::{Paint, wrap};
-use crate::changes::{Diff, DiffLine, FieldDiff, LineOp};
+use crate::domain::changes::{Diff, DiffLine, FieldDiff, LineOp};
 
 /// Bytes of a line in which changed words are looked for.
 const MAX_WORDS: usize = 4 << 10;
@@ -212,7 +212,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::diff::DiffBuilder;
+    use crate::domain::changes::diff::DiffBuilder;
 
     const PAINT: Paint = Paint { colour: true, unicode: true };
 

@@ -15,8 +15,8 @@ use super::{
     paint::{Paint, fit, width_of},
 };
 use crate::{
-    changes::{ChangeState, Verdict, visible::is_hidden},
     cli::changes::render::{span, state_name, without_badge},
+    domain::changes::{ChangeState, Verdict, visible::is_hidden},
 };
 
 /// Draws everything; [`App::lay_out`] comes before.

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::model::{Action, App, Ask, Brief, Prompt, Tone};
 use crate::{
-    changes::{Change, ChangeState, Editing, Verdict},
     cli::output::indented,
+    domain::changes::{Change, ChangeState, Editing, Verdict},
 };
 
 /// The overview of the keys.

@@ -39,8 +39,8 @@ use self::{
 };
 use super::{arguments::waits_for, client::Client};
 use crate::{
-    changes::Change,
     cli::exit::{Exit, Failure},
+    domain::changes::Change,
 };
 
 /// Moved changes that are read one by one; more are read as a list.
@@ -315,7 +315,7 @@ async fn next(keys: &mut Option<EventStream>) -> Option<std::io::Result<Event>> 
 
 /// What came of it.
 fn told(said: &str, change: &Change) -> String {
-    use crate::changes::ChangeState;
+    use crate::domain::changes::ChangeState;
     match (said, change.state) {
         ("Approved", ChangeState::Pending) => waits_for(change),
         ("Approved", ChangeState::Stale) => "The target has changed: look at the new diff and decide again.".to_owned(),

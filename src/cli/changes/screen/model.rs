@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 pub use super::types::*;
 use super::{detail, diff::Look, paint::Paint, search};
-use crate::changes::{Change, ChangeState, Verdict};
+use crate::domain::changes::{Change, ChangeState, Verdict};
 
 /// Changes that are kept; a search finds the others.
 pub const MAX_LISTED: usize = 1000;

@@ -10,7 +10,6 @@ use tokio::sync::mpsc::Sender;
 
 use super::model::{Brief, MAX_LISTED};
 use crate::{
-    changes::{Change, ChangeState},
     cli::{
         changes::{
             client::{Answer, Client, Refusal},
@@ -18,6 +17,7 @@ use crate::{
         },
         exit::Failure,
     },
+    domain::changes::{Change, ChangeState},
 };
 
 const FIRST_WAIT: Duration = Duration::from_millis(250);

@@ -7,7 +7,7 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthChar;
 
-use crate::changes::{ChangeState, Operation, visible::is_hidden};
+use crate::domain::changes::{ChangeState, Operation, visible::is_hidden};
 
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug)]

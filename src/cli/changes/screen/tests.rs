@@ -15,7 +15,7 @@ use super::{
     model::{Action, App, Brief, Me, View},
     paint::Paint,
 };
-use crate::changes::{Change, ChangeState};
+use crate::domain::changes::{Change, ChangeState};
 
 fn now() -> Timestamp {
     "2027-01-01T00:05:00Z".parse().unwrap()

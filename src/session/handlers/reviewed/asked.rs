@@ -11,26 +11,20 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
+use crate::session::Handling;
 use crate::{
-    bridge::{
-        park::input_result,
-        questions::{self, ELICITATION, for_client, is_url, may_ask},
-        tasks::shape,
-    },
-    changes::{Change, ChangeState, Terms, dialogue::Question},
-    protocol::{McpError, Revision, edit::members},
-    router::ToolRoute,
-    session::{
-        Exchange,
-        ask::{AskError, ask},
-    },
-    upstream::ClientCapabilities,
+    bridge::{park::input_result, questions, tasks::shape},
+    domain::changes::{Change, ChangeState, Terms, dialogue::Question},
+    exchange::ask::{AskError, ask},
+    protocol::{McpError, Revision, capabilities::ClientCapabilities, edit::members},
+    routing::ToolRoute,
+    upstream::questions::{ELICITATION, for_client, is_url, may_ask},
 };
 
 /// What goes into the change of what its client can be asked for, where the rule has that and there is a way to ask:
 /// `follows` says that the client keeps a task or an open call.
 #[must_use]
-pub fn client(exchange: &Exchange, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
+pub fn client(exchange: &Handling, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
     let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
     let (can, _) = questions::capabilities(exchange, &upstream.config);
     if can.asks_nothing() {
@@ -50,7 +44,7 @@ pub fn is_asking(change: &Change) -> bool {
 
 /// What is asked now and this client can answer.
 #[must_use]
-pub fn open<'c>(exchange: &Exchange, change: &'c Change) -> Vec<&'c Question> {
+pub fn open<'c>(exchange: &Handling, change: &'c Change) -> Vec<&'c Question> {
     if !is_asking(change) {
         return Vec::new();
     }
@@ -65,7 +59,7 @@ fn params(question: &Question) -> Option<&str> {
 
 /// The members of an `inputRequests`, each as its name and its value.
 #[must_use]
-pub fn requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
+pub fn requests(exchange: &Handling, change: &Change) -> Vec<(String, String)> {
     let open = open(exchange, change).into_iter();
     open.map(|question| {
         let method = Value::from(question.method.as_str());
@@ -77,13 +71,13 @@ pub fn requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
 
 /// The result that asks a stateless client, which then makes the call again.
 #[must_use]
-pub fn by_result(exchange: &Exchange, change: &Change) -> Option<String> {
+pub fn by_result(exchange: &Handling, change: &Change) -> Option<String> {
     let open = open(exchange, change);
     if !exchange.is_modern() || open.is_empty() {
         return None;
     }
     let requests = open.iter().map(|question| (question.key.as_str(), question.method.as_str(), params(question)));
-    Some(input_result(requests, Some(&change.id), &exchange.gateway.server_meta))
+    Some(input_result(requests, Some(&change.id), &exchange.services.server_meta))
 }
 
 /// Takes what a client answers (`inputResponses`, as JSON); what is no object, or answers nothing that is open, counts
@@ -91,7 +85,7 @@ pub fn by_result(exchange: &Exchange, change: &Change) -> Option<String> {
 ///
 /// # Errors
 /// Where the answers could not be stored, and so did not reach the tool.
-pub async fn deliver(exchange: &Exchange, change: &Change, responses: &str) -> Result<(), McpError> {
+pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> Result<(), McpError> {
     if !is_asking(change) {
         return Ok(());
     }
@@ -105,12 +99,12 @@ pub async fn deliver(exchange: &Exchange, change: &Change, responses: &str) -> R
     if answers.is_empty() {
         return Ok(());
     }
-    exchange.gateway.changes.answer(&change.id, &exchange.identity.principal, answers).await
+    exchange.services.changes.answer(&change.id, &exchange.identity.principal, answers).await
 }
 
 /// Asks a handshake-era client everything that is open, and delivers what it says. `task` is the task that the questions
 /// belong to. A client that has gone, or does not say anything, leaves them open: it may come back.
-pub async fn ask_all(exchange: &Exchange, change: &Change, task: Option<&str>) {
+pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
     let asked = open(exchange, change).into_iter().map(|question| async move {
         let id = is_url(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = for_client(&question.method, params(question), exchange.revision(), id.as_deref());
@@ -130,7 +124,7 @@ pub async fn ask_all(exchange: &Exchange, change: &Change, task: Option<&str>) {
             }
         };
         let answers = vec![(question.key.clone(), answer)];
-        if let Err(error) = exchange.gateway.changes.answer(&change.id, &exchange.identity.principal, answers).await {
+        if let Err(error) = exchange.services.changes.answer(&change.id, &exchange.identity.principal, answers).await {
             tracing::warn!(change = %change.id, %error, "a client's answer did not reach the tool");
         }
         true

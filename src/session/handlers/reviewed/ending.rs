@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use crate::{
-    changes::{Change, ChangeState},
+    domain::changes::{Change, ChangeState},
     protocol::{ErrorKind, McpError},
-    providers::{ToolResult, gateway_tools},
+    provider::ToolResult,
+    review::gateway_tools,
     session::handlers::tools::is_the_tools_own,
 };
 

@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
+use crate::session::Handling;
 use crate::{
-    changes::{Change, ChangeState},
+    domain::changes::{Change, ChangeState},
     protocol::{ErrorKind, McpError},
-    providers::{ProgressSink, gateway_tools},
-    session::exchange::Exchange,
+    provider::ProgressSink,
+    review::gateway_tools,
 };
 
 /// How often somebody who waits hears that the wait goes on.
@@ -37,18 +38,18 @@ pub fn is_over(change: &Change) -> bool {
 /// # Errors
 /// `UNAUTHORIZED` once the client's key was revoked; those of the store.
 pub async fn wait(
-    exchange: &Exchange,
+    exchange: &Handling,
     change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
     over: fn(&Change) -> bool,
 ) -> Result<Waited, McpError> {
-    let gateway = &exchange.gateway;
+    let services = &exchange.services;
     let before = Arc::clone(&change);
     tokio::select! {
         waited = follow(exchange, change, limit, progress, over) => waited,
-        () = gateway.shutdown.cancelled() => Ok(Waited::NotYet(now(exchange, before).await)),
-        revoked = gateway.revoked(&exchange.identity) => Err(revoked),
+        () = services.shutdown.cancelled() => Ok(Waited::NotYet(now(exchange, before).await)),
+        revoked = services.revoked(&exchange.identity) => Err(revoked),
     }
 }
 
@@ -56,15 +57,15 @@ pub async fn wait(
 ///
 /// # Errors
 /// As [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
-pub async fn moved(exchange: &Exchange, change: Arc<Change>, version: u64) -> Result<Arc<Change>, McpError> {
-    let gateway = &exchange.gateway;
+pub async fn moved(exchange: &Handling, change: Arc<Change>, version: u64) -> Result<Arc<Change>, McpError> {
+    let services = &exchange.services;
     loop {
         let news = tokio::select! {
-            news = gateway.changes.wait(&change.id, version, LOOK) => news?,
-            () = gateway.shutdown.cancelled() => {
+            news = services.changes.wait(&change.id, version, LOOK) => news?,
+            () = services.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
+            revoked = services.revoked(&exchange.identity) => return Err(revoked),
         };
         match news {
             Some(news) if news.version > version => return Ok(news),
@@ -75,7 +76,7 @@ pub async fn moved(exchange: &Exchange, change: Arc<Change>, version: u64) -> Re
 }
 
 async fn follow(
-    exchange: &Exchange,
+    exchange: &Handling,
     mut change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
@@ -98,7 +99,7 @@ async fn follow(
         }
         let pause = left.min(if wanted { TICK } else { LOOK });
         let asked = Instant::now();
-        let news = match exchange.gateway.changes.wait(&change.id, change.version, pause).await {
+        let news = match exchange.services.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(news)) => news,
             Ok(None) => return Ok(Waited::NotYet(change)),
             Err(error) if error.kind == ErrorKind::Overloaded => return Ok(Waited::NotYet(change)),
@@ -114,6 +115,6 @@ async fn follow(
 }
 
 /// The change as it is now, as far as that can still be told.
-pub async fn now(exchange: &Exchange, change: Arc<Change>) -> Arc<Change> {
-    exchange.gateway.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
+pub async fn now(exchange: &Handling, change: Arc<Change>) -> Arc<Change> {
+    exchange.services.changes.get(&change.id).await.ok().flatten().unwrap_or(change)
 }

@@ -20,10 +20,11 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use crate::session::Handling;
 use crate::{
+    exchange::{context::Related, shared::Channel},
     protocol::arguments::canonical_text_hash,
-    router::ToolRoute,
-    session::{Channel, Exchange, Related},
+    routing::ToolRoute,
 };
 
 /// How long a repeat is one.
@@ -38,7 +39,7 @@ pub struct Key([u8; 32]);
 
 /// What a call is known by when it comes again.
 #[must_use]
-pub fn key(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue, idempotency: Option<&str>) -> Key {
+pub fn key(exchange: &Handling, route: &ToolRoute, arguments: &RawValue, idempotency: Option<&str>) -> Key {
     let canonical = canonical_text_hash(arguments.get());
     let parts = [
         exchange.identity.principal.name.as_str(),
@@ -62,7 +63,7 @@ pub type Reach = Box<dyn Fn() -> bool + Send>;
 
 /// For the client of that exchange.
 #[must_use]
-pub fn reach(exchange: &Exchange) -> Reach {
+pub fn reach(exchange: &Handling) -> Reach {
     match &exchange.related {
         Related::Outbox(session) => {
             let session = Arc::clone(session);

@@ -9,20 +9,19 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::super::tools::Call;
+use crate::session::Handling;
 use crate::{
-    bridge::{
-        park::input_result,
-        questions::{ELICITATION, for_client},
-    },
-    middleware::policy,
-    policy::Verdict,
+    bridge::park::input_result,
+    domain::policy::Verdict,
+    exchange::ask::ask,
     protocol::{
         Revision,
+        capabilities::ClientCapabilities,
         edit::{Op, edit, member, members, string},
     },
-    router::ToolRoute,
-    session::{Exchange, ask::ask},
-    upstream::ClientCapabilities,
+    routing::ToolRoute,
+    session::middleware::policy,
+    upstream::questions::{ELICITATION, for_client},
 };
 
 /// What the request is known by in `inputRequests`.
@@ -57,7 +56,7 @@ pub enum Missing {
 }
 
 /// `None` where there is nothing to ask for, nobody to ask, or no answer: the call is wrong then, as any other.
-pub async fn ask_for(exchange: &Exchange, route: &Arc<ToolRoute>, raw: &RawValue, call: &Call<'_>) -> Option<Missing> {
+pub async fn ask_for(exchange: &Handling, route: &Arc<ToolRoute>, raw: &RawValue, call: &Call<'_>) -> Option<Missing> {
     if !can_fill_in_forms(exchange) {
         return None;
     }
@@ -73,20 +72,20 @@ pub async fn ask_for(exchange: &Exchange, route: &Arc<ToolRoute>, raw: &RawValue
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, KEY)) else {
             let requests = [(KEY, ELICITATION, Some(params.as_str()))];
-            return Some(Missing::Asks(input_result(requests.into_iter(), None, &exchange.gateway.server_meta)));
+            return Some(Missing::Asks(input_result(requests.into_iter(), None, &exchange.services.server_meta)));
         };
         return fill(raw, &schema, answer).map(Missing::Filled);
     }
-    let _slot = exchange.gateway.long_lived(&exchange.identity.principal).ok()?;
+    let _slot = exchange.services.long_lived(&exchange.identity.principal).ok()?;
     let params = for_client(ELICITATION, Some(&params), exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
-        () = exchange.gateway.shutdown.cancelled() => return None,
+        () = exchange.services.shutdown.cancelled() => return None,
     };
     fill(raw, &schema, answer.get()).map(Missing::Filled)
 }
 
-fn can_fill_in_forms(exchange: &Exchange) -> bool {
+fn can_fill_in_forms(exchange: &Handling) -> bool {
     exchange.revision() >= Revision::V2025_06_18
         && ClientCapabilities::declared(&exchange.facts.capabilities).elicitation_form
 }

@@ -19,16 +19,18 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
 
 use super::tools::{Call, ToolOutcome};
+use crate::session::Handling;
 use crate::{
     bridge::tasks,
-    changes::{Change, ChangeState, OnReview, arguments::same},
-    pending::Proposal,
-    policy::Decision,
-    previews,
+    domain::{
+        changes::{Change, ChangeState, OnReview, arguments::same},
+        policy::Decision,
+    },
+    exchange::cancel::Cancel,
     protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel},
-    providers::ProgressSink,
-    router::{Directory, ToolRoute},
-    session::{Cancel, exchange::Exchange},
+    provider::{ProgressSink, previews},
+    review::Proposal,
+    routing::{Directory, ToolRoute},
 };
 use ending::{Ending, ending};
 use hold::Waited;
@@ -45,7 +47,7 @@ pub struct Reviewed {
 /// # Errors
 /// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
 pub async fn review(
-    exchange: &Exchange,
+    exchange: &Handling,
     route: &ToolRoute,
     raw: &RawValue,
     call: &Call<'_>,
@@ -53,7 +55,7 @@ pub async fn review(
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     // What a person approves must mean one thing only: no key may stand there twice.
-    arguments::check(raw, exchange.gateway.config.limits.max_depth)?;
+    arguments::check(raw, exchange.services.config.limits.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.task {
         return Err(needs_tasks(exchange));
     }
@@ -76,7 +78,7 @@ pub async fn review(
         },
     };
     // Whoever was told of a failure of the wait itself may ask for the same change again.
-    let guard = exchange.gateway.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
+    let guard = exchange.sessions.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
     let outcome = answer(exchange, call, change).await;
     if outcome.is_ok() {
         guard.delivered();
@@ -86,7 +88,7 @@ pub async fn review(
 
 /// For a client that takes no task, of a call that is reviewed as nothing else: `-32021` in the stateless era (ext-tasks,
 /// "Capability Negotiation"), a result that says what to do in the others.
-fn needs_tasks(exchange: &Exchange) -> McpError {
+fn needs_tasks(exchange: &Handling) -> McpError {
     if exchange.is_modern() {
         return tasks::undeclared();
     }
@@ -97,7 +99,7 @@ fn needs_tasks(exchange: &Exchange) -> McpError {
     McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
-async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
     if call.task || (ending(&change).is_none() && !may_follow(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
@@ -115,7 +117,7 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
     let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a place of their own they are not held at all: it is pending all the same.
-    let Ok(_slot) = exchange.gateway.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
+    let Ok(_slot) = exchange.services.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
     let wait = held(exchange, Arc::clone(&change), limit, &*progress);
     let waited = if asks {
         let mut wait = std::pin::pin!(wait);
@@ -139,7 +141,7 @@ async fn answer(exchange: &Exchange, call: &Call<'_>, change: Arc<Change>) -> Re
 /// Waits until the change is over, or its stateless client has to be asked something. A client of the handshake era is
 /// asked meanwhile, for as long as that takes.
 async fn held(
-    exchange: &Exchange,
+    exchange: &Handling,
     mut change: Arc<Change>,
     mut limit: Duration,
     progress: &dyn ProgressSink,
@@ -181,10 +183,10 @@ fn told(change: Arc<Change>) -> ToolOutcome {
 }
 
 /// The change of an earlier, equal call that was given up before its answer was there.
-async fn again(exchange: &Exchange, key: &lost::Key) -> Result<Option<Arc<Change>>, McpError> {
-    let gateway = &exchange.gateway;
-    let Some(id) = gateway.reviewed.lost.take(key) else { return Ok(None) };
-    let change = gateway.changes.get(&id).await?;
+async fn again(exchange: &Handling, key: &lost::Key) -> Result<Option<Arc<Change>>, McpError> {
+    let services = &exchange.services;
+    let Some(id) = exchange.sessions.reviewed.lost.take(key) else { return Ok(None) };
+    let change = services.changes.get(&id).await?;
     // Whoever took it back and calls again wants it anew.
     let change = change.filter(|change| change.state != ChangeState::Withdrawn);
     if let Some(change) = &change {
@@ -194,8 +196,8 @@ async fn again(exchange: &Exchange, key: &lost::Key) -> Result<Option<Arc<Change
 }
 
 /// The change that a client was asked about before: its own, and of this very call.
-async fn named(exchange: &Exchange, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
-    let change = exchange.gateway.changes.get(id).await?.filter(|change| {
+async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
+    let change = exchange.services.changes.get(id).await?.filter(|change| {
         change.proposer.principal == exchange.identity.principal.name
             && change.provider == route.provider.name()
             && change.tool == route.def.name
@@ -209,7 +211,7 @@ async fn named(exchange: &Exchange, route: &ToolRoute, raw: &RawValue, id: &str)
 }
 
 async fn propose(
-    exchange: &Exchange,
+    exchange: &Handling,
     route: &ToolRoute,
     raw: &RawValue,
     call: &Call<'_>,
@@ -217,12 +219,12 @@ async fn propose(
     cancel: &Cancel,
     key: &lost::Key,
 ) -> Result<Arc<Change>, McpError> {
-    let gateway = &exchange.gateway;
+    let services = &exchange.services;
     let context = exchange.call_context(cancel, None);
-    let preview = gateway
+    let preview = services
         .in_time(previews::preview(
-            &Directory(Arc::clone(&gateway.routes)),
-            &route.provider,
+            &Directory(Arc::clone(&services.routes)),
+            &route.provider.provider(),
             &route.def.name,
             raw,
             &context,
@@ -237,7 +239,7 @@ async fn propose(
         served_by: route.provider.served_by(),
         arguments: raw.to_owned().into(),
         preview,
-        expire_after: decision.terms.expire_after.map_or(gateway.config.changes.expire_after, Duration::from_secs),
+        expire_after: decision.terms.expire_after.map_or(services.config.changes.expire_after, Duration::from_secs),
         client: asked::client(
             exchange,
             route,
@@ -250,7 +252,7 @@ async fn propose(
     };
     // It is stored whether or not the client is still there: then a repeat must find it.
     let (sender, stored) = oneshot::channel();
-    let (changes, lost, key) = (gateway.changes.clone(), Arc::clone(&gateway.reviewed.lost), key.clone());
+    let (changes, lost, key) = (services.changes.clone(), Arc::clone(&exchange.sessions.reviewed.lost), key.clone());
     actix::spawn(async move {
         if let Err(Ok(change)) = sender.send(changes.propose(proposal).await) {
             lost.remember(key, &change.id);

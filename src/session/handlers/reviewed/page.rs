@@ -13,14 +13,15 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::hold;
+use crate::session::Handling;
 use crate::{
-    bridge::{park::input_result, questions::ELICITATION, tasks::shape},
-    changes::{Change, ChangeState},
-    gateway::Gateway,
-    protocol::{Revision, encode},
-    providers::NoProgress,
-    session::{Exchange, ask},
-    upstream::ClientCapabilities,
+    bridge::{park::input_result, tasks::shape},
+    domain::changes::{Change, ChangeState},
+    exchange::ask,
+    exchange::services::Services,
+    protocol::{Revision, capabilities::ClientCapabilities, encode},
+    provider::NoProgress,
+    upstream::questions::ELICITATION,
 };
 
 /// What the request is known by in `inputRequests`.
@@ -57,30 +58,30 @@ impl Opened {
 
 /// The page of a change in the dashboard.
 #[must_use]
-pub fn url(gateway: &Gateway, id: &str) -> String {
-    format!("{}inbox/{id}", dashboard(gateway))
+pub fn url(services: &Services, id: &str) -> String {
+    format!("{}inbox/{id}", dashboard(services))
 }
 
 /// The dashboard's address, up to the name of a page.
 #[must_use]
-pub fn dashboard(gateway: &Gateway) -> String {
-    let config = &gateway.config;
+pub fn dashboard(services: &Services) -> String {
+    let config = &services.config;
     let base = match &config.public_url {
         Some(url) => url.trim_end_matches('/').to_owned(),
-        None => format!("{}://{}", config.scheme(), gateway.reached_at()),
+        None => format!("{}://{}", config.scheme(), services.reached_at()),
     };
     format!("{base}/#/")
 }
 
 /// Whether the client can be asked to open a URL.
-fn shows_urls(exchange: &Exchange) -> bool {
+fn shows_urls(exchange: &Handling) -> bool {
     exchange.revision() >= Revision::V2025_11_25
         && ClientCapabilities::declared(&exchange.facts.capabilities).elicitation_url
 }
 
 /// Whether the client can be asked with a request of ours while its own one is open.
 #[must_use]
-pub fn can_ask(exchange: &Exchange) -> bool {
+pub fn can_ask(exchange: &Handling) -> bool {
     exchange.revision() == Revision::V2025_11_25 && shows_urls(exchange)
 }
 
@@ -89,34 +90,34 @@ fn is_open(change: &Change) -> bool {
     change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
 }
 
-fn params(exchange: &Exchange, change: &Change) -> serde_json::Value {
+fn params(exchange: &Handling, change: &Change) -> serde_json::Value {
     json!({
         "mode": "url",
         "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
-        "url": url(&exchange.gateway, &change.id),
+        "url": url(&exchange.services, &change.id),
     })
 }
 
 /// The result that asks a stateless client, which then makes the call again.
 #[must_use]
-pub fn asked_by_result(exchange: &Exchange, change: &Change) -> Option<String> {
+pub fn asked_by_result(exchange: &Handling, change: &Change) -> Option<String> {
     if !exchange.is_modern() || !is_open(change) || !shows_urls(exchange) {
         return None;
     }
     let params = params(exchange, change).to_string();
     let requests = [(KEY, ELICITATION, Some(params.as_str()))];
-    Some(input_result(requests.into_iter(), Some(&change.id), &exchange.gateway.server_meta))
+    Some(input_result(requests.into_iter(), Some(&change.id), &exchange.services.server_meta))
 }
 
 /// `inputRequests` of the change as a task, where its client has not answered yet.
 #[must_use]
-pub fn asked_by_task(exchange: &Exchange, change: &Change) -> Option<String> {
-    let wanted = is_open(change) && shows_urls(exchange) && !exchange.gateway.reviewed.opened.has(&change.id);
+pub fn asked_by_task(exchange: &Handling, change: &Change) -> Option<String> {
+    let wanted = is_open(change) && shows_urls(exchange) && !exchange.sessions.reviewed.opened.has(&change.id);
     wanted.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
 }
 
 /// Asks a client of 2025-11-25 and waits for its answer, whatever it is. `task` is the task that the question belongs to.
-pub async fn ask(exchange: &Exchange, change: &Arc<Change>, task: Option<&str>) {
+pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) {
     if !is_open(change) || !can_ask(exchange) {
         return;
     }
@@ -129,7 +130,7 @@ pub async fn ask(exchange: &Exchange, change: &Arc<Change>, task: Option<&str>) 
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {
-            exchange.gateway.reviewed.opened.insert(&change.id);
+            exchange.sessions.reviewed.opened.insert(&change.id);
             tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
             tell_when_decided(exchange, change, elicitation);
         }
@@ -138,7 +139,7 @@ pub async fn ask(exchange: &Exchange, change: &Arc<Change>, task: Option<&str>) 
 }
 
 /// `notifications/elicitation/complete` once the change was decided, if its client is still there.
-fn tell_when_decided(exchange: &Exchange, change: &Arc<Change>, elicitation: String) {
+fn tell_when_decided(exchange: &Handling, change: &Arc<Change>, elicitation: String) {
     // Of each change that is pending there is one at most, and of those only so many.
     let (exchange, change) = (exchange.clone(), Arc::clone(change));
     actix::spawn(async move {

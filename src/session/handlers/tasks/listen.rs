@@ -6,11 +6,11 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 
 use super::{find, view};
+use crate::session::Handling;
 use crate::{
     bridge::tasks::{self as foreign, augmented, table::Task},
-    changes::Change,
+    domain::changes::Change,
     protocol::McpError,
-    session::exchange::Exchange,
 };
 
 /// Tasks of one subscription at most, of each kind.
@@ -20,7 +20,7 @@ const MAX_TASKS: usize = 100;
 pub struct Tasks {
     pub upstream: Vec<Arc<Task>>,
     changes: HashMap<String, Arc<Change>>,
-    feed: Option<crate::pending::FeedSubscription>,
+    feed: Option<crate::review::FeedSubscription>,
 }
 
 impl Tasks {
@@ -34,12 +34,12 @@ impl Tasks {
 ///
 /// # Errors
 /// `-32021` for a client that does not declare the extension and names some; those of the store.
-pub async fn honoured(exchange: &Exchange, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
-    let upstream = foreign::listen::honoured(exchange, named)?;
+pub async fn honoured(exchange: &Handling, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
+    let upstream = foreign::listen::honoured(&exchange.sessions.bridge, exchange, named)?;
     let mut changes = HashMap::new();
     // From before they are read: what happens in between is told twice rather than not at all.
     let ours = || named.iter().filter(|id| id.starts_with("chg_"));
-    let feed = if ours().next().is_some() { exchange.gateway.feed.subscribe(None) } else { None };
+    let feed = if ours().next().is_some() { exchange.services.feed.subscribe(None) } else { None };
     for id in ours().take(MAX_TASKS) {
         if let Some(change) = find(exchange, id).await? {
             changes.insert(change.id.clone(), change);
@@ -50,7 +50,7 @@ pub async fn honoured(exchange: &Exchange, named: &[std::borrow::Cow<'_, str>]) 
 
 /// Tells of those tasks as they are, and of every change of them, until nobody reads; `subscription` is the id of the
 /// listen request, as JSON text.
-pub async fn watch(exchange: &Exchange, tasks: Tasks, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
+pub async fn watch(exchange: &Handling, tasks: Tasks, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
     let Tasks { upstream, changes, feed } = tasks;
     tokio::join!(
         foreign::listen::watch(exchange, upstream, subscription, sink),
@@ -59,9 +59,9 @@ pub async fn watch(exchange: &Exchange, tasks: Tasks, subscription: &str, sink: 
 }
 
 async fn follow(
-    exchange: &Exchange,
+    exchange: &Handling,
     changes: HashMap<String, Arc<Change>>,
-    mut feed: Option<crate::pending::FeedSubscription>,
+    mut feed: Option<crate::review::FeedSubscription>,
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {
@@ -81,13 +81,13 @@ async fn follow(
             // Behind and unreadable, or at its end: from where it was, as long as there is a feed.
             let position = subscribed.position();
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-            feed = exchange.gateway.feed.subscribe(Some(position));
+            feed = exchange.services.feed.subscribe(Some(position));
             continue;
         };
         let Some(about) = &event.change else { continue };
         let Some(told) = open.get(&about.id).copied().filter(|told| about.version > *told) else { continue };
         // As it is now: several transitions may have been made since.
-        let Ok(Some(change)) = exchange.gateway.changes.get(&about.id).await else { continue };
+        let Ok(Some(change)) = exchange.services.changes.get(&about.id).await else { continue };
         if change.version <= told {
             continue;
         }

@@ -14,9 +14,11 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Reply, tools};
+use super::super::tools;
+use crate::session::Handling;
 use crate::{
     bridge::tasks::shape::{self, Status, Times},
+    exchange::{cancel::Cancel, context::Related, memory::Share, reply::Reply},
     protocol::{
         ErrorKind, McpError,
         edit::{Op, edit, member},
@@ -24,8 +26,8 @@ use crate::{
         method::Method,
         outline::Outline,
     },
-    router::ToolRoute,
-    session::{Cancel, Related, exchange::Exchange, inbound::OwnedRequest, memory::Share},
+    routing::ToolRoute,
+    session::inbound::OwnedRequest,
 };
 
 /// Tasks of one principal that are remembered; of those that run, none is given up for another.
@@ -110,18 +112,18 @@ impl Locals {
 ///
 /// # Errors
 /// `OVERLOADED` for one too many.
-pub fn start(exchange: &Exchange, request: &Request<'_>, route: &Arc<ToolRoute>) -> Result<Reply, McpError> {
+pub fn start(exchange: &Handling, request: &Request<'_>, route: &Arc<ToolRoute>) -> Result<Reply, McpError> {
     let times = Times::now();
     let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
-    let share = exchange.gateway.memory.take(&exchange.identity.principal.name, bytes)?;
+    let share = exchange.services.state.memory.take(&exchange.identity.principal.name, bytes)?;
     let task = Arc::new(Local {
         share: Mutex::new(share),
         id: format!("run_{}", nanoid::nanoid!(28)),
         principal: exchange.identity.principal.name.clone(),
         state: watch::Sender::new((Outcome::Working, times, Instant::now())),
-        cancel: exchange.gateway.shutdown.child_token(),
+        cancel: exchange.services.shutdown.child_token(),
     });
-    exchange.gateway.local_tasks.insert(Arc::clone(&task))?;
+    exchange.sessions.local_tasks.insert(Arc::clone(&task))?;
     let seed = task.describe();
     let params = request.params.map_or("{}", RawValue::get);
     let params = RawValue::from_string(edit(params, &[("task", Op::Drop)]))
@@ -129,7 +131,7 @@ pub fn start(exchange: &Exchange, request: &Request<'_>, route: &Arc<ToolRoute>)
     let mut exchange = exchange.clone();
     if matches!(exchange.related, Related::Stream(_)) {
         // The stream of a request that is answered at once ends with it.
-        exchange.related = Related::Nowhere;
+        exchange.exchange.related = Related::Nowhere;
     }
     let owned = OwnedRequest::of(&Request {
         id: request.id.clone(),
@@ -144,7 +146,7 @@ pub fn start(exchange: &Exchange, request: &Request<'_>, route: &Arc<ToolRoute>)
         let work = Box::pin(tools::call_allowed(&exchange, &request, &route, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
-                Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.gateway).into_owned()),
+                Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.services.server_meta).into_owned()),
                 Err(error) => Outcome::Failed(Box::new(error)),
             },
             () = cancel.cancelled() => Outcome::Cancelled,
@@ -200,7 +202,7 @@ impl Local {
     ///
     /// # Errors
     /// What the call failed with; `-32602` for one that has ended and is to be cancelled.
-    pub async fn handle(&self, exchange: &Exchange, method: Method) -> Result<Reply, McpError> {
+    pub async fn handle(&self, exchange: &Handling, method: Method) -> Result<Reply, McpError> {
         match method {
             Method::TasksGet => Ok(Reply::new(self.describe())),
             Method::TasksResult => self.result(exchange).await,
@@ -215,15 +217,15 @@ impl Local {
         }
     }
 
-    async fn result(&self, exchange: &Exchange) -> Result<Reply, McpError> {
-        let gateway = &exchange.gateway;
+    async fn result(&self, exchange: &Handling) -> Result<Reply, McpError> {
+        let services = &exchange.services;
         let mut state = self.state.subscribe();
         let outcome = {
-            let _slot = gateway.long_lived(&exchange.identity.principal)?;
+            let _slot = services.long_lived(&exchange.identity.principal)?;
             let ended = state.wait_for(|(outcome, ..)| !matches!(outcome, Outcome::Working));
             tokio::select! {
                 ended = ended => ended.map(|state| state.0.clone()).unwrap_or(Outcome::Cancelled),
-                revoked = gateway.revoked(&exchange.identity) => return Err(revoked),
+                revoked = services.revoked(&exchange.identity) => return Err(revoked),
             }
         };
         match outcome {

@@ -12,7 +12,6 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
-    Reply,
     reviewed::{
         asked,
         ending::{Ending, ending},
@@ -21,10 +20,11 @@ use super::{
     },
     tools::encode as encoded,
 };
+use crate::session::Handling;
 use crate::{
     bridge::tasks::{self as foreign, shape},
-    changes::{Change, ChangeState},
-    pending::ChangeFilter,
+    domain::changes::{Change, ChangeState},
+    exchange::reply::Reply,
     protocol::{
         ErrorKind, McpError,
         edit::{Op, edit, member},
@@ -33,8 +33,8 @@ use crate::{
         method::Method,
         params,
     },
-    providers::NoProgress,
-    session::exchange::Exchange,
+    provider::NoProgress,
+    review::ChangeFilter,
     store::crash::crash_point,
 };
 
@@ -51,7 +51,7 @@ const CHANGES: &str = "changes";
 ///
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension, `-32602` for a task that is not its own.
-pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
+pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
     foreign::declared(exchange)?;
     if method == Method::TasksList {
         return list(exchange, request).await;
@@ -59,12 +59,12 @@ pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) 
     let params = request.params.map_or("{}", RawValue::get);
     crate::protocol::alike::check(&request.object())?;
     let id = foreign::id(params)?;
-    if let Some(task) = exchange.gateway.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
+    if let Some(task) = exchange.sessions.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method).await;
     }
     match find(exchange, &id).await? {
         Some(change) => of_change(exchange, change, method, params).await,
-        None => foreign::handle(exchange, method, request, &id).await,
+        None => foreign::handle(&exchange.sessions.bridge, exchange, method, request, &id).await,
     }
 }
 
@@ -72,15 +72,15 @@ pub async fn handle(exchange: &Exchange, method: Method, request: &Request<'_>) 
 ///
 /// # Errors
 /// Those of the store.
-pub async fn find(exchange: &Exchange, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+pub async fn find(exchange: &Handling, id: &str) -> Result<Option<Arc<Change>>, McpError> {
     if !id.starts_with("chg_") {
         return Ok(None);
     }
-    let change = exchange.gateway.changes.get(id).await?;
+    let change = exchange.services.changes.get(id).await?;
     Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
 }
 
-async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, params: &str) -> Result<Reply, McpError> {
+async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, params: &str) -> Result<Reply, McpError> {
     match method {
         Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, &change))),
         Method::TasksGet => Ok(Reply::new(view::legacy(exchange, &change))),
@@ -92,7 +92,7 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
             let responses = member(params, "inputResponses").unwrap_or("{}");
             if member(responses, page::KEY).is_some() {
                 // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
-                exchange.gateway.reviewed.opened.insert(&change.id);
+                exchange.sessions.reviewed.opened.insert(&change.id);
             }
             asked::deliver(exchange, &change, responses).await?;
             Ok(Reply::new("{}".into()))
@@ -104,15 +104,15 @@ async fn of_change(exchange: &Exchange, change: Arc<Change>, method: Method, par
 
 /// The answer to a call that became a task.
 #[must_use]
-pub fn created(exchange: &Exchange, change: &Change, progress_token: Option<&str>) -> Reply {
+pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = shape::typed(&view::seed(exchange, change), "task");
-        let members = [("_meta", exchange.gateway.server_meta.as_str())];
+        let members = [("_meta", exchange.services.server_meta.as_str())];
         return Reply::passed_on(crate::protocol::splice::set_members(&task, &members));
     }
     tell_of(exchange, change, progress_token);
-    let told = crate::providers::gateway_tools::pending_text(change);
+    let told = crate::review::gateway_tools::pending_text(change);
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
     Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
 }
@@ -120,13 +120,13 @@ pub fn created(exchange: &Exchange, change: &Change, progress_token: Option<&str
 /// Tells the session in which a task was made of every transition (2025-11-25/basic/utilities/tasks, "Task Status
 /// Notification"), also as progress where the call has a token (ibid., "Task Progress Notifications"; tasks of the
 /// extension have none). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
-fn tell_of(exchange: &Exchange, change: &Change, progress_token: Option<&str>) {
+fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
     let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
     actix::spawn(async move {
-        let gateway = &exchange.gateway;
+        let services = &exchange.services;
         let tell = async {
-            while let Ok(Some(change)) = gateway.changes.wait(&id, version, TELL).await {
+            while let Ok(Some(change)) = services.changes.wait(&id, version, TELL).await {
                 if change.version > version {
                     version = change.version;
                     if let Some(token) = &token {
@@ -135,7 +135,7 @@ fn tell_of(exchange: &Exchange, change: &Change, progress_token: Option<&str>) {
                     let task = view::legacy(&exchange, &change);
                     exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
                 }
-                if change.state.is_final() || gateway.shutdown.is_cancelled() {
+                if change.state.is_final() || services.shutdown.is_cancelled() {
                     return;
                 }
             }
@@ -143,26 +143,26 @@ fn tell_of(exchange: &Exchange, change: &Change, progress_token: Option<&str>) {
         tokio::select! {
             () = tell => {}
             () = exchange.session.ended.cancelled() => {}
-            () = gateway.shutdown.cancelled() => {}
+            () = services.shutdown.cancelled() => {}
         }
     });
 }
 
 /// How far a change has come. Nobody knows how many steps it will take, but each is one more.
 fn progress(change: &Change, token: &str) -> bytes::Bytes {
-    let message = Value::from(crate::providers::gateway_tools::state_message(change));
+    let message = Value::from(crate::review::gateway_tools::state_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
     encode::notification("notifications/progress", Some(&shape::related(&params, &change.id)))
 }
 
 /// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
 /// places for what stays open long.
-async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpError> {
+async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
     let over: fn(&Change) -> bool = |change| change.state.is_final() || asked::is_asking(change);
     let mut change = change;
     while !change.state.is_final() {
-        let _slot = exchange.gateway.long_lived(&exchange.identity.principal)?;
+        let _slot = exchange.services.long_lived(&exchange.identity.principal)?;
         let wait = hold::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
         let waited = if page::asked_by_task(exchange, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
@@ -176,7 +176,7 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
         change = match waited {
             Waited::Over(change) if asked::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
             Waited::Over(change) => change,
-            Waited::NotYet(_) if exchange.gateway.shutdown.is_cancelled() => {
+            Waited::NotYet(_) if exchange.services.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
             Waited::NotYet(_) => {
@@ -199,7 +199,7 @@ async fn result(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
 
 /// Asks the client what the tool of its running change asks (2025-11-25/basic/utilities/tasks, "Input Required Status"),
 /// until that has changed; the change as it is then.
-async fn ask_while_running(exchange: &Exchange, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
+async fn ask_while_running(exchange: &Handling, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
     let before = change.version;
     let moved = hold::moved(exchange, Arc::clone(&change), before);
     if asked::open(exchange, &change).is_empty() {
@@ -213,10 +213,10 @@ async fn ask_while_running(exchange: &Exchange, change: Arc<Change>, id: &str) -
 }
 
 /// `tasks/cancel` withdraws what nobody has decided on.
-async fn cancel(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpError> {
-    let gateway = &exchange.gateway;
+async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
+    let services = &exchange.services;
     let modern = exchange.is_modern();
-    let withdrawn = match gateway.changes.withdraw(&change.id, &exchange.identity.principal).await {
+    let withdrawn = match services.changes.withdraw(&change.id, &exchange.identity.principal).await {
         Ok(change) => Ok(change),
         Err(refused) => match refused.current {
             Some(current) => Err(current),
@@ -229,7 +229,7 @@ async fn cancel(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
         && current.state == ChangeState::Executing
     {
         // What runs is not stopped. What it asks is not answered any more.
-        gateway.changes.give_up(&current.id, &exchange.identity.principal).await?;
+        services.changes.give_up(&current.id, &exchange.identity.principal).await?;
     }
     match withdrawn {
         // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
@@ -248,14 +248,14 @@ async fn cancel(exchange: &Exchange, change: Arc<Change>) -> Result<Reply, McpEr
 }
 
 /// `tasks/list`: tasks of upstreams and local ones first, oldest first, and then the principal's changes, newest first.
-async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let (mut tasks, next) = match params.cursor.as_deref() {
         Some(cursor) if cursor.starts_with(CHANGES) => (Vec::new(), None),
         cursor => {
-            let (mut tasks, next) = foreign::list(exchange, cursor).await?;
+            let (mut tasks, next) = foreign::list(&exchange.sessions.bridge, exchange, cursor).await?;
             if cursor.is_none() {
-                tasks.extend(exchange.gateway.local_tasks.all_of(&exchange.identity.principal.name));
+                tasks.extend(exchange.sessions.local_tasks.all_of(&exchange.identity.principal.name));
             }
             (tasks, next)
         }
@@ -267,7 +267,7 @@ async fn list(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpEr
             let filter =
                 ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
             let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
-            let page = exchange.gateway.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
+            let page = exchange.services.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
             tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
             page.next_cursor.map(|cursor| format!("{CHANGES}-{cursor}"))

@@ -11,15 +11,15 @@ use super::super::{
     },
     tools::encode,
 };
+use crate::session::Handling;
 use crate::{
     bridge::tasks::shape::{self, Status},
-    changes::{Change, ChangeState},
+    domain::changes::{Change, ChangeState},
     protocol::{
         McpError,
         edit::{Op, edit},
     },
-    providers::gateway_tools,
-    session::exchange::Exchange,
+    review::gateway_tools,
 };
 
 /// How soon to ask again, in milliseconds: a person takes longer than a program.
@@ -28,11 +28,11 @@ const POLL_RUN: u64 = 500;
 
 /// How long the task's result is kept, in milliseconds from its creation on (`changes.retention`). `None` is unlimited: a
 /// change that is not over is never deleted, and only its end tells when it may be.
-fn ttl(exchange: &Exchange, change: &Change) -> Option<u64> {
+fn ttl(exchange: &Handling, change: &Change) -> Option<u64> {
     if !change.state.is_final() {
         return None;
     }
-    let retention = &exchange.gateway.config.changes.retention;
+    let retention = &exchange.services.config.changes.retention;
     let kept = match (retention.arguments, retention.finished) {
         (Some(contents), Some(change)) => contents.min(change),
         (contents, change) => contents.or(change)?,
@@ -42,7 +42,7 @@ fn ttl(exchange: &Exchange, change: &Change) -> Option<u64> {
     u64::try_from(until_over.saturating_add(kept).as_millis()).ok().map(|ttl| ttl.max(1))
 }
 
-fn common(exchange: &Exchange, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
+fn common(exchange: &Handling, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
     let mut task = Map::new();
     task.insert("taskId".into(), change.id.as_str().into());
     task.insert("status".into(), status.as_str().into());
@@ -62,7 +62,7 @@ const LEGACY: (&str, &str) = ("ttl", "pollInterval");
 
 /// What a result that creates a task says of it. Its result stands in `tasks/get` only.
 #[must_use]
-pub fn seed(exchange: &Exchange, change: &Change) -> String {
+pub fn seed(exchange: &Handling, change: &Change) -> String {
     Value::Object(common(exchange, change, modern_status(change), MODERN)).to_string()
 }
 
@@ -90,7 +90,7 @@ pub fn legacy_status(change: &Change) -> Status {
 
 /// `DetailedTask` of the extension: with its result, its error or what is asked.
 #[must_use]
-pub fn detailed(exchange: &Exchange, change: &Change) -> String {
+pub fn detailed(exchange: &Handling, change: &Change) -> String {
     let mut status = modern_status(change);
     let more = match (status, ending(change)) {
         (Status::Completed, Some(Ending::Result(settled))) => {
@@ -117,7 +117,7 @@ pub fn detailed(exchange: &Exchange, change: &Change) -> String {
 }
 
 /// Everything that the client is asked: by the gateway before somebody decides, by the tool while it runs.
-fn input_requests(exchange: &Exchange, change: &Change) -> Option<String> {
+fn input_requests(exchange: &Handling, change: &Change) -> Option<String> {
     if let Some(asked) = page::asked_by_task(exchange, change) {
         return Some(asked);
     }
@@ -127,13 +127,13 @@ fn input_requests(exchange: &Exchange, change: &Change) -> Option<String> {
     (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
 }
 
-fn rpc(exchange: &Exchange, error: &McpError) -> String {
+fn rpc(exchange: &Handling, error: &McpError) -> String {
     json!({ "code": error.number(exchange.revision()), "message": error.message, "data": error.data() }).to_string()
 }
 
 /// The `Task` of 2025-11-25.
 #[must_use]
-pub fn legacy(exchange: &Exchange, change: &Change) -> String {
+pub fn legacy(exchange: &Handling, change: &Change) -> String {
     let mut status = legacy_status(change);
     let page = page::can_ask(exchange) && page::asked_by_task(exchange, change).is_some();
     if status == Status::Working && (page || !asked::open(exchange, change).is_empty()) {

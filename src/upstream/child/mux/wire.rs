@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use super::super::queue::Refused;
 use crate::{
-    protocol::RequestId,
-    upstream::{LinkError, RpcError},
+    protocol::{RequestId, rpc_error::RpcError},
+    upstream::LinkError,
 };
 
 /// What attribution goes by.

@@ -1,0 +1,4 @@
+//! TODO ('app',)
+
+pub mod provider_news;
+pub mod serve;

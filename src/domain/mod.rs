@@ -1,0 +1,6 @@
+//! TODO
+
+pub mod changes;
+pub mod policy;
+pub mod principal;
+pub mod webhooks;

@@ -1,0 +1,111 @@
+//! What a client can be asked for.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Revision;
+
+/// The capabilities of a client that an upstream may use through the gateway, normalized: equal sets share a link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ClientCapabilities {
+    pub elicitation_form: bool,
+    pub elicitation_url: bool,
+    pub sampling: bool,
+    pub sampling_tools: bool,
+    pub sampling_context: bool,
+    pub roots: bool,
+    /// `extensions` and `experimental`, as JSON objects: passed on, since the gateway need not know them.
+    pub extensions: Option<Arc<str>>,
+    pub experimental: Option<Arc<str>>,
+}
+
+impl ClientCapabilities {
+    /// What a client declared, in the terms of its revision.
+    ///
+    /// An empty `elicitation` means form mode (2025-11-25/client/elicitation#capabilities).
+    #[must_use]
+    pub fn declared(capabilities: &str) -> Self {
+        // Most clients of tools declare nothing, and this stands on the way of every call.
+        if capabilities == "{}" {
+            return Self::default();
+        }
+        let declared: Declared = serde_json::from_str(capabilities).unwrap_or_default();
+        let has = |of: &Option<Map<String, Value>>, key: &str| of.as_ref().is_some_and(|m| m.contains_key(key));
+        let raw = |of: &Option<Map<String, Value>>| {
+            of.as_ref().filter(|m| !m.is_empty()).map(|m| Arc::from(Value::Object(m.clone()).to_string()))
+        };
+        Self {
+            elicitation_form: has(&declared.elicitation, "form")
+                || (declared.elicitation.is_some() && !has(&declared.elicitation, "url")),
+            elicitation_url: has(&declared.elicitation, "url"),
+            sampling: declared.sampling.is_some(),
+            sampling_tools: has(&declared.sampling, "tools"),
+            sampling_context: has(&declared.sampling, "context"),
+            roots: declared.roots.is_some(),
+            extensions: raw(&declared.extensions),
+            experimental: raw(&declared.experimental),
+        }
+    }
+
+    /// Nothing that a server could ask for: such clients share connections.
+    #[must_use]
+    pub fn asks_nothing(&self) -> bool {
+        !(self.elicitation_form || self.elicitation_url || self.sampling || self.roots)
+    }
+
+    /// As they are declared to an upstream of that revision: nothing that it does not have.
+    #[must_use]
+    pub fn to_json(&self, revision: Revision) -> Value {
+        let mut out = json!({});
+        if (self.elicitation_form || self.elicitation_url) && revision >= Revision::V2025_06_18 {
+            out["elicitation"] = json!({});
+            // Modes are newer than elicitation itself (2025-11-25/changelog).
+            if revision >= Revision::V2025_11_25 {
+                if self.elicitation_form {
+                    out["elicitation"]["form"] = json!({});
+                }
+                if self.elicitation_url {
+                    out["elicitation"]["url"] = json!({});
+                }
+            } else if !self.elicitation_form {
+                out = json!({});
+            }
+        }
+        if self.sampling {
+            out["sampling"] = json!({});
+            if revision >= Revision::V2025_11_25 {
+                if self.sampling_tools {
+                    out["sampling"]["tools"] = json!({});
+                }
+                if self.sampling_context {
+                    out["sampling"]["context"] = json!({});
+                }
+            }
+        }
+        if self.roots {
+            out["roots"] = json!({});
+        }
+        for (key, raw) in [("extensions", &self.extensions), ("experimental", &self.experimental)] {
+            if let Some(value) = raw.as_deref().and_then(|raw| serde_json::from_str(raw).ok()) {
+                out[key] = value;
+            }
+        }
+        out
+    }
+}
+
+#[derive(Default, Deserialize)]
+struct Declared {
+    #[serde(default)]
+    elicitation: Option<Map<String, Value>>,
+    #[serde(default)]
+    sampling: Option<Map<String, Value>>,
+    #[serde(default)]
+    roots: Option<Map<String, Value>>,
+    #[serde(default)]
+    extensions: Option<Map<String, Value>>,
+    #[serde(default)]
+    experimental: Option<Map<String, Value>>,
+}

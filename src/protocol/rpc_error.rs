@@ -1,0 +1,19 @@
+//! Errors of other JSON-RPC peers, as they were written.
+
+use serde_json::value::RawValue;
+
+/// An error object as an upstream wrote it.
+#[derive(Clone, Debug)]
+pub struct RpcError {
+    pub code: i64,
+    pub message: String,
+    pub data: Option<Box<RawValue>>,
+    /// The HTTP status it came with, where it came over HTTP.
+    pub status: Option<u16>,
+}
+
+impl RpcError {
+    pub fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None, status: None }
+    }
+}

@@ -1,0 +1,26 @@
+//! Routing: the [`Router`] actor is the only writer of routing state; everyone else reads the snapshot that it
+//! publishes. It answers synchronously and never holds an I/O future.
+
+pub mod actor;
+pub mod aliases;
+pub mod awaited;
+pub mod briefing;
+pub mod claims;
+pub mod definitions;
+pub mod effort;
+pub mod listing;
+pub mod passed;
+pub mod rendered;
+pub mod reserved;
+pub mod resources;
+pub mod ruling;
+pub mod standing_rules;
+pub mod subscribers;
+pub mod table;
+pub mod target;
+pub mod template;
+pub mod validate;
+
+pub use actor::Router;
+pub use table::{Directory, Published, RouteTable, ToolRoute};
+pub use target::Target;

@@ -1,0 +1,6 @@
+//! TODO ('runtime',)
+
+pub mod deadline;
+pub mod ending;
+pub mod fast_map;
+pub mod lanes;
