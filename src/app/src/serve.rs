@@ -1,0 +1,557 @@
+//! Puts the gateway together, runs it, and takes it apart again in order.
+//!
+//! Start: lock, store, changes, providers, doors. End: no new work, streams say their last word, running calls get a
+//! deadline, sessions are cut, the store is closed.
+
+use std::{
+    io::{IsTerminal, Write},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use actix::{Actor, Addr, Arbiter};
+use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use tokio::signal::unix::SignalKind;
+
+use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
+use countersign_auth::{
+    Authenticator, DashboardSignIns, Identity, Keyring, OriginRules, attempts::Attempts, codes, stored::Stored,
+};
+use countersign_bridge::{Bridge, carried::Carrier};
+use countersign_config::{Config, Flags, Loaded};
+use countersign_domain::policy::{People, Policy};
+use countersign_exchange::services::{Services, State};
+use countersign_http::{
+    dashboard,
+    rest::{self, RestState},
+    services::HttpServices,
+    transports::{
+        connections::Connection,
+        http::{self, https},
+        lines, ws,
+    },
+};
+use countersign_protocol::McpError;
+use countersign_reload::{
+    Reloads, Source,
+    apply::{Live, behind},
+    watch,
+};
+use countersign_review::{
+    Changes, PendingConfig, StartError,
+    gateway_tools::{GatewayTools, pending_output_schema},
+};
+use countersign_routing::{
+    Directory, Published, RouteTable, Router, Target,
+    actor::{PublishProviders, RuleAnew},
+    definitions::{Definitions, Rebuild},
+    standing_rules::{self, Board, StandingRules},
+    table::{Aliases, RouteError},
+};
+use countersign_runtime::ending::Ending;
+use countersign_session::{
+    SessionServices,
+    handlers::{lifecycle, reviewed::page},
+    registry::Registry,
+};
+use countersign_store::{
+    LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir,
+};
+use countersign_telemetry::{self, Metrics, metrics::Breaker};
+use countersign_tracker::{Tracker, TrackerError};
+use countersign_upstream::Upstreams;
+use countersign_webhooks::Webhooks;
+
+/// How long calls may still run where stdin is served.
+const STDIO_DRAIN: Duration = Duration::from_millis(300);
+
+/// How this process serves, beyond its configuration.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Started by `countersign stdio`: ends by itself some time after its last user, and takes any free port where
+    /// the configured one is taken.
+    pub detached: bool,
+    /// Serve MCP on this process's own stdin and stdout too, and end when they do.
+    pub stdio: bool,
+}
+
+/// Why the gateway could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Lock(#[from] LockError),
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Changes(#[from] StartError),
+    #[error("the tracker cannot start: {0}")]
+    Tracker(#[from] TrackerError),
+    #[error("{0}")]
+    Routes(#[from] RouteError),
+    #[error("cannot listen on {address}: {source}{}", port_hint(source))]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("the TLS certificate or key cannot be used: {0}")]
+    Tls(String),
+    #[error("the key for what servers have clients carry cannot be used: {0}")]
+    StateKey(std::io::Error),
+    #[error("{0}")]
+    Socket(#[from] socket::SocketError),
+    #[error("a thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+    #[error("a core part of the gateway ended unexpectedly; the store recovers at the next start")]
+    CoreEnded,
+}
+
+fn port_hint(source: &std::io::Error) -> &'static str {
+    if source.kind() == std::io::ErrorKind::AddrInUse {
+        "; another program has the port, choose one with --listen 127.0.0.1:PORT"
+    } else {
+        ""
+    }
+}
+
+/// A gateway that runs.
+pub struct Running {
+    pub services: Arc<HttpServices>,
+    /// The address that is really bound.
+    pub address: SocketAddr,
+    keys: Arc<Stored>,
+    standing: Arc<StandingRules>,
+    users: Users,
+    options: Options,
+    server: ServerHandle,
+    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    core: Vec<Arbiter>,
+    // In this order: what others find us by goes before the lock that says we are there.
+    file: Option<gateway_file::Published>,
+    _lock: DataLock,
+}
+
+/// Starts everything; returns when the doors are open. Must run inside an actix system.
+///
+/// # Errors
+/// See [`ServeError`]; nothing is left running then.
+pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Metrics) -> Result<Running, ServeError> {
+    let config = loaded.config.clone();
+    // Proved before anything is opened.
+    let tls = config.tls.as_ref().map(http::tls::server_config).transpose().map_err(ServeError::Tls)?;
+    // A limit on the size of files is an error of the write that meets it, and not the end of the process.
+    let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
+    let mut lock = lock_data_dir(&config.data)?;
+    let config = Arc::new(config);
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
+    let keys = Arc::new(Stored::open(&config.data)?);
+    let carrier = Carrier::open(&config.data).map_err(ServeError::StateKey)?;
+    let shutdown = Ending::new();
+    let users = Users::default();
+
+    let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
+    let registry = Arc::new(Registry::default());
+    let directory = Arc::new(Directory(Arc::clone(&routes)));
+    let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
+    let people = Arc::new(People::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&keys) as _))));
+    let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
+    let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
+    // After it, because what a restored backup allowed is ended there.
+    let board = Board::open(&store).await?;
+    let router_thread = Arbiter::new();
+    let router = {
+        let policy = Policy::new(&config.policy)
+            .with_pins(Arc::clone(&pins) as _)
+            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+        start_router(&router_thread, &config, &routes, &registry, policy)?
+    };
+    let built_in = providers(&config, &changes, &routes)?;
+    let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    behind(&pins, &config.upstreams).await;
+    let mut all = built_in.clone();
+    all.extend(upstreams.apply(&config.upstreams).into_iter().map(Target::Upstream));
+    router.send(PublishProviders(all)).await.map_err(|_| ServeError::CoreEnded)??;
+    let webhooks = Arc::new(Webhooks::none(changes.feed().clone()));
+    let live = Live {
+        router: router.clone(),
+        built_in,
+        upstreams: Arc::clone(&upstreams),
+        pins: Arc::clone(&pins),
+        store: Arc::clone(&store),
+        people: Arc::clone(&people),
+        webhooks: Arc::clone(&webhooks),
+    };
+    let feed = changes.feed().clone();
+    let tell = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
+    let reloads = Arc::new(Reloads::new(source, loaded, Box::new(live), tell));
+
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
+    let shared = Services {
+        config: Arc::clone(&config),
+        routes,
+        router,
+        feed: changes.feed().clone(),
+        changes,
+        authenticator,
+        reloads: Arc::clone(&reloads),
+        metrics,
+        upstreams,
+        shutdown,
+        server_meta: lifecycle::server_meta(),
+        state: State::new(&config),
+    };
+    let sessions = SessionServices::new(&config, Arc::new(shared), Bridge::new(carrier), registry);
+    let services = Arc::new(HttpServices::new(sessions, users.clone()));
+
+    let definitions = Arc::new(definitions(&services, pins));
+    let standing = Arc::new(StandingRules::new(standing_rules::Parts {
+        store,
+        board,
+        people: Arc::clone(&people) as _,
+        routes: Arc::clone(&services.routes),
+        rebuild: rebuild(&services),
+        feed: services.feed.clone(),
+    }));
+    let webhooks_thread = Arbiter::new();
+    let socket = bind(&services, options)?;
+    // Before the doors open, so that nobody is told of none; links need the port.
+    let (hooks, dashboard) = (&services.config.webhooks, page::dashboard(&services));
+    webhooks
+        .begin(&services.config.data, hooks, &dashboard, webhooks_thread.handle(), &services.shutdown.child_token())
+        .await?;
+    let doors = open_doors(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
+    let (server, serving, address) = doors?;
+    actix::spawn(crate::provider_news::run(Arc::clone(&services)));
+    actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
+    let lines_thread = Arbiter::new();
+    let listener = socket::Listener::bind(&config.data, &lock)?;
+    serve_socket(&lines_thread, Arc::clone(&services), listener, users.clone());
+    let said = GatewayFile::of_process(&config, address, options.detached, services.proof.clone());
+    if let Err(error) = lock.describe(&format!("pid {}, {}", said.pid, said.url)) {
+        tracing::debug!(%error, "the lock's note was not written");
+    }
+    let file = said.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    actix::spawn(watch::run(reloads, services.shutdown.child_token()));
+    tracing::info!(url = %said.url, data = %config.data.display(), "countersign serves");
+    Ok(Running {
+        services,
+        address,
+        keys,
+        standing,
+        users,
+        options,
+        server,
+        serving,
+        core: vec![router_thread, lines_thread, webhooks_thread],
+        file: Some(file),
+        _lock: lock,
+    })
+}
+
+fn start_router(
+    thread: &Arbiter,
+    config: &Config,
+    routes: &Arc<Published>,
+    registry: &Arc<Registry>,
+    policy: Policy,
+) -> Result<Addr<Router>, ServeError> {
+    let aliases = Aliases::new(&config.routes)?;
+    let router = Router::new(Arc::clone(routes), policy, aliases, pending_output_schema(), Arc::clone(registry) as _);
+    Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
+}
+
+fn providers(config: &Config, changes: &Changes, routes: &Arc<Published>) -> Result<Vec<Target>, ServeError> {
+    let mut all: Vec<Target> = Vec::new();
+    if config.modules.tracker.enabled {
+        all.push(Target::Module(Tracker::open(&config.data, &config.modules.tracker)?));
+    }
+    let routes = Arc::clone(routes);
+    let count = move || routes.load().providers().len();
+    all.push(Target::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, count)));
+    for provider in &all {
+        // What is compiled in cannot be away: its breaker is closed for good.
+        countersign_telemetry::metrics::breaker(provider.name(), Breaker::Closed);
+    }
+    Ok(all)
+}
+
+fn definitions(services: &Arc<HttpServices>, pins: Arc<Pinboard>) -> Definitions {
+    Definitions::new(Arc::clone(&services.routes), pins, rebuild(services), services.feed.clone())
+}
+
+/// Rules upon all tools anew.
+fn rebuild(services: &Arc<HttpServices>) -> Rebuild {
+    let router = services.router.clone();
+    Box::new(move || -> BoxFuture<'static, ()> {
+        let sent = router.send(RuleAnew);
+        Box::pin(async move {
+            match sent.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "the routes could not be built anew"),
+                Err(error) => tracing::error!(%error, "the router does not answer"),
+            }
+        })
+    })
+}
+
+type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
+
+/// The socket of the HTTP doors; from now on the gateway knows its address.
+fn bind(services: &HttpServices, options: Options) -> Result<std::net::TcpListener, ServeError> {
+    let listen = |source| ServeError::Listen { address: services.config.listen, source };
+    let socket = attach::bind_port(services.config.listen, options.detached).map_err(listen)?;
+    let address = socket.local_addr().map_err(listen)?;
+    services.state.listening.get_or_init(|| address);
+    Ok(socket)
+}
+
+fn open_doors(
+    services: &Arc<HttpServices>,
+    keys: &Arc<Stored>,
+    definitions: Arc<Definitions>,
+    (standing, people): (&Arc<StandingRules>, Arc<People>),
+    socket: std::net::TcpListener,
+    tls: Option<rustls::ServerConfig>,
+    webhooks: &Arc<Webhooks>,
+) -> Result<(ServerHandle, Serving, SocketAddr), ServeError> {
+    let config = Arc::clone(&services.config);
+    let listen = |source| ServeError::Listen { address: config.listen, source };
+    let address = socket.local_addr().map_err(listen)?;
+    let origins = Arc::new(OriginRules::new(&config));
+    let rest = web::Data::new(RestState {
+        changes: services.changes.clone(),
+        authenticator: Arc::clone(&services.authenticator),
+        sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&services.authenticator), &origins)),
+        codes: Arc::clone(keys) as _,
+        config: Arc::clone(&config),
+        origins: Arc::clone(&origins),
+        sessions: Arc::clone(services) as _,
+        providers: Arc::clone(services) as _,
+        reloads: Arc::clone(&services.reloads),
+        definitions,
+        standing: Arc::clone(standing),
+        people,
+        webhooks: Arc::clone(webhooks),
+        shutdown: services.shutdown.child_token(),
+        web_sockets: Arc::clone(&services.connections.web_sockets),
+        reserved_web_sockets: Arc::clone(&services.connections.reserved),
+        streams: Arc::clone(&services.state.streams),
+        sign_in_attempts: Attempts::default(),
+    });
+    let data = web::Data::from(Arc::clone(services));
+    let connections = Arc::clone(&services.connections);
+    let http = config.transports.http.clone();
+    let accepted = connections.accepted_at_most();
+    let serving = https::Serving {
+        http: http.clone(),
+        connections: Arc::clone(&connections),
+        workers: workers(http.workers),
+        drain: config.limits.drain,
+    };
+    let streams = http.max_concurrent_streams;
+    let app = move || {
+        App::new()
+            .app_data(data.clone())
+            .app_data(rest.clone())
+            .configure(countersign_http::transports::http::routes)
+            .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
+            .configure(rest::routes)
+            .configure(dashboard::routes)
+            .default_service(web::to(rest::not_found))
+            .wrap(countersign_http::transports::http::front::Front::new(Arc::clone(&origins), streams))
+    };
+    let server = match tls {
+        None => HttpServer::new(app)
+            .workers(serving.workers)
+            .on_connect(move |io, data| Connection::register(&connections, io, data))
+            .max_connections(accepted)
+            .client_request_timeout(http.header_timeout)
+            .keep_alive(http.keep_alive)
+            .tcp_nodelay(true)
+            // A client that closes its side has gone away: its request is cancelled, not finished for nobody.
+            .h1_allow_half_closed(false)
+            .shutdown_timeout(config.limits.drain.as_secs().max(1))
+            .disable_signals()
+            .listen(socket)
+            .map(HttpServer::run),
+        Some(tls) => https::serve(app, serving, socket, tls),
+    }
+    .map_err(listen)?;
+    let handle = server.handle();
+    Ok((handle, tokio::spawn(server), address))
+}
+
+/// As many as are configured. Else half the cores: the other half is for what it talks to on the same machine.
+fn workers(configured: usize) -> usize {
+    if configured > 0 {
+        return configured;
+    }
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
+/// The attach socket: each connection is a stdio session, on a thread of its own.
+fn serve_socket(thread: &Arbiter, services: Arc<HttpServices>, listener: socket::Listener, users: Users) {
+    thread.spawn(async move {
+        loop {
+            let stream = tokio::select! {
+                stream = listener.accept() => stream,
+                () = services.shutdown.cancelled() => return,
+            };
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::error!(%error, "the attach socket is unusable");
+                    return;
+                }
+            };
+            let services = Arc::clone(&services);
+            let user = users.enter();
+            actix::spawn(async move {
+                let (reader, mut writer) = stream.into_split();
+                let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
+                let admit =
+                    |hello: hello::Hello| stdio_identity(&services, hello.key.as_deref()).map_err(|e| e.to_string());
+                match hello::receive(&mut reader, &mut writer, admit).await {
+                    Ok(Some(identity)) => lines::serve(Arc::clone(&services), identity, reader, writer).await,
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(%error, "an attached process went away"),
+                }
+                drop(user);
+            });
+        }
+    });
+}
+
+/// Who a process on stdio or the socket is: the holder of its key, or in `auth.mode: local` the local agent. The
+/// socket is for this user only, as loopback is in that mode.
+fn stdio_identity(services: &HttpServices, key: Option<&str>) -> Result<Identity, McpError> {
+    match key {
+        Some(key) => services.authenticator.key(key, None),
+        None => services.authenticator.same_user(),
+    }
+}
+
+impl Running {
+    /// A link that signs a reviewer in once.
+    ///
+    /// # Errors
+    /// The store cannot be written.
+    pub fn sign_in_link(&self) -> Result<String, McpError> {
+        let code = codes::create(self.keys.keys(), Timestamp::now())?;
+        Ok(codes::link(&self.services.config, self.address, &code))
+    }
+
+    /// Serves until something ends it, then ends in order.
+    ///
+    /// # Errors
+    /// [`ServeError::CoreEnded`] when a core part died.
+    pub async fn until_end(mut self) -> Result<(), ServeError> {
+        let ended = self.wait_for_end().await;
+        self.end().await;
+        ended
+    }
+
+    async fn wait_for_end(&mut self) -> Result<(), ServeError> {
+        let linger = self.services.config.transports.stdio.linger;
+        let services = Arc::clone(&self.services);
+        let stdio = async {
+            if !self.options.stdio {
+                return std::future::pending().await;
+            }
+            let key = std::env::var("COUNTERSIGN_KEY").ok();
+            match stdio_identity(&services, key.as_deref()) {
+                Ok(identity) => {
+                    lines::serve(Arc::clone(&services), identity, tokio::io::stdin(), tokio::io::stdout()).await;
+                }
+                Err(error) => tracing::error!(%error, "stdio is not served"),
+            }
+        };
+        let core = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                if !services.changes.is_healthy() || !services.router.connected() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            signal = signal() => tracing::info!(signal, "ending"),
+            () = stdio => tracing::info!("stdin has ended"),
+            () = self.users.gone_for(linger), if self.options.detached => tracing::info!("nobody uses this gateway"),
+            () = services.shutdown.cancelled() => {}
+            _ = &mut self.serving => tracing::error!("the HTTP server ended"),
+            // Supervision does not survive a panic: the process ends, and the store recovers at the next start.
+            () = core => return Err(ServeError::CoreEnded),
+        }
+        Ok(())
+    }
+
+    async fn end(mut self) {
+        let services = &self.services;
+        // Who ends the process of a stdio server waits for it; what is still held then is given up.
+        let drain = services.config.limits.drain.min(if self.options.stdio { STDIO_DRAIN } else { Duration::MAX });
+        self.file = None;
+        services.shutdown.cancel();
+        let quiet = async {
+            while services.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(drain, quiet).await.is_err() {
+            tracing::warn!(requests = services.in_flight(), "requests were still running at the deadline");
+        }
+        self.standing.record_uses().await;
+        services.changes.shutdown(drain).await;
+        services.upstreams.stop().await;
+        services.state.ended.cancel();
+        // Sessions close their connections; whoever does not let go is cut with the process.
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;
+        drop(self.server.stop(false));
+        for thread in &self.core {
+            thread.stop();
+        }
+        tracing::info!("ended");
+    }
+}
+
+async fn signal() -> &'static str {
+    use tokio::signal::unix::signal;
+    let wait = |kind| async move {
+        match signal(kind) {
+            Ok(mut signals) => drop(signals.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = wait(SignalKind::terminate()) => "SIGTERM",
+        () = wait(SignalKind::interrupt()) => "SIGINT",
+    }
+}
+
+/// Runs a gateway to its end on this thread, telling a person at a terminal where to go.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn run(loaded: Loaded, flags: Flags, options: Options, metrics: Metrics) -> Result<(), ServeError> {
+    let system = actix::System::new();
+    let ended = system.block_on(async move {
+        let running = start(loaded, Source::of_process(flags), options, metrics).await?;
+        let attended = !options.stdio && !options.detached;
+        if attended && std::io::stderr().is_terminal() {
+            match running.sign_in_link() {
+                // Not through the log: it is a secret for the person at this terminal.
+                Ok(link) => {
+                    countersign_telemetry::logs::flush();
+                    drop(writeln!(std::io::stderr(), "Sign in to the dashboard (this link works once): {link}"));
+                }
+                Err(error) => tracing::warn!(%error, "no sign-in link"),
+            }
+        } else if attended {
+            tracing::info!("`countersign open` signs you in to the dashboard");
+        }
+        running.until_end().await
+    });
+    // A read of stdin may still be under way in a thread of its own, and dropping the runtime would wait for it.
+    std::mem::forget(system);
+    ended
+}

@@ -1,0 +1,139 @@
+//! `<data>/gateway.json`: where the gateway of a data directory listens. Written by the gateway when its ports are
+//! open, read by `open` and `changes`; it may be out of date, so whoever reads it must be ready for nobody there.
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::proof::Secret;
+use countersign_config::Config;
+use countersign_store::lock::DataLock;
+
+/// The file in the data directory.
+pub const GATEWAY_FILE: &str = "gateway.json";
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayFile {
+    pub pid: u32,
+    pub version: String,
+    /// How this machine reaches it: `http://127.0.0.1:8080`.
+    pub url: String,
+    /// How people reach it, where that is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<String>,
+    /// Started by `countersign stdio`.
+    #[serde(default)]
+    pub detached: bool,
+    /// What it proves by that it is this gateway. Older versions had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<Secret>,
+}
+
+impl GatewayFile {
+    /// What this process, listening on `address`, says of itself.
+    #[must_use]
+    pub fn of_process(config: &Config, address: SocketAddr, detached: bool, proof: Option<Secret>) -> Self {
+        Self {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            url: local_url(config, address),
+            public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
+            detached,
+            proof,
+        }
+    }
+
+    /// For links that people open.
+    #[must_use]
+    pub fn link_base(&self) -> &str {
+        self.public_url.as_deref().unwrap_or(&self.url)
+    }
+
+    /// Reads the file of a data directory; `None` where there is none or it is unreadable.
+    #[must_use]
+    pub fn read(data: &Path) -> Option<Self> {
+        let text = fs::read_to_string(data.join(GATEWAY_FILE)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Writes the file; it is removed when the guard is dropped. Only the lock's holder may.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn publish(&self, data: &Path, _lock: &DataLock) -> io::Result<Published> {
+        let path = data.join(GATEWAY_FILE);
+        let new = data.join("gateway.json.new");
+        // Made anew, so that nobody who could reach one that was left there reads what it proves itself by.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(self)?)?;
+        fs::rename(&new, &path)?;
+        Ok(Published { path })
+    }
+}
+
+/// The file is there as long as this is.
+#[must_use]
+#[derive(Debug)]
+pub struct Published {
+    path: PathBuf,
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// How this machine reaches an address that is listened on: one that stands for all becomes loopback.
+#[must_use]
+pub fn local_url(config: &Config, address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("{}://{}", config.scheme(), SocketAddr::new(ip, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_store::lock_data_dir;
+
+    #[test]
+    fn written_read_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(GatewayFile::read(dir.path()), None);
+        let lock = lock_data_dir(dir.path()).unwrap();
+        let config = Config { public_url: Some("https://g.example/".into()), ..Config::default() };
+        let file = GatewayFile::of_process(&config, "0.0.0.0:81".parse().unwrap(), true, Secret::new());
+        assert_eq!(file.url, "http://127.0.0.1:81");
+        assert_eq!(file.link_base(), "https://g.example");
+        let published = file.publish(dir.path(), &lock).unwrap();
+        assert_eq!(GatewayFile::read(dir.path()), Some(file));
+        drop(published);
+        assert_eq!(GatewayFile::read(dir.path()), None);
+        std::fs::write(dir.path().join(GATEWAY_FILE), "{\"pid\":").unwrap();
+        assert_eq!(GatewayFile::read(dir.path()), None);
+    }
+
+    #[test]
+    fn urls() {
+        let url = |address: &str| local_url(&Config::default(), address.parse().unwrap());
+        assert_eq!(url("[::]:8080"), "http://[::1]:8080");
+        assert_eq!(url("127.0.0.1:1"), "http://127.0.0.1:1");
+        assert_eq!(url("192.168.1.5:1"), "http://192.168.1.5:1");
+    }
+}

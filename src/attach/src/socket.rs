@@ -1,0 +1,220 @@
+//! The Unix socket of a data directory: its path, how it is bound without a moment in which it is open to others,
+//! and who may connect.
+
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileTypeExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use tokio::net::{UnixListener, UnixStream};
+
+use countersign_store::lock::DataLock;
+
+/// The file in the data directory.
+pub const SOCKET_FILE: &str = "gateway.sock";
+/// What it is bound as before it gets its mode and its name. As long as the name, so one length limit holds for both.
+const NEW_FILE: &str = "gateway.new_";
+/// `sun_path` holds 108 bytes with its closing NUL.
+const MAX_PATH: usize = 107;
+
+/// What is wrong with the socket or its peer.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    #[error("{0} is there and is no socket; move it away")]
+    NotASocket(PathBuf),
+    #[error(
+        "the path {0} is longer than the {MAX_PATH} bytes that the system allows for a socket, and /proc is not there to \
+         shorten it; choose a data directory with a shorter path (--data DIR)"
+    )]
+    PathTooLong(PathBuf),
+    #[error("cannot {what} the socket {path}: {source}")]
+    Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{path} belongs to user {theirs}, and this process runs as user {ours}")]
+    OtherUser { path: PathBuf, theirs: u32, ours: u32 },
+}
+
+/// A path that fits into `sun_path`, and what must stay open while it is used.
+struct ShortPath {
+    path: PathBuf,
+    _dir: Option<OwnedFd>,
+}
+
+/// The socket's path, for people.
+#[must_use]
+pub fn path(data: &Path) -> PathBuf {
+    data.join(SOCKET_FILE)
+}
+
+fn short(data: &Path, file: &str) -> Result<ShortPath, SocketError> {
+    let direct = data.join(file);
+    if direct.as_os_str().len() <= MAX_PATH {
+        return Ok(ShortPath { path: direct, _dir: None });
+    }
+    // The directory's descriptor stands for it, at a path of fixed length.
+    let dir: OwnedFd =
+        fs::File::open(data).map_err(|source| SocketError::Io { what: "reach", path: direct.clone(), source })?.into();
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{file}", std::os::fd::AsRawFd::as_raw_fd(&dir)));
+    if cfg!(target_os = "linux") && path.parent().is_some_and(Path::exists) {
+        Ok(ShortPath { path, _dir: Some(dir) })
+    } else {
+        Err(SocketError::PathTooLong(direct))
+    }
+}
+
+/// The listening socket; its file is removed when this is dropped.
+pub struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// Binds `<data>/gateway.sock` with mode 0600, in place of one that a gateway left behind. Needs a tokio runtime.
+    ///
+    /// Holding the data directory's lock is what makes it certain that nobody serves the old one.
+    ///
+    /// # Errors
+    /// Something else than a socket has that name, or the file system's.
+    pub fn bind(data: &Path, _lock: &DataLock) -> Result<Self, SocketError> {
+        let path = path(data);
+        for stale in [&path, &data.join(NEW_FILE)] {
+            match fs::symlink_metadata(stale) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Ok(meta) if meta.file_type().is_socket() => {
+                    let fail = |source| SocketError::Io { what: "remove", path: stale.clone(), source };
+                    fs::remove_file(stale).map_err(fail)?;
+                }
+                Ok(_) => return Err(SocketError::NotASocket(stale.clone())),
+                Err(source) => return Err(SocketError::Io { what: "look at", path: stale.clone(), source }),
+            }
+        }
+        let fail = |source| SocketError::Io { what: "bind", path: path.clone(), source };
+        let new = short(data, NEW_FILE)?;
+        let listener = UnixListener::bind(&new.path).map_err(fail)?;
+        // It gets its name only when its mode is right.
+        fs::set_permissions(&new.path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
+        fs::rename(data.join(NEW_FILE), &path).map_err(fail)?;
+        Ok(Self { listener, path })
+    }
+
+    /// The next connection of this user; others are logged and closed.
+    ///
+    /// Cancel-safe. Running out of descriptors is waited out, not returned.
+    ///
+    /// # Errors
+    /// The socket is unusable for good.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => match check_peer(&stream, &self.path) {
+                    Ok(()) => return Ok(stream),
+                    Err(error) => tracing::warn!(%error, "a connection to the socket was refused"),
+                },
+                Err(error) if is_temporary(&error) => {
+                    tracing::warn!(%error, "no connection can be accepted now");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The data directory's lock is still held, so this is ours.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn is_temporary(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::CONNABORTED | Errno::INTR))
+}
+
+/// Refuses a peer that runs as another user (`SO_PEERCRED`).
+///
+/// # Errors
+/// [`SocketError::OtherUser`], or the system does not tell.
+pub fn check_peer(stream: &UnixStream, path: &Path) -> Result<(), SocketError> {
+    let fail = |source| SocketError::Io { what: "check the peer of", path: path.to_owned(), source };
+    let theirs = stream.peer_cred().map_err(fail)?.uid();
+    let ours = rustix::process::geteuid().as_raw();
+    if theirs == ours { Ok(()) } else { Err(SocketError::OtherUser { path: path.to_owned(), theirs, ours }) }
+}
+
+/// Connects, if anybody listens.
+///
+/// # Errors
+/// Anything but nobody listening.
+pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
+    let path = path(data);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let short = short(data, SOCKET_FILE)?;
+    match UnixStream::connect(&short.path).await {
+        Ok(stream) => check_peer(&stream, &path).map(|()| Some(stream)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(source) => Err(SocketError::Io { what: "connect to", path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_store::lock_data_dir;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    async fn meet(data: &Path) {
+        let lock = lock_data_dir(data).unwrap();
+        assert!(connect(data).await.unwrap().is_none(), "nobody listens yet");
+        let listener = Listener::bind(data, &lock).unwrap();
+        assert_eq!(mode(listener.path()), 0o600);
+        let (near, far) = tokio::join!(connect(data), listener.accept());
+        let near = near.unwrap().expect("connected");
+        drop((near, far.unwrap()));
+        drop(listener);
+        assert!(!path(data).exists());
+    }
+
+    #[tokio::test]
+    async fn bound_private_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        meet(dir.path()).await;
+    }
+
+    #[tokio::test]
+    async fn a_path_beyond_the_limit_works_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("d".repeat(120)).join("e".repeat(120));
+        meet(&deep).await;
+    }
+
+    #[tokio::test]
+    async fn what_a_dead_gateway_left_is_replaced_and_other_files_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = lock_data_dir(dir.path()).unwrap();
+        // A std listener does not remove its file.
+        drop(std::os::unix::net::UnixListener::bind(path(dir.path())).unwrap());
+        assert!(path(dir.path()).exists());
+        assert!(connect(dir.path()).await.unwrap().is_none(), "a left socket is nobody");
+        drop(Listener::bind(dir.path(), &lock).unwrap());
+        fs::write(path(dir.path()), "precious").unwrap();
+        assert!(matches!(Listener::bind(dir.path(), &lock), Err(SocketError::NotASocket(_))));
+        assert_eq!(fs::read_to_string(path(dir.path())).unwrap(), "precious");
+    }
+}

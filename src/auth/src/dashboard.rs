@@ -1,0 +1,363 @@
+//! Signed-in browsers. A sign-in is two secrets: a cookie that scripts cannot read, and one that only the page has.
+//!
+//! The cookie authorizes nothing alone, so that no other site (nor another port of this host, which shares the
+//! cookie) can act for the person. In memory and bounded; a restart signs everybody out.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    Authenticator, Credential, Identity, OriginRules, OriginVerdict,
+    secret::{self, SecretHash},
+};
+use countersign_domain::principal::Principal;
+use countersign_protocol::{ErrorKind, McpError};
+
+pub const COOKIE: &str = "countersign_session";
+/// The header that carries the page's own secret.
+pub const SECRET_HEADER: &str = "x-countersign-secret";
+/// A sign-in that is not used for this long ends.
+pub const IDLE: SignedDuration = SignedDuration::from_hours(12);
+/// Sign-ins at a time, of all and of one principal; the one unused for longest makes room.
+const MAX_SIGN_INS: usize = 4096;
+const MAX_OF_ONE: usize = 64;
+/// Cookies of our name that are looked at: other ports of the host may have set some.
+const MAX_COOKIES: usize = 8;
+
+struct SignIn {
+    cookie: SecretHash,
+    principal: Arc<Principal>,
+    /// The key it was made from; it dies with it.
+    key: Option<SecretHash>,
+    last_used: Timestamp,
+}
+
+/// What a browser gets when it signs in.
+pub struct NewSignIn {
+    pub cookie: Cookie<'static>,
+    /// For the page, which keeps it in `sessionStorage`.
+    pub secret: String,
+    pub principal: Arc<Principal>,
+    pub expires_at: Timestamp,
+}
+
+/// All sign-ins of this gateway.
+pub struct DashboardSignIns {
+    authenticator: Arc<Authenticator>,
+    /// By the hash of the page's secret.
+    sign_ins: Mutex<HashMap<SecretHash, SignIn>>,
+    secure: bool,
+}
+
+impl DashboardSignIns {
+    #[must_use]
+    pub fn new(authenticator: Arc<Authenticator>, rules: &OriginRules) -> Self {
+        Self { authenticator, sign_ins: Mutex::default(), secure: rules.browsers_use_https() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, SignIn>> {
+        self.sign_ins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Signs a principal in. A browser that is signed in as the same principal keeps its cookie, so that its other
+    /// tabs stay signed in.
+    ///
+    /// # Errors
+    /// `FORBIDDEN` for agents; `INTERNAL_ERROR` without randomness.
+    pub fn sign_in(
+        &self,
+        principal: Arc<Principal>,
+        key: Option<SecretHash>,
+        cookies: &[String],
+        now: Timestamp,
+    ) -> Result<NewSignIn, McpError> {
+        if !principal.role.may_view() {
+            return Err(McpError::new(ErrorKind::Forbidden, "this key is an agent's; the dashboard is for people"));
+        }
+        let page = secret::generate("")?;
+        let fresh_cookie = secret::generate("")?;
+        let mut sign_ins = self.lock();
+        sign_ins.retain(|_, s| is_live(s, now));
+        let kept = cookies.iter().take(MAX_COOKIES).find(|value| {
+            let hash = secret::hash(value.as_bytes());
+            sign_ins.values().any(|s| s.principal == principal && s.key == key && secret::same(&s.cookie, &hash))
+        });
+        let cookie = kept.cloned().unwrap_or(fresh_cookie);
+        while sign_ins.values().filter(|s| s.principal.name == principal.name).count() >= MAX_OF_ONE {
+            evict(&mut sign_ins, Some(&principal.name));
+        }
+        while sign_ins.len() >= MAX_SIGN_INS {
+            evict(&mut sign_ins, None);
+        }
+        let record =
+            SignIn { cookie: secret::hash(cookie.as_bytes()), principal: Arc::clone(&principal), key, last_used: now };
+        sign_ins.insert(secret::hash(page.as_bytes()), record);
+        drop(sign_ins);
+        Ok(NewSignIn { cookie: self.cookie(cookie), secret: page, principal, expires_at: later(now) })
+    }
+
+    /// Who asks, by both secrets. Both are needed, and both must be of the same sign-in.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` otherwise, also when the key that the sign-in was made from is revoked.
+    pub fn authenticate(&self, cookies: &[String], page: Option<&[u8]>, now: Timestamp) -> Result<Identity, McpError> {
+        let refused = || McpError::new(ErrorKind::Unauthorized, "not signed in");
+        let page = page.filter(|page| page.len() <= 128).ok_or_else(refused)?;
+        let id = secret::hash(page);
+        let (principal, key) = {
+            let mut sign_ins = self.lock();
+            let sign_in = sign_ins.get_mut(&id).filter(|s| is_live(s, now)).ok_or_else(refused)?;
+            let matches = cookies
+                .iter()
+                .take(MAX_COOKIES)
+                .fold(false, |found, value| found | secret::same(&sign_in.cookie, &secret::hash(value.as_bytes())));
+            if !matches {
+                return Err(refused());
+            }
+            sign_in.last_used = sign_in.last_used.max(now);
+            (Arc::clone(&sign_in.principal), sign_in.key)
+        };
+        self.check_key(&id, key)?;
+        Ok(Identity { principal, credential: Credential::SignIn(id) })
+    }
+
+    /// Whether one of the cookies is that of somebody who is signed in. It authorizes nothing.
+    #[must_use]
+    pub fn knows(&self, cookies: &[String], now: Timestamp) -> bool {
+        let hashes: Vec<SecretHash> =
+            cookies.iter().take(MAX_COOKIES).map(|value| secret::hash(value.as_bytes())).collect();
+        let sign_ins = self.lock();
+        let live = sign_ins.values().filter(|sign_in| is_live(sign_in, now));
+        live.fold(false, |found, sign_in| {
+            hashes.iter().fold(found, |found, hash| found | secret::same(&sign_in.cookie, hash))
+        })
+    }
+
+    fn check_key(&self, id: &SecretHash, key: Option<SecretHash>) -> Result<(), McpError> {
+        let Some(key) = key else { return Ok(()) };
+        self.authenticator.recheck(&key).map(drop).inspect_err(|error| {
+            if error.kind == ErrorKind::Unauthorized {
+                self.lock().remove(id);
+            }
+        })
+    }
+
+    /// Whether what a stream was opened with still holds.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` when it was revoked, signed out or idle for too long; `STORE_UNAVAILABLE` when it cannot be known.
+    pub fn still_valid(&self, credential: &Credential, now: Timestamp) -> Result<(), McpError> {
+        match credential {
+            Credential::Loopback => Ok(()),
+            Credential::Key(key) => self.authenticator.recheck(key).map(drop),
+            Credential::SignIn(id) => {
+                let key = self.lock().get(id).filter(|s| is_live(s, now)).map(|s| s.key);
+                self.check_key(id, key.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?)
+            }
+        }
+    }
+
+    /// When a sign-in that is used now would end for idleness.
+    #[must_use]
+    pub fn expires_at(now: Timestamp) -> Timestamp {
+        later(now)
+    }
+
+    /// Signs the whole browser out: every tab with the cookie of this sign-in. Gives the cookie that clears it.
+    pub fn sign_out(&self, credential: &Credential) -> Cookie<'static> {
+        if let Credential::SignIn(id) = credential {
+            let mut sign_ins = self.lock();
+            if let Some(cookie) = sign_ins.get(id).map(|s| s.cookie) {
+                sign_ins.retain(|_, s| !secret::same(&s.cookie, &cookie));
+            }
+        }
+        let mut cookie = self.cookie(String::new());
+        cookie.set_max_age(CookieDuration::ZERO);
+        cookie
+    }
+
+    /// No `Max-Age`: it ends with the browser, as the page's half does with the tab.
+    fn cookie(&self, value: String) -> Cookie<'static> {
+        Cookie::build(COOKIE, value).http_only(true).same_site(SameSite::Strict).path("/").secure(self.secure).finish()
+    }
+}
+
+/// The rule for requests that a dashboard sign-in authorizes: a page of ours asks, on this very host and port.
+///
+/// Browsers send no `Origin` with a plain same-origin GET; with everything else they do, so there it must be.
+///
+/// # Errors
+/// `FORBIDDEN` otherwise.
+pub fn check_page(verdict: OriginVerdict, is_get: bool) -> Result<(), McpError> {
+    match verdict {
+        OriginVerdict::SameOrigin => Ok(()),
+        OriginVerdict::Absent if is_get => Ok(()),
+        _ => Err(McpError::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own")),
+    }
+}
+
+fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
+    now.duration_since(sign_in.last_used) < IDLE
+}
+
+fn later(now: Timestamp) -> Timestamp {
+    now.saturating_add(IDLE).unwrap_or(now)
+}
+
+fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, of: Option<&str>) {
+    let oldest = sign_ins
+        .iter()
+        .filter(|(_, s)| of.is_none_or(|name| s.principal.name == name))
+        .min_by_key(|(_, s)| s.last_used)
+        .map(|(id, _)| *id);
+    if let Some(id) = oldest {
+        sign_ins.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authenticator::tests::MemoryKeys;
+    use countersign_config::Config;
+    use countersign_domain::principal::Role;
+
+    fn make() -> (DashboardSignIns, Arc<Authenticator>, Arc<MemoryKeys>) {
+        let store = Arc::new(MemoryKeys::default());
+        let config = Config::default();
+        let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&store) as _));
+        (DashboardSignIns::new(Arc::clone(&authenticator), &OriginRules::new(&config)), authenticator, store)
+    }
+
+    fn alice() -> Arc<Principal> {
+        Arc::new(Principal { name: "alice".into(), role: Role::Reviewer, key_id: None, owner: None })
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
+    fn jar(new: &NewSignIn) -> Vec<String> {
+        vec![new.cookie.value().to_owned()]
+    }
+
+    #[test]
+    fn both_halves_of_one_sign_in_are_needed() {
+        let (dashboard, _, _) = make();
+        let a = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+        let b = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+        let ask = |cookies: &[String], page: Option<&str>| {
+            dashboard.authenticate(cookies, page.map(str::as_bytes), now()).map(|i| i.principal.name.clone())
+        };
+        assert_eq!(ask(&jar(&a), Some(&a.secret)).unwrap(), "alice");
+        for (cookies, page) in [
+            (jar(&a), None),
+            (jar(&a), Some("")),
+            (jar(&a), Some(b.secret.as_str())),
+            (jar(&b), Some(a.secret.as_str())),
+            (vec![], Some(a.secret.as_str())),
+            (vec![String::new()], Some(a.secret.as_str())),
+            (vec![a.secret.clone()], Some(a.cookie.value())),
+            (jar(&a), Some(a.cookie.value())),
+        ] {
+            assert_eq!(ask(&cookies, page).unwrap_err().kind, ErrorKind::Unauthorized, "{cookies:?} {page:?}");
+        }
+        // Another port of the host may have set a cookie of the same name.
+        assert_eq!(ask(&["other".into(), a.cookie.value().into()], Some(&a.secret)).unwrap(), "alice");
+    }
+
+    #[test]
+    fn the_cookie_is_out_of_reach_of_scripts_and_other_sites() {
+        let (dashboard, _, _) = make();
+        let cookie = dashboard.sign_in(alice(), None, &[], now()).unwrap().cookie;
+        assert_eq!(
+            cookie.to_string(),
+            format!("countersign_session={}; HttpOnly; SameSite=Strict; Path=/", cookie.value())
+        );
+        let rules = OriginRules::new(&Config { public_url: Some("https://gw.example".into()), ..Config::default() });
+        let (_, authenticator, _) = make();
+        let secure = DashboardSignIns::new(authenticator, &rules).sign_in(alice(), None, &[], now()).unwrap();
+        assert_eq!(secure.cookie.secure(), Some(true));
+    }
+
+    #[test]
+    fn it_ends_after_twelve_idle_hours() {
+        let (dashboard, _, _) = make();
+        let new = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+        assert_eq!(new.expires_at, now() + IDLE);
+        let at = |hours: i64| {
+            let now = now() + SignedDuration::from_hours(hours);
+            dashboard.authenticate(&jar(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential)
+        };
+        at(11).unwrap();
+        let credential = at(22).unwrap();
+        dashboard.still_valid(&credential, now() + SignedDuration::from_hours(33)).unwrap();
+        dashboard.still_valid(&credential, now() + SignedDuration::from_hours(34)).unwrap_err();
+        at(34).unwrap_err();
+    }
+
+    #[test]
+    fn a_sign_in_dies_with_the_key_it_was_made_from() {
+        let (dashboard, auth, store) = make();
+        let secret = store.add("alice", Role::Reviewer);
+        let who = auth.key(&secret, None).unwrap();
+        let Credential::Key(key) = who.credential else { panic!("not by key") };
+        // The cache still believes the key; a store that says otherwise counts as soon as it is asked.
+        let new = dashboard.sign_in(who.principal, Some(key), &[], now()).unwrap();
+        dashboard.authenticate(&jar(&new), Some(new.secret.as_bytes()), now()).unwrap();
+        store.revoke(&secret);
+        auth.forget(&key);
+        let error = dashboard.authenticate(&jar(&new), Some(new.secret.as_bytes()), now()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unauthorized);
+        assert!(dashboard.lock().is_empty());
+    }
+
+    #[test]
+    fn tabs_share_a_cookie_and_sign_out_together() {
+        let (dashboard, _, _) = make();
+        let one = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+        let two = dashboard.sign_in(alice(), None, &jar(&one), now()).unwrap();
+        assert_eq!(one.cookie.value(), two.cookie.value());
+        let bob = Arc::new(Principal { name: "bob".into(), ..(*alice()).clone() });
+        let other = dashboard.sign_in(bob, None, &jar(&one), now()).unwrap();
+        assert_ne!(other.cookie.value(), one.cookie.value(), "another person gets another cookie");
+        let planted = dashboard.sign_in(alice(), None, &["planted".into()], now()).unwrap();
+        assert_ne!(planted.cookie.value(), "planted");
+        let who = dashboard.authenticate(&jar(&one), Some(one.secret.as_bytes()), now()).unwrap();
+        let cleared = dashboard.sign_out(&who.credential);
+        assert_eq!((cleared.value(), cleared.max_age()), ("", Some(CookieDuration::ZERO)));
+        dashboard.authenticate(&jar(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
+        dashboard.still_valid(&who.credential, now()).unwrap_err();
+        dashboard.authenticate(&jar(&other), Some(other.secret.as_bytes()), now()).unwrap();
+    }
+
+    #[test]
+    fn agents_cannot_sign_in_and_sign_ins_are_bounded() {
+        let (dashboard, _, _) = make();
+        let agent = Arc::new(Principal::local_agent());
+        assert_eq!(dashboard.sign_in(agent, None, &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
+        let first = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+        for n in 1..200 {
+            dashboard.sign_in(alice(), None, &[], now() + SignedDuration::from_secs(n)).unwrap();
+        }
+        assert_eq!(dashboard.lock().len(), MAX_OF_ONE);
+        dashboard.authenticate(&jar(&first), Some(first.secret.as_bytes()), now()).unwrap_err();
+    }
+
+    #[test]
+    fn only_our_own_pages_may_use_a_sign_in() {
+        use OriginVerdict::{Absent, CorsAllowed, Forbidden, SameOrigin};
+        check_page(SameOrigin, false).unwrap();
+        check_page(Absent, true).unwrap();
+        for (verdict, get) in
+            [(Absent, false), (CorsAllowed, true), (CorsAllowed, false), (Forbidden, true), (Forbidden, false)]
+        {
+            assert_eq!(check_page(verdict, get).unwrap_err().kind, ErrorKind::Forbidden, "{verdict:?} {get}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Hosts and origins that are ours, and the many spellings of those that are not.
+
+use super::*;
+use OriginVerdict::{Absent, CorsAllowed, Forbidden, SameOrigin};
+
+fn rules(change: impl FnOnce(&mut Config)) -> OriginRules {
+    let mut config = Config::default();
+    change(&mut config);
+    OriginRules::new(&config)
+}
+
+fn verdict(rules: &OriginRules, origin: &str, host: &str) -> OriginVerdict {
+    rules.check_origin(Some(origin.as_bytes()), host.as_bytes())
+}
+
+#[test]
+fn loopback_names_are_ours_on_any_port() {
+    let rules = rules(|_| {});
+    for host in [
+        "127.0.0.1:8080",
+        "localhost:8080",
+        "LocalHost:8080",
+        "localhost",
+        "localhost:9000",
+        "[::1]:8080",
+        "[::1]",
+        "localhost.:8080",
+        "[0:0:0:0:0:0:0:1]:8080",
+        "127.0.0.1",
+    ] {
+        assert!(rules.check_host(host.as_bytes()), "{host}");
+    }
+}
+
+#[test]
+fn nothing_else_is() {
+    let rules = rules(|_| {});
+    for host in [
+        "",
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "evil.localhost",
+        "localhost..",
+        ".",
+        "127.0.0.1@evil.example",
+        "user@127.0.0.1:8080",
+        "127.0.0.1:8080@evil.example",
+        "127.0.0.1:",
+        "127.0.0.1:80801",
+        "127.0.0.1:-1",
+        "127.0.0.1:+80",
+        "127.1",
+        "0x7f.0.0.1",
+        "2130706433",
+        "0177.0.0.1",
+        "127.0.0.1 ",
+        " 127.0.0.1",
+        "127.0.0.1/",
+        "127.0.0.1#",
+        "127.0.0.1,evil.example",
+        "[::1",
+        "[::1]x",
+        "[::1]8080",
+        "[::1%25lo]:8080",
+        "::1",
+        "[::ffff:127.0.0.1]:8080",
+        "127.0.0.1:8080:8080",
+        "192.0.2.1:8080",
+        "localhost%00.evil.example",
+        "localhost\\evil",
+        "127.0.0.2",
+        "0.0.0.0:8080",
+        "ⓛocalhost",
+    ] {
+        assert!(!rules.check_host(host.as_bytes()), "{host}");
+    }
+    assert!(!rules.check_host(b"\xff\xfe"));
+    assert!(!rules.check_host("a.".repeat(5000).as_bytes()));
+}
+
+#[test]
+fn configured_hosts_are_ours_with_the_port_they_name() {
+    let rules = rules(|c| {
+        c.listen = ([192, 0, 2, 7], 8080).into();
+        c.allowed_hosts = vec!["gw.example".into(), "other.example:8443".into(), "not a host".into()];
+        c.public_url = Some("https://Gate.Example/base?x".into());
+    });
+    for host in
+        ["192.0.2.7:8080", "gw.example", "GW.example.:1234", "other.example:8443", "gate.example", "gate.example:443"]
+    {
+        assert!(rules.check_host(host.as_bytes()), "{host}");
+    }
+    for host in
+        ["192.0.2.8:8080", "other.example:8444", "other.example", "gate.example:8443", "xgw.example", "gw.example.evil"]
+    {
+        assert!(!rules.check_host(host.as_bytes()), "{host}");
+    }
+}
+
+#[test]
+fn listening_everywhere_serves_addresses_but_no_foreign_names() {
+    let rules = rules(|c| c.listen = ([0, 0, 0, 0], 8080).into());
+    assert!(rules.check_host(b"192.0.2.7:8080"));
+    assert!(rules.check_host(b"[2001:db8::7]:8080"));
+    assert!(!rules.check_host(b"evil.example:8080"));
+}
+
+#[test]
+fn an_origin_is_ours_only_if_it_is_the_host_that_was_asked_with_its_port() {
+    let rules = rules(|_| {});
+    assert_eq!(rules.check_origin(None, b"127.0.0.1:8080"), Absent);
+    for (origin, host) in [
+        ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+        ("http://localhost:8080", "localhost:8080"),
+        ("HTTP://LOCALHOST:8080", "localhost:8080"),
+        ("http://[::1]:8080", "[::1]:8080"),
+        ("http://localhost", "localhost:80"),
+        ("http://localhost:9000", "localhost:9000"),
+    ] {
+        assert_eq!(verdict(&rules, origin, host), SameOrigin, "{origin}");
+    }
+    for origin in [
+        "null",
+        "",
+        "http://127.0.0.1:8081",
+        "http://127.0.0.1",
+        "https://127.0.0.1:8080",
+        "http://localhost:8080",
+        "http://evil.example:8080",
+        "http://127.0.0.1:8080@evil.example",
+        "http://evil@127.0.0.1:8080",
+        "http://127.0.0.1:8080/",
+        "http://127.0.0.1:8080/path",
+        "http://127.0.0.1:8080.evil.example",
+        "http://127.0.0.1.:8080",
+        "127.0.0.1:8080",
+        "file://",
+        "http://",
+        "http:///127.0.0.1:8080",
+        "http://127.0.0.1:8080, http://evil.example",
+        "http://127.0.0.1:8080 ",
+        "http://127.0.0.1:08080x",
+        "data:text/html,x",
+        "chrome-extension://abc",
+    ] {
+        assert_eq!(verdict(&rules, origin, "127.0.0.1:8080"), Forbidden, "{origin}");
+    }
+    assert_eq!(rules.check_origin(Some(b"http://\xff"), b"127.0.0.1:8080"), Forbidden);
+}
+
+#[test]
+fn a_foreign_host_does_not_make_its_own_origin_ours() {
+    let rules = rules(|_| {});
+    assert_eq!(verdict(&rules, "http://evil.example:8080", "evil.example:8080"), Forbidden);
+}
+
+#[test]
+fn configured_origins_are_exact() {
+    let rules = rules(|c| {
+        c.transports.http.cors_origins = vec![
+            "https://app.example".into(),
+            "http://localhost:5173".into(),
+            "vscode-webview://Abc".into(),
+            "*".into(),
+        ];
+    });
+    assert!(rules.has_cors());
+    for origin in ["https://app.example", "https://app.example:443", "http://localhost:5173", "vscode-webview://abc"] {
+        assert_eq!(verdict(&rules, origin, "127.0.0.1:8080"), CorsAllowed, "{origin}");
+    }
+    for origin in [
+        "http://app.example",
+        "https://app.example:8443",
+        "https://x.app.example",
+        "http://localhost:5174",
+        "https://evil.example",
+    ] {
+        assert_eq!(verdict(&rules, origin, "127.0.0.1:8080"), Forbidden, "{origin}");
+    }
+}
+
+#[test]
+fn the_scheme_follows_what_browsers_use() {
+    let tls = rules(|c| c.tls = Some(countersign_config::TlsConfig { cert: "c".into(), key: "k".into() }));
+    assert_eq!(verdict(&tls, "https://localhost:8080", "localhost:8080"), SameOrigin);
+    assert_eq!(verdict(&tls, "http://localhost:8080", "localhost:8080"), Forbidden);
+    assert!(tls.browsers_use_https());
+    let proxied = rules(|c| {
+        c.behind_tls_proxy = true;
+        c.allowed_hosts = vec!["gw.example".into()];
+    });
+    assert_eq!(verdict(&proxied, "https://gw.example", "gw.example"), SameOrigin);
+    assert_eq!(verdict(&proxied, "http://gw.example", "gw.example"), Forbidden);
+    assert_eq!(verdict(&proxied, "http://localhost:8080", "localhost:8080"), SameOrigin);
+    let public = rules(|c| c.public_url = Some("https://gw.example".into()));
+    assert_eq!(verdict(&public, "https://gw.example", "127.0.0.1:8080"), SameOrigin, "a proxy may rewrite Host");
+    assert!(public.browsers_use_https());
+    assert!(!rules(|_| {}).browsers_use_https());
+}
+
+proptest::proptest! {
+    /// Whatever passes for ours means the same to a browser's URL parser.
+    #[test]
+    fn no_spelling_of_an_origin_means_one_host_here_and_another_in_a_browser(
+        text in r"(http|https|HTTP)://([a-z0-9@:./\\\[\]%#?-]{0,24}|(localhost|127\.0\.0\.1|\[::1\])(:8080|:80|)[.:0-9a-z@/\\?#]{0,3})",
+    ) {
+        let rules = rules(|_| {});
+        for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "localhost"] {
+            if verdict(&rules, &text, host) == SameOrigin {
+                let (theirs, ours) = (url::Url::parse(&text).unwrap(), url::Url::parse(&format!("http://{host}")).unwrap());
+                proptest::prop_assert_eq!(theirs.origin(), ours.origin(), "{}", text);
+                proptest::prop_assert!(theirs.username().is_empty() && theirs.path() == "/");
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_ours_is_a_loopback_name_to_a_browser_too(
+        text in r"[a-z0-9@:./\[\]%#?-]{0,24}|(localhost|127\.0\.0\.1|\[::1\])[.:0-9a-z@]{0,8}",
+    ) {
+        if rules(|_| {}).check_host(text.as_bytes()) {
+            let url = url::Url::parse(&format!("http://{text}/")).unwrap();
+            let name = url.host_str().unwrap().trim_end_matches('.').to_owned();
+            proptest::prop_assert!(["localhost", "127.0.0.1", "[::1]"].contains(&name.as_str()), "{}", text);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(origin: Vec<u8>, host: Vec<u8>) {
+        let rules = rules(|c| c.allowed_hosts = vec!["gw.example".into()]);
+        let _ = rules.check_host(&host);
+        let _ = rules.check_origin(Some(&origin), &host);
+    }
+}

@@ -1,0 +1,127 @@
+//! Keys and codes of the gateway's data directory, as the doors use them.
+
+use std::{path::Path, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    codes::CodeStore,
+    keyring::{Held, HeldKeys},
+    keys::{KeyStore, StoredKey},
+    secret::SecretHash,
+};
+use countersign_protocol::McpError;
+use countersign_store::{
+    StoreError,
+    keys::{ApiKey, CodeOutcome, Keys},
+};
+
+/// Two connections to the database: looking a key up must not wait behind a write.
+pub struct Stored {
+    reads: Keys,
+    writes: Arc<Keys>,
+}
+
+impl Stored {
+    /// # Errors
+    /// Those of opening the database.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self { reads: Keys::open(data_dir)?, writes: Arc::new(Keys::open(data_dir)?) })
+    }
+
+    /// For listings, and for writes off the hot path.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.writes
+    }
+
+    /// Notes in the background that a key is in use, at most once a minute: it is a durable write.
+    fn note_use(&self, key: &ApiKey) {
+        let now = Timestamp::now();
+        if key.last_used_at.is_some_and(|at| now.duration_since(at).abs() < SignedDuration::from_mins(1)) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (writes, key) = (Arc::clone(&self.writes), key.clone());
+        runtime.spawn_blocking(move || {
+            if let Err(error) = writes.touch(&key, now) {
+                tracing::debug!(%error, key = key.id, "cannot note that a key was used");
+            }
+        });
+    }
+}
+
+fn unavailable(error: &StoreError) -> McpError {
+    tracing::error!(%error, "cannot read keys");
+    error.to_mcp()
+}
+
+impl KeyStore for Stored {
+    fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
+        let found = self.reads.find_with_hash(hash).map_err(|error| unavailable(&error))?;
+        if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none()) {
+            self.note_use(key);
+        }
+        Ok(found.map(|(key, hash)| StoredKey { key, hash }))
+    }
+}
+
+impl HeldKeys for Stored {
+    fn held(&self) -> Result<Held, StoreError> {
+        self.reads.held()
+    }
+}
+
+impl CodeStore for Stored {
+    fn knows_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
+        self.reads.knows_code(hash).map_err(|error| unavailable(&error))
+    }
+
+    fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
+        self.writes.take_code(hash, now).map_err(|error| unavailable(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Authenticator, codes, keys};
+    use countersign_config::Config;
+    use countersign_domain::principal::Role;
+    use countersign_protocol::ErrorKind;
+
+    #[test]
+    fn keys_and_codes_of_another_process_work_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let auth = Authenticator::new(&Config::default(), Arc::clone(&stored) as Arc<dyn KeyStore>);
+        let other = Keys::open(dir.path()).unwrap();
+        let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
+        other.insert(&new.key, &new.hash).unwrap();
+        let header = format!("Bearer {}", new.secret);
+        let who = auth.authenticate(Some(header.as_bytes()), None).unwrap();
+        assert_eq!(
+            (who.name.as_str(), who.role, who.key_id.as_deref()),
+            ("alice", Role::Reviewer, Some(new.key.id.as_str()))
+        );
+
+        let now = Timestamp::now();
+        let code = codes::create(&other, now).unwrap();
+        let reviewer = codes::redeem(&*stored, &code, now).unwrap();
+        assert_eq!((reviewer.role, reviewer.key_id), (Role::Reviewer, None));
+        assert_eq!(codes::redeem(&*stored, &code, now).unwrap_err().kind, ErrorKind::Unauthorized);
+    }
+
+    #[tokio::test]
+    async fn use_is_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let stored = Stored::open(dir.path()).unwrap();
+        let new = keys::create("ci", Role::Agent, Timestamp::now()).unwrap();
+        stored.keys().insert(&new.key, &new.hash).unwrap();
+        stored.find_key(&new.hash).unwrap().unwrap();
+        // The background write takes its turn on the same mutex; ask until it has.
+        while stored.keys().list().unwrap()[0].last_used_at.is_none() {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Requests with methods that the gateway does not know. They belong to an extension, or to an experimental capability,
+//! that both the client and a server declare, and pass between the two as they are.
+//!
+//! Nothing can be said of what such a request does, so it passes only where nothing is reviewed or a rule names it: see
+//! [`countersign_domain::policy::subjects`]. Notifications of clients never pass. Names and URIs inside are not translated, and neither is one era into the other.
+
+use std::sync::Arc;
+
+use super::{Bridge, Call, Verb, request::Subject};
+use countersign_domain::policy::Asker;
+use countersign_exchange::{
+    context::{Exchange, asker},
+    facts::ClientFacts,
+    reply::Reply,
+    services::Services,
+};
+use countersign_protocol::{
+    ErrorKind, McpError,
+    edit::{member, members},
+    envelope::Request,
+    method::Method,
+};
+use countersign_upstream::{Negotiated, Upstream};
+
+/// The server that a request with this method goes to.
+///
+/// # Errors
+/// `-32601`, with the reason where something of it is declared: no or several servers, the other era, the policy.
+pub fn target(
+    services: &Services,
+    facts: &ClientFacts,
+    asker: &Asker<'_>,
+    method: &str,
+) -> Result<Arc<Upstream>, McpError> {
+    let refused = |message: &'static str| {
+        let method: String = method.chars().take(128).collect();
+        Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", method))
+    };
+    let nowhere = || refused("no such method in this protocol revision");
+    // What another revision has is known, and `notifications/` are no requests of anybody.
+    if Method::parse(method).is_some() || method.starts_with("notifications/") {
+        return nowhere();
+    }
+    let table = services.routes.load();
+    let mut sharing = table.providers().iter().filter_map(|provider| {
+        let upstream = provider.upstream()?;
+        let negotiated = upstream.negotiated()?;
+        shares(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
+    });
+    let Some((upstream, negotiated)) = sharing.next() else { return nowhere() };
+    if sharing.next().is_some() {
+        return refused("several servers declare what this method may belong to, and it does not say whose it is");
+    }
+    if negotiated.revision.era() != facts.revision.era() {
+        return refused("the server whose method this may be speaks another era of the protocol");
+    }
+    if !table.passes(upstream, method, asker) {
+        return refused(
+            "the gateway's policy cannot judge this method: it passes only where nothing of its server could be reviewed or \
+             denied, or where a rule names it by `methods`",
+        );
+    }
+    Ok(Arc::clone(upstream))
+}
+
+/// Extensions that take more than to be passed on: declaring one is for who serves it.
+pub const SERVED_HERE: &[&str] = &[super::tasks::ask::EXTENSION];
+
+/// Whether both declare the same extension or experimental capability, but for those that the gateway itself serves.
+fn shares(client: &str, server: &Negotiated) -> bool {
+    ["extensions", "experimental"].into_iter().any(|kind| {
+        let declared = member(client, kind).unwrap_or("{}");
+        let offered = member(server.capabilities.get(), kind).unwrap_or("{}");
+        members(declared)
+            .any(|ours| !SERVED_HERE.contains(&&*ours.key) && members(offered).any(|theirs| theirs.key == ours.key))
+    })
+}
+
+/// Takes a request to the server that it belongs to.
+///
+/// # Errors
+/// As [`target`] and [`super::call`].
+pub async fn call(bridge: &Arc<Bridge>, exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+    let upstream = target(&exchange.services, &exchange.facts, &asker(exchange), &request.method)?;
+    if request.params.is_some_and(|params| !params.get().starts_with('{')) {
+        return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
+    }
+    tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
+    let call = Call {
+        exchange,
+        bridge,
+        upstream: &upstream,
+        verb: Verb::Extension,
+        subject: Subject::Method(&request.method),
+        uri: None,
+        request,
+        definition: None,
+        headers: &[],
+        reads: false,
+    };
+    super::call(call).await
+}

@@ -1,0 +1,125 @@
+//! Asking an upstream about a task.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::table::Task;
+use crate::{
+    Verb, client_info, error,
+    relay::{Hearer, Relay},
+    request::{self, Draft, Speaker, Subject},
+    result::Dress,
+};
+use countersign_exchange::context::Exchange;
+use countersign_protocol::{
+    Era, ErrorKind, McpError, Revision, outline::Outline, params::LoggingLevel, rpc_error::RpcError,
+};
+use countersign_upstream::{Listener, Negotiated, Outgoing, Response, Upstream};
+
+/// The extension's name in capabilities.
+pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// A client's request about a task, with all that is known of both sides.
+pub struct About<'a> {
+    pub exchange: &'a Exchange,
+    pub task: Arc<Task>,
+    pub upstream: Arc<Upstream>,
+    pub negotiated: Arc<Negotiated>,
+}
+
+impl<'a> About<'a> {
+    /// # Errors
+    /// `UPSTREAM_UNAVAILABLE`
+    pub fn new(exchange: &'a Exchange, task: Arc<Task>) -> Result<Self, McpError> {
+        let upstream = task.upstream()?;
+        let negotiated = upstream.negotiated().ok_or_else(|| {
+            McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task has not been reached yet")
+        })?;
+        Ok(Self { exchange, task, upstream, negotiated })
+    }
+
+    /// The client's own `params`, or the gateway's, with the upstream's id in them.
+    pub fn outgoing(&self, method: &str, params: &str) -> Outgoing {
+        outgoing(&self.upstream, &self.task, method, params, self.exchange.is_modern())
+    }
+
+    /// What the client hears meanwhile.
+    pub fn hearer(&self, level: Option<LoggingLevel>) -> Hearer {
+        Hearer::of(self.exchange, None, level)
+    }
+
+    /// Asks the upstream, which has nothing to ask back.
+    ///
+    /// # Errors
+    /// Those of [`Upstream::call`].
+    pub async fn ask(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
+        let relay: Arc<dyn Listener> = Relay::new(self.hearer(None), false);
+        match self.upstream.call(&self.task.caller, &self.outgoing(method, params), relay).await? {
+            Response::Result(result) if result.get().starts_with('{') => Ok(Ok(result)),
+            Response::Result(_) => {
+                Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"))
+            }
+            Response::Error(error) => Ok(Err(error)),
+        }
+    }
+
+    /// As [`Self::ask`], with the upstream's error as the client's era has it.
+    ///
+    /// # Errors
+    /// Those of the upstream too.
+    pub async fn ask_or_fail(&self, method: &str, params: &str) -> Result<Box<RawValue>, McpError> {
+        self.ask(method, params).await?.map_err(|error| self.error(&error))
+    }
+
+    pub fn error(&self, error: &RpcError) -> McpError {
+        let eras = (self.exchange.revision(), self.negotiated.revision);
+        error::for_client(error, Verb::Tool, eras, None, self.upstream.names.scheme())
+    }
+
+    /// A tool's result as this client wants it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotBridgeable`] for one that is no object.
+    pub fn dressed(&self, result: &str) -> Result<String, McpError> {
+        Dress {
+            verb: Verb::Tool,
+            client: self.exchange.revision(),
+            upstream: &self.negotiated,
+            scheme: self.upstream.names.scheme(),
+            gateway_meta: &self.exchange.services.server_meta,
+        }
+        .text(result)
+    }
+}
+
+/// A request about a task as its upstream gets it.
+pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, modern: bool) -> Outgoing {
+    let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
+    let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
+    let outline = Outline::of(params);
+    let draft = Draft {
+        method,
+        params: outline.params(params),
+        subject: Subject::Task(&task.own),
+        speaker: Speaker {
+            modern: modern && revision.era() == Era::Modern,
+            info: client_info().into(),
+            capabilities: (revision.era() == Era::Modern && !modern).then(|| capabilities.into()),
+            log_level: None,
+        },
+        more: &[],
+    };
+    let mut outgoing = request::for_upstream(upstream.mint(), revision, &draft);
+    outgoing.repeatable = method == "tasks/get";
+    outgoing
+}
+
+/// Capabilities that declare the extension beside what else they say.
+#[must_use]
+pub fn with_extension(capabilities: &str) -> String {
+    use countersign_protocol::edit::{Op, edit, member};
+    let extensions = member(capabilities, "extensions").filter(|value| value.starts_with('{')).unwrap_or("{}");
+    let extensions = edit(extensions, &[(EXTENSION, Op::Default("{}"))]);
+    edit(capabilities, &[("extensions", Op::Set(&extensions))])
+}

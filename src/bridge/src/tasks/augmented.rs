@@ -1,0 +1,214 @@
+//! Tasks of upstreams of 2025-11-25 for stateless clients. The gateway waits for the result (`tasks/result` blocks until
+//! there is one) as long as the task lasts; what the upstream asks meanwhile stands in the task's `inputRequests`
+//! until a `tasks/update` answers it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, value::RawValue};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ask,
+    shape::{self, Status},
+    table::Task,
+};
+use crate::{park, questions, relay::Declined};
+use countersign_protocol::{
+    McpError, Revision,
+    capabilities::ClientCapabilities,
+    edit::{edit, members, string},
+    encode,
+    rpc_error::RpcError,
+};
+use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
+
+/// Questions of one task that may be open.
+const MAX_OPEN: usize = 64;
+
+struct Question {
+    /// What its answer is known by: the upstream's own id, which is never used again.
+    key: String,
+    /// `{"method": …, "params": …}`
+    text: String,
+    reply: Replier,
+    cancelled: CancellationToken,
+}
+
+enum Outcome {
+    Result(Box<RawValue>),
+    Error(RpcError),
+    /// By its client.
+    Cancelled,
+}
+
+/// What is known of such a task.
+pub struct Augmented {
+    /// As the upstream last described it.
+    task: Mutex<Box<str>>,
+    open: Mutex<Vec<Question>>,
+    outcome: Mutex<Option<Outcome>>,
+    capabilities: ClientCapabilities,
+    /// What the client itself said, as JSON text, of which `capabilities` may be a part.
+    declared: Arc<str>,
+    /// Who asks.
+    server: String,
+    declined: Declined,
+    pub stop: CancellationToken,
+}
+
+impl Augmented {
+    #[must_use]
+    pub fn new(task: &str, capabilities: ClientCapabilities, declared: Arc<str>, server: String) -> Arc<Self> {
+        Arc::new(Self {
+            task: Mutex::new(task.into()),
+            open: Mutex::default(),
+            outcome: Mutex::default(),
+            capabilities,
+            declared,
+            server,
+            declined: Declined::default(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Waits for the task's end in the background, on this thread.
+    pub fn wait(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
+        let (this, task, upstream) = (Arc::clone(self), Arc::clone(task), Arc::clone(upstream));
+        actix::spawn(async move {
+            let outgoing = ask::outgoing(&upstream, &task, "tasks/result", "{}", true);
+            let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
+            let outcome = tokio::select! {
+                response = upstream.call(&task.caller, &outgoing, listener) => match this.judged(response) {
+                    Ok(Response::Result(result)) => Outcome::Result(result),
+                    Ok(Response::Error(error)) => Outcome::Error(error),
+                    Err(error) => Outcome::Error(RpcError::new(-32603, error.message.to_string())),
+                },
+                () = this.stop.cancelled() => Outcome::Cancelled,
+            };
+            this.open.lock().clear();
+            this.outcome.lock().get_or_insert(outcome);
+        });
+    }
+
+    /// A task that failed after its server had asked for what the client did not declare fails for that.
+    fn judged(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
+        match &response {
+            Ok(answer) => {
+                park::missing(answer, &self.declined, &self.declared, &self.server).map_or(response, |error| {
+                    let data = RawValue::from_string(error.data().to_string()).ok();
+                    let code = error.kind.number();
+                    Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
+                })
+            }
+            Err(_) => response,
+        }
+    }
+
+    /// Its client has taken it back.
+    pub fn cancel(&self) {
+        self.outcome.lock().get_or_insert(Outcome::Cancelled);
+        self.stop.cancel();
+    }
+
+    /// The task as `tasks/get` of the extension describes it, without `resultType`.
+    pub fn describe(&self, alias: &str, dress: impl Fn(&str) -> String) -> String {
+        let task = self.task.lock().clone();
+        match &*self.outcome.lock() {
+            Some(Outcome::Result(result)) => {
+                let result = dress(&shape::unrelated(result.get()));
+                shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
+            }
+            Some(Outcome::Error(error)) => {
+                shape::modern(&task, alias, Status::Failed, Some(("error", &rpc_object(error))))
+            }
+            Some(Outcome::Cancelled) => shape::modern(&task, alias, Status::Cancelled, None),
+            None => {
+                let mut open = self.open.lock();
+                open.retain(|question| !question.cancelled.is_cancelled());
+                if open.is_empty() {
+                    return shape::modern(&task, alias, Status::Working, None);
+                }
+                let mut requests = String::from("{");
+                for question in open.iter() {
+                    if requests.len() > 1 {
+                        requests.push(',');
+                    }
+                    requests.push_str(&Value::from(question.key.as_str()).to_string());
+                    requests.push(':');
+                    requests.push_str(&question.text);
+                }
+                requests.push('}');
+                shape::modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
+            }
+        }
+    }
+
+    /// Takes answers; those of no open question are ignored (ext-tasks, "Task Update Requests").
+    pub fn update(&self, responses: &str) {
+        for response in members(responses) {
+            let question = {
+                let mut open = self.open.lock();
+                open.iter().position(|question| question.key == response.key).map(|at| open.remove(at))
+            };
+            if let Some(question) = question {
+                let answer = RawValue::from_string(response.value.to_owned());
+                question.reply.answer(answer.map_err(|_| RpcError::new(-32603, "the client's answer is not JSON")));
+            }
+        }
+    }
+}
+
+impl Listener for Augmented {
+    fn notification(&self, notification: UpstreamNotification) {
+        // Neither progress nor logs exist on tasks of the extension; their state is asked for.
+        if notification.method == "notifications/tasks/status"
+            && let Some(params) = notification.params
+            && Status::of(params.get()).is_some()
+        {
+            *self.task.lock() = params.get().into();
+        }
+    }
+
+    fn request(&self, request: UpstreamRequest) {
+        let UpstreamRequest { id, method, params, reply, cancelled } = request;
+        if let Err(refused) = questions::may_ask(&self.capabilities, &method, params.as_deref().map(RawValue::get)) {
+            self.declined.note(&method, params);
+            return reply.answer(Err(refused));
+        }
+        let params = params.as_deref().map(RawValue::get);
+        let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
+        let method_text = Value::from(method.as_str()).to_string();
+        let text = match questions::asked_by(&self.server, &method, params, Revision::MODERN, None) {
+            Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, shape::unrelated(&params)),
+            None => format!(r#"{{"method":{method_text}}}"#),
+        };
+        let mut open = self.open.lock();
+        if open.len() < MAX_OPEN {
+            open.push(Question { key, text, reply, cancelled });
+        }
+    }
+}
+
+/// An error of the upstream as JSON text.
+fn rpc_object(error: &RpcError) -> String {
+    let mut object = Map::new();
+    object.insert("code".into(), error.code.into());
+    object.insert("message".into(), error.message.clone().into());
+    let object = Value::Object(object).to_string();
+    match &error.data {
+        Some(data) => edit(&object, &[("data", countersign_protocol::edit::Op::Set(data.get()))]),
+        None => object,
+    }
+}
+
+/// As a notification of the extension.
+#[must_use]
+pub fn notification(task: &str, subscription: &str) -> bytes::Bytes {
+    let params = countersign_protocol::splice::merge_meta(
+        task,
+        &[(countersign_protocol::params::keys::SUBSCRIPTION_ID, subscription)],
+    );
+    encode::notification("notifications/tasks", Some(&params))
+}

@@ -1,0 +1,261 @@
+//! `tasks/get`, `tasks/result`, `tasks/cancel` and `tasks/list` of clients of 2025-11-25
+//! (2025-11-25/basic/utilities/tasks).
+
+use std::{collections::HashSet, sync::Arc};
+
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, value::RawValue};
+
+use super::{
+    ask::About,
+    shape::{self, Status},
+    table::{Mode, Task},
+};
+use crate::{Bridge, asking, questions, relay::Relay};
+use countersign_exchange::{
+    ask::{AskError, ask},
+    context::Exchange,
+    reply::Reply,
+};
+use countersign_protocol::{
+    ErrorKind, McpError,
+    edit::{Op, edit, member, members, string},
+    envelope::Request,
+};
+use countersign_upstream::Response;
+
+/// Tasks in one page of a list.
+const PAGE: usize = 50;
+
+/// Tasks that are asked for at a time for a list.
+const AT_ONCE: usize = 8;
+
+/// `tasks/get`
+///
+/// # Errors
+/// `UPSTREAM_UNAVAILABLE`, and what the upstream answers.
+pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError> {
+    Ok(Reply::new(describe(exchange, task).await?))
+}
+
+async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
+    if let Mode::Done(outcome, times) = &task.mode {
+        return Ok(shape::local(&task.alias, done(outcome), times));
+    }
+    let about = About::new(exchange, task)?;
+    let alias = &about.task.alias;
+    let described = about.ask_or_fail("tasks/get", "{}").await?;
+    let status = status(described.get())?;
+    Ok(match &about.task.mode {
+        Mode::Extension(cancelled) => {
+            // Once it is cancelled it stays so, whatever becomes of the work (2025-11-25, "Task Cancellation").
+            let status = if *cancelled.lock() { Status::Cancelled } else { status };
+            shape::legacy(described.get(), alias, status)
+        }
+        _ => shape::renamed(described.get(), alias),
+    })
+}
+
+fn done(outcome: &Result<Box<RawValue>, countersign_protocol::rpc_error::RpcError>) -> Status {
+    match outcome {
+        Ok(result) if member(result.get(), "isError") != Some("true") => Status::Completed,
+        _ => Status::Failed,
+    }
+}
+
+fn status(task: &str) -> Result<Status, McpError> {
+    Status::of(task).ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"))
+}
+
+/// `tasks/result`: waits for the task's end, and gives exactly what the call itself would have given.
+///
+/// # Errors
+/// As [`get`], and the error that the task ended with.
+pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params = request.params.map_or("{}", |params| params.get());
+    let about = About::new(exchange, task)?;
+    let alias = &about.task.alias;
+    let result = match &about.task.mode {
+        Mode::Done(Ok(result), _) => about.dressed(result.get())?,
+        Mode::Done(Err(error), _) => return Err(about.error(error)),
+        Mode::Extension(cancelled) => extension_result(&about, Some(cancelled)).await?,
+        Mode::Same | Mode::Augmented(_) => {
+            let outgoing = about.outgoing("tasks/result", params);
+            let (relay, requests) = Relay::asking(about.hearer(about.task.caller.log_level), true);
+            let work = about.upstream.call(&about.task.caller, &outgoing, relay);
+            let (server, task) = (about.upstream.config.name.as_str(), Some(alias.as_str()));
+            let asks = asking::Asks { exchange, server, capabilities: &about.task.caller.capabilities, task };
+            match asks.run(work, requests).await? {
+                Response::Result(result) => about.dressed(result.get())?,
+                Response::Error(error) => return Err(about.error(&error)),
+            }
+        }
+    };
+    let failed = member(&result, "isError") == Some("true");
+    Ok(Reply::passed_on(shape::related(&result, alias)).failing(failed.then_some(ErrorKind::ToolExecution)))
+}
+
+/// Follows a task of the extension to its end, and asks the client what the upstream wants to know.
+///
+/// # Errors
+/// As the task fails.
+pub async fn extension_result(
+    about: &About<'_>,
+    cancelled: Option<&parking_lot::Mutex<bool>>,
+) -> Result<String, McpError> {
+    let mut answered: HashSet<String> = HashSet::new();
+    loop {
+        if cancelled.is_some_and(|cancelled| *cancelled.lock()) {
+            return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled"));
+        }
+        let task = about.ask_or_fail("tasks/get", "{}").await?;
+        let text = task.get();
+        match status(text)? {
+            Status::Completed => return about.dressed(member(text, "result").unwrap_or("{}")),
+            Status::Failed => return Err(failure(member(text, "error"))),
+            Status::Cancelled => return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled")),
+            Status::InputRequired => {
+                let requests = member(text, "inputRequests").unwrap_or("{}");
+                if let Some(responses) = answers(about, requests, &mut answered).await? {
+                    about.ask_or_fail("tasks/update", &format!(r#"{{"inputResponses":{responses}}}"#)).await?;
+                    continue;
+                }
+            }
+            Status::Working => {}
+        }
+        tokio::time::sleep(shape::pause(text)).await;
+    }
+}
+
+/// Cancels a task that nobody waits for any more, unless it is over.
+pub struct Abandon<'a> {
+    about: Option<&'a About<'a>>,
+}
+
+impl<'a> Abandon<'a> {
+    pub fn new(about: &'a About<'a>) -> Self {
+        Self { about: Some(about) }
+    }
+
+    pub fn over(&mut self) {
+        self.about = None;
+    }
+}
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        let Some(about) = self.about else { return };
+        let (upstream, task) = (Arc::clone(&about.upstream), Arc::clone(&about.task));
+        let outgoing = about.outgoing("tasks/cancel", "{}");
+        let relay: Arc<dyn countersign_upstream::Listener> = Relay::new(about.hearer(None), false);
+        actix::spawn(async move {
+            if let Err(error) = upstream.call(&task.caller, &outgoing, relay).await {
+                tracing::debug!(%error, "a task that nobody waits for could not be cancelled");
+            }
+        });
+    }
+}
+
+/// What the client answers to what it was not asked yet; `None` if that is nothing.
+async fn answers(
+    about: &About<'_>,
+    requests: &str,
+    answered: &mut HashSet<String>,
+) -> Result<Option<String>, McpError> {
+    let mut responses = String::new();
+    for request in members(requests).take(64) {
+        if !answered.insert(request.key.clone().into_owned()) {
+            continue;
+        }
+        let exchange = about.exchange;
+        let method = member(request.value, "method").and_then(string).unwrap_or_default();
+        let params = member(request.value, "params");
+        if let Err(refused) = questions::may_ask(&about.task.caller.capabilities, &method, params) {
+            let why = format!("the upstream needs what this client cannot give: {}", refused.message);
+            return Err(McpError::new(ErrorKind::NotBridgeable, why));
+        }
+        let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
+        let server = &about.upstream.config.name;
+        let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
+        let params = shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
+        let answer = match ask(&exchange.session, &exchange.related, &method, Some(&params)).await {
+            Ok(answer) => String::from(Box::<str>::from(answer)),
+            Err(AskError::Refused(_) | AskError::Silent) if method == questions::ELICITATION => {
+                r#"{"action":"cancel"}"#.to_owned()
+            }
+            Err(error) => return Err(questions::unanswered(&method, &error)),
+        };
+        responses.push(if responses.is_empty() { '{' } else { ',' });
+        responses.push_str(&Value::from(request.key.as_ref()).to_string());
+        responses.push(':');
+        responses.push_str(&answer);
+    }
+    Ok((!responses.is_empty()).then(|| responses + "}"))
+}
+
+/// The JSON-RPC error that a task of the extension failed with.
+fn failure(error: Option<&str>) -> McpError {
+    let error = error.unwrap_or("{}");
+    let code = member(error, "code").and_then(|code| code.parse().ok()).unwrap_or(-32603);
+    let message = member(error, "message").and_then(string).unwrap_or_default().into_owned();
+    McpError::foreign(ErrorKind::UpstreamError, code, message, member(error, "data"))
+}
+
+/// `tasks/cancel`
+///
+/// # Errors
+/// `-32602` for a task that has ended.
+pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params = request.params.map_or("{}", |params| params.get());
+    let ended = || McpError::new(ErrorKind::InvalidParams, "the task has ended already");
+    let about = About::new(exchange, task)?;
+    let alias = &about.task.alias;
+    match &about.task.mode {
+        Mode::Done(..) => Err(ended()),
+        Mode::Extension(cancelled) => {
+            let task = about.ask_or_fail("tasks/get", "{}").await?;
+            if status(task.get())?.is_terminal() || *cancelled.lock() {
+                return Err(ended());
+            }
+            about.ask_or_fail("tasks/cancel", params).await?;
+            *cancelled.lock() = true;
+            Ok(Reply::new(shape::legacy(task.get(), alias, Status::Cancelled)))
+        }
+        Mode::Same | Mode::Augmented(_) => {
+            let task = about.ask_or_fail("tasks/cancel", params).await?;
+            Ok(Reply::new(shape::renamed(task.get(), alias)))
+        }
+    }
+}
+
+/// What this principal has at upstreams, oldest first, and the cursor of what comes after that. A task whose server does
+/// not know it any more is left out.
+///
+/// # Errors
+/// `-32602` for a cursor that is none.
+pub async fn list(
+    bridge: &Bridge,
+    exchange: &Exchange,
+    cursor: Option<&str>,
+) -> Result<(Vec<String>, Option<String>), McpError> {
+    let all = bridge.tasks.all_of(&exchange.identity.principal.name);
+    let from = match cursor {
+        None => 0,
+        // A task that ended since must not end the listing.
+        Some(cursor) => cursor
+            .strip_prefix("after-")
+            .and_then(|count| count.parse::<usize>().ok())
+            .ok_or_else(|| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor"))?,
+    };
+    let page: Vec<_> = all.iter().skip(from).take(PAGE).cloned().collect();
+    let more = all.len() > from.saturating_add(page.len());
+    let described: Vec<_> =
+        stream::iter(page.into_iter().map(|task| describe(exchange, task))).buffered(AT_ONCE).collect().await;
+    let tasks = described.into_iter().filter_map(Result::ok).map(|task| plain(&task)).collect();
+    Ok((tasks, more.then(|| format!("after-{}", from.saturating_add(PAGE)))))
+}
+
+/// A task alone, out of the result that it came in.
+fn plain(task: &str) -> String {
+    edit(task, &[("_meta", Op::Drop)])
+}

@@ -1,0 +1,247 @@
+//! How a task looks in either era: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension
+//! (ext-tasks, "Tasks"). What both have passes as it was written.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use countersign_protocol::{
+    edit::{Op, edit, member, string},
+    splice,
+};
+
+/// `_meta` of everything that belongs to a task of 2025-11-25.
+pub const RELATED: &str = "io.modelcontextprotocol/related-task";
+
+/// How soon to ask again where nobody says.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How often a task is asked for at most and at least, whatever its server suggests.
+const SOONEST: Duration = Duration::from_millis(50);
+const LATEST: Duration = Duration::from_secs(15);
+
+/// The states of a task, which both eras share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Working,
+    InputRequired,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    /// The state that a task says it is in.
+    #[must_use]
+    pub fn of(task: &str) -> Option<Self> {
+        Some(match member(task, "status").and_then(string)?.as_ref() {
+            "working" => Self::Working,
+            "input_required" => Self::InputRequired,
+            "completed" => Self::Completed,
+            "failed" => Self::Failed,
+            "cancelled" => Self::Cancelled,
+            _ => return None,
+        })
+    }
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// When a task of the gateway's own making began and last changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    pub created: Timestamp,
+    pub updated: Timestamp,
+}
+
+impl Times {
+    #[must_use]
+    pub fn now() -> Self {
+        let now = Timestamp::now();
+        Self { created: now, updated: now }
+    }
+}
+
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// Its id, which is a string.
+#[must_use]
+pub fn id(task: &str) -> Option<String> {
+    member(task, "taskId").and_then(string).map(std::borrow::Cow::into_owned)
+}
+
+/// A time in milliseconds; `None` where it is unlimited or not said.
+#[must_use]
+pub fn millis(task: &str, key: &str) -> Option<Duration> {
+    let value = member(task, key)?.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0)?;
+    // What no duration can hold is as good as for ever.
+    Some(Duration::try_from_secs_f64(value / 1000.0).unwrap_or(Duration::MAX))
+}
+
+/// How long to wait before a task is asked for again.
+#[must_use]
+pub fn pause(task: &str) -> Duration {
+    millis(task, "pollIntervalMs").or_else(|| millis(task, "pollInterval")).unwrap_or(POLL).clamp(SOONEST, LATEST)
+}
+
+/// The same object under another id.
+#[must_use]
+pub fn renamed(task: &str, alias: &str) -> String {
+    edit(task, &[("taskId", Op::Replace(&quoted(alias)))])
+}
+
+/// A task of the extension as one of 2025-11-25: other names for its times, and none of what it carries. A result that
+/// is an error is a failure there.
+#[must_use]
+pub fn legacy(task: &str, alias: &str, status: Status) -> String {
+    let failed = status == Status::Completed
+        && member(task, "result").and_then(|result| member(result, "isError")) == Some("true");
+    let status = if failed { Status::Failed } else { status };
+    let (id, status) = (quoted(alias), quoted(status.as_str()));
+    let ttl = member(task, "ttlMs").unwrap_or("null");
+    let poll = member(task, "pollIntervalMs");
+    let mut edits = vec![
+        ("taskId", Op::Set(id.as_str())),
+        ("status", Op::Set(status.as_str())),
+        ("ttl", Op::Set(ttl)),
+        ("ttlMs", Op::Drop),
+        ("pollIntervalMs", Op::Drop),
+        ("resultType", Op::Drop),
+        ("result", Op::Drop),
+        ("error", Op::Drop),
+        ("inputRequests", Op::Drop),
+        ("_meta", Op::Drop),
+    ];
+    if let Some(poll) = poll {
+        edits.push(("pollInterval", Op::Set(poll)));
+    }
+    edit(task, &edits)
+}
+
+/// A task of 2025-11-25 as one of the extension, in that state and with what belongs to it (`result`, `error` or
+/// `inputRequests`, as JSON text).
+#[must_use]
+pub fn modern(task: &str, alias: &str, status: Status, more: Option<(&'static str, &str)>) -> String {
+    let (id, status) = (quoted(alias), quoted(status.as_str()));
+    let ttl = member(task, "ttl").unwrap_or("null");
+    let mut edits = vec![
+        ("taskId", Op::Set(id.as_str())),
+        ("status", Op::Set(status.as_str())),
+        ("ttlMs", Op::Set(ttl)),
+        ("ttl", Op::Drop),
+        ("pollInterval", Op::Drop),
+        ("_meta", Op::Drop),
+    ];
+    if let Some(poll) = member(task, "pollInterval") {
+        edits.push(("pollIntervalMs", Op::Set(poll)));
+    }
+    if let Some((key, value)) = more {
+        edits.push((key, Op::Set(value)));
+    }
+    edit(task, &edits)
+}
+
+/// A task of 2025-11-25 that the gateway keeps itself.
+#[must_use]
+pub fn local(alias: &str, status: Status, times: &Times) -> String {
+    json!({
+        "taskId": alias,
+        "status": status.as_str(),
+        "createdAt": times.created.to_string(),
+        "lastUpdatedAt": times.updated.to_string(),
+        "ttl": null,
+        "pollInterval": 100,
+    })
+    .to_string()
+}
+
+/// `object` with that task named in its `_meta` (2025-11-25/basic/utilities/tasks, "Associating Task-Related Messages").
+#[must_use]
+pub fn related(object: &str, alias: &str) -> String {
+    let task = json!({ "taskId": alias }).to_string();
+    let meta = member(object, "_meta").filter(|meta| meta.starts_with('{')).unwrap_or("{}");
+    let meta = edit(meta, &[(RELATED, Op::Set(&task))]);
+    edit(object, &[("_meta", Op::Set(&meta))])
+}
+
+/// `object` without the task in its `_meta`, which another era does not know.
+#[must_use]
+pub fn unrelated(object: &str) -> String {
+    let Some(meta) = member(object, "_meta").filter(|meta| member(meta, RELATED).is_some()) else {
+        return object.to_owned();
+    };
+    let meta = edit(meta, &[(RELATED, Op::Drop)]);
+    let op = if countersign_protocol::edit::members(&meta).next().is_none() { Op::Drop } else { Op::Set(&meta) };
+    edit(object, &[("_meta", op)])
+}
+
+/// `resultType` beside what a result has.
+#[must_use]
+pub fn typed(object: &str, kind: &str) -> String {
+    splice::set_members(object, &[("resultType", &quoted(kind))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXTENSION: &str = r#"{"resultType":"complete","taskId":"own","status":"completed","statusMessage":"ok","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","ttlMs":60000,"pollIntervalMs":250,"vendor":12345678901234567890123,"result":{"content":[],"isError":true}}"#;
+
+    #[test]
+    fn an_extension_task_in_the_words_of_2025() {
+        assert_eq!(
+            legacy(EXTENSION, "a", Status::Completed),
+            r#"{"taskId":"a","status":"failed","statusMessage":"ok","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","vendor":12345678901234567890123,"ttl":60000,"pollInterval":250}"#
+        );
+        let fine = EXTENSION.replace("true", "false");
+        assert!(legacy(&fine, "a", Status::Completed).contains(r#""status":"completed""#));
+    }
+
+    #[test]
+    fn a_task_of_2025_in_the_words_of_the_extension() {
+        let task = r#"{"taskId":"own","status":"working","ttl":null,"pollInterval":5,"createdAt":"x","_meta":{}}"#;
+        assert_eq!(
+            modern(task, "a", Status::Completed, Some(("result", r#"{"content":[1e400]}"#))),
+            r#"{"taskId":"a","status":"completed","createdAt":"x","ttlMs":null,"pollIntervalMs":5,"result":{"content":[1e400]}}"#
+        );
+    }
+
+    #[test]
+    fn times_of_hostile_servers_stay_within_reason() {
+        for (text, expected) in [
+            (r#"{"pollIntervalMs":0}"#, SOONEST),
+            (r#"{"pollIntervalMs":1e300}"#, LATEST),
+            (r#"{"pollIntervalMs":"soon"}"#, POLL),
+            (r#"{"pollIntervalMs":-5}"#, POLL),
+            (r#"{"pollInterval":2000}"#, Duration::from_secs(2)),
+            ("{}", POLL),
+        ] {
+            assert_eq!(pause(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_task_of_a_message() {
+        let with = related(r#"{"content":[],"_meta":{"k":1}}"#, "a");
+        assert_eq!(with, r#"{"content":[],"_meta":{"k":1,"io.modelcontextprotocol/related-task":{"taskId":"a"}}}"#);
+        assert_eq!(unrelated(&with), r#"{"content":[],"_meta":{"k":1}}"#);
+        assert_eq!(unrelated(&related("{}", "a")), "{}");
+    }
+}

@@ -1,0 +1,774 @@
+//! What can be typed, and the help for it. No behaviour.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
+use clap_complete::Shell;
+use jiff::Timestamp;
+
+use super::when::{self, Since};
+use countersign_config::Flags;
+use countersign_domain::principal::Role;
+
+const LONG_ABOUT: &str = "\
+Countersign is an MCP gateway: AI agents read through it freely, and every write becomes a pending change \
+that a person sees as a diff and approves or rejects, in the browser or here in the terminal.
+
+Without a command it serves: MCP over HTTP and WebSocket, and the dashboard, on one port.";
+
+const EXAMPLES: &str = "\
+Examples:
+  countersign                     Serve on 127.0.0.1:8080 with the dashboard
+  countersign open                Sign in to the dashboard in the browser
+  countersign stdio               What an agent runs, to talk on stdin and stdout
+  countersign keys create --role reviewer --name alice
+                                  Make a key that may decide on changes
+  COUNTERSIGN_KEY=csk_… countersign changes watch
+                                  See changes as agents propose them
+  countersign config show         What is configured, and where it comes from
+
+Environment:
+  COUNTERSIGN_CONFIG   The configuration file, as --config
+  COUNTERSIGN_KEY      The key that `changes` and `stdio` present
+  COUNTERSIGN_URL      The gateway that `changes` talks to, as --url
+  COUNTERSIGN_…        Every configuration key, such as
+                       COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY=1MiB
+  NO_COLOR             No colours
+
+Exit codes:
+   0  done
+   1  refused or failed
+   2  wrong usage
+   3  no such change or key
+   4  the change has moved on
+   5  no key, or one that may not do this
+  69  no gateway answers, or a port or file cannot be used
+  70  a mistake in the program
+  75  another gateway serves the data directory
+  78  the configuration cannot be used";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "countersign",
+    version,
+    about = "An MCP gateway that puts a person between an AI agent and every write",
+    long_about = LONG_ABOUT,
+    after_long_help = EXAMPLES,
+    after_help = "`--help` says more, with examples and exit codes.",
+    args_conflicts_with_subcommands = true,
+    max_term_width = 110
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve MCP and the dashboard (what happens without a command, too)
+    Serve(ServeArgs),
+    /// Speak MCP on stdin and stdout, for an agent that starts its servers
+    ///
+    /// Attaches to the gateway of the data directory and starts one in the background if none runs, so that all agents
+    /// and the dashboard share one set of changes. That gateway ends some time after its last user. stdout carries one
+    /// JSON message per line and nothing else; logs go to stderr, those of the background gateway to gateway.log in
+    /// the data directory. Ends with 0 when stdin ends and on SIGTERM.
+    ///
+    /// A key in COUNTERSIGN_KEY is presented to the gateway; with `auth.mode: keys` one is needed.
+    Stdio(StdioArgs),
+    /// Sign in to the dashboard: print a link with a one-time code, and open it
+    ///
+    /// The link is opened where there is a desktop (xdg-open). It works once, within ten minutes.
+    Open(OpenArgs),
+    /// List, show and decide on changes in the terminal
+    #[command(after_long_help = CHANGES_HELP)]
+    Changes(ChangesArgs),
+    /// List servers and their tools, accept the definitions of tools, let tools run without review
+    #[command(after_long_help = SERVERS_HELP, alias = "providers")]
+    Servers(ServersArgs),
+    /// List and revoke standing rules, which let calls through or deny them until they end
+    #[command(after_long_help = RULES_HELP)]
+    Rules(RulesArgs),
+    /// Ask what the policy says of a call
+    Policy(PolicyArgs),
+    /// List webhooks and their deliveries, try them again, test them
+    Webhooks(WebhooksArgs),
+    /// Make, list and revoke API keys
+    Keys(KeysArgs),
+    /// Copy the store to a file, also while its gateway runs
+    ///
+    /// The copy is one moment of everything: changes, audit trail, feed, keys. Its pages and its trail are checked before
+    /// it is put in its place. The built-in tracker's data goes into a second file, FILE.tracker.
+    ///
+    /// To restore: `install -d -m 700 DIR`, `install -m 600 FILE DIR/countersign.db` (and FILE.tracker as DIR/tracker.db),
+    /// `countersign --data DIR`. What was approved when the backup was taken may have run since, so it does not run by
+    /// itself: a reviewer looks at it again.
+    Backup(BackupArgs),
+    /// Check or export the audit trail
+    Audit(AuditArgs),
+    /// Validate or show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell
+    ///
+    /// For bash: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`
+    Completions { shell: Shell },
+}
+
+/// Where the configuration comes from, and what overrides it.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServeArgs {
+    /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen: PORT (on this machine), IP:PORT or localhost:PORT; port 0 takes a free one [default: 8080]
+    #[arg(long, value_name = "[HOST:]PORT")]
+    pub listen: Option<String>,
+    /// The data directory [default: $XDG_STATE_HOME/countersign]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Started by `countersign stdio`: leave its session, take any port, end after the last user.
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+impl ServeArgs {
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), listen: self.listen.clone(), data: self.data.clone() }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct StdioArgs {
+    /// The configuration file [default: $XDG_CONFIG_HOME/countersign/countersign.yaml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where a gateway that has to be started listens [default: 8080, or any port if that is taken]
+    #[arg(long, value_name = "[HOST:]PORT")]
+    pub listen: Option<String>,
+    /// The data directory, and so which gateway [default: $XDG_STATE_HOME/countersign]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Run the whole gateway in this process, dashboard included, for containers and tests
+    #[arg(long)]
+    pub standalone: bool,
+}
+
+impl StdioArgs {
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), listen: self.listen.clone(), data: self.data.clone() }
+    }
+}
+
+/// Which data directory.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DataArgs {
+    /// The data directory [default: that of the configuration]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub data: Option<PathBuf>,
+    /// The configuration file
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+}
+
+impl DataArgs {
+    pub fn flags(&self) -> Flags {
+        Flags { config: self.config.clone(), listen: None, data: self.data.clone() }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct OpenArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Only print the link
+    #[arg(long)]
+    pub print: bool,
+}
+
+const CHANGES_HELP: &str = "\
+Examples:
+  countersign keys create --role reviewer --name alice
+                                       A key for COUNTERSIGN_KEY
+  countersign changes list             What waits for a decision
+  countersign changes show chg_…       One change with its diff
+  countersign changes approve chg_… --comment 'looks right'
+  countersign changes reject chg_… --comment 'wrong project'
+  countersign changes edit chg_…       Correct its arguments in $EDITOR
+  countersign changes undo chg_…       Take back an approval that has not run
+  countersign changes list --search invoice --since 2h
+  countersign changes watch --json     Every event, as it comes
+  countersign changes list --status all --json
+
+The gateway is the one that --url or COUNTERSIGN_URL names, else the one that serves the data directory.
+
+A decision is made on the version that was shown: if the change has moved on, it is refused with exit code 4. \
+`approve` waits up to 5 seconds and says what came of it; its exit code is that of the decision.
+
+Without a terminal, decisions on several changes and an approval without a preview need --yes.";
+
+/// Which gateway to talk to, and how to print what it says.
+#[derive(Debug, Args)]
+pub struct ConnectArgs {
+    /// The gateway [default: COUNTERSIGN_URL, or the one that serves the data directory]
+    #[arg(long, value_name = "URL", global = true)]
+    pub url: Option<String>,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Trust this certificate authority too (a PEM file), for a gateway with a certificate of its own
+    #[arg(long, value_name = "FILE", global = true)]
+    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub data: DataArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ChangesArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: ChangesCommand,
+}
+
+#[derive(Debug, Args)]
+pub struct WebhooksArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<WebhooksCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebhooksCommand {
+    /// List webhooks: where they lead, what waits, and what was wrong last (also without a command)
+    List,
+    /// List what went out and what waits, newest first
+    Deliveries {
+        name: String,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=200))]
+        limit: u8,
+    },
+    /// Send what waits at once, and try again what was given up
+    Retry { name: String },
+    /// Send an event that says that it is a test
+    Test { name: String },
+}
+
+const SERVERS_HELP: &str = "\
+Examples:
+  countersign servers                        How each server is
+  countersign servers show github            What the policy says of its tools
+  countersign servers accept github --all-reads
+  countersign servers allow github github__list_issues --reason 'only reads'
+
+The key comes from COUNTERSIGN_KEY, as for `countersign changes`; accepting and allowing need a reviewer's.
+
+`accept` says that a definition is known. A tool of an upstream server that says that it only reads then runs without \
+review (as with trust_annotations); a tool that does not say so is reviewed as before. When the definition changes, its \
+calls are reviewed until somebody accepts the new one.
+
+`allow` lets a tool run without review whatever it says of itself: a standing rule for exactly this definition, until it \
+is revoked (`countersign rules`). Rules of the configuration stand before it, and it does not count for your own calls. \
+Without a terminal, --all-reads and several tools need --yes.";
+
+#[derive(Debug, Args)]
+pub struct ServersArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<ServersCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServersCommand {
+    /// List servers with their state, why one is down, and what of each waits for a reviewer (also without a command)
+    List,
+    /// Show a server's tools: what the policy says of each, and which definitions are new or changed
+    Show { name: String },
+    /// Accept definitions; they are shown first, and on a terminal you are asked
+    Accept(AcceptArgs),
+    /// Let tools run without review, until the rule is revoked; they are shown first, and on a terminal you are asked
+    Allow(AllowArgs),
+    /// Take acceptances back
+    Revoke {
+        name: String,
+        /// This tool; may be given many times
+        #[arg(long = "tool", value_name = "TOOL", required = true)]
+        tools: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct AcceptArgs {
+    pub name: String,
+    /// This tool, whatever it says of itself; may be given many times
+    #[arg(long = "tool", value_name = "TOOL", required_unless_present = "all_reads")]
+    pub tools: Vec<String>,
+    /// All tools that say that they only read
+    #[arg(long, conflicts_with = "tools")]
+    pub all_reads: bool,
+    /// Do not ask; without a terminal, --all-reads needs this
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AllowArgs {
+    /// The server
+    pub name: String,
+    /// Its tools, as `countersign servers show` names them
+    #[arg(value_name = "TOOL", required = true)]
+    pub tools: Vec<String>,
+    /// Why they need no review; the rule and the audit trail keep it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Do not ask; without a terminal, several tools need this
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+const RULES_HELP: &str = "\
+Examples:
+  countersign changes rule chg_… --allow-for 1h
+                                   The same call by the same agent, for an hour
+  countersign changes rule chg_… --deny --any-arguments --comment 'never'
+  countersign rules                Those that are in force
+  countersign rules revoke srl_…
+
+A rule that allows stands in for the approval that you alone could have given: it never counts where the policy denies, \
+where more people, a comment or a preview are asked for, for a tool whose definition is new or has changed, or for what \
+you call yourself. A rule that denies counts always. The key comes from COUNTERSIGN_KEY, as for `countersign changes`.
+
+`countersign servers allow` makes a rule for a whole tool.";
+
+#[derive(Debug, Args)]
+pub struct RulesArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: Option<RulesCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RulesCommand {
+    /// List rules, newest first (also without a command)
+    List {
+        /// Those that were revoked or have expired, too
+        #[arg(long)]
+        all: bool,
+    },
+    /// Take a rule back
+    Revoke {
+        id: String,
+        /// Why; the audit trail keeps it
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct GiveRuleArgs {
+    pub id: String,
+    /// Let such calls through for this time (at most 30 days), as 1h or 2 days
+    #[arg(long, value_name = "TIME", required_unless_present = "deny", conflicts_with = "deny")]
+    pub allow_for: Option<String>,
+    /// Deny such calls, until the rule is revoked
+    #[arg(long)]
+    pub deny: bool,
+    /// Deny them only for this time
+    #[arg(long, value_name = "TIME", requires = "deny")]
+    pub deny_for: Option<String>,
+    /// Whatever the arguments are, instead of exactly those of the change
+    #[arg(long)]
+    pub any_arguments: bool,
+    /// Whoever calls, instead of the principal that proposed the change
+    #[arg(long)]
+    pub any_principal: bool,
+    /// Why; whoever is denied and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// What would become of a call, which rule decides, and what a review asks for
+    ///
+    /// Asks the gateway that runs, if one does: it knows the tools of its servers as they are now. Else the configuration
+    /// and the store answer, without a key, and say what they could not know. Nothing is called or proposed.
+    Test(PolicyTestArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyTestArgs {
+    /// The tool's name, as agents see it
+    #[arg(required_unless_present_any = ["resource", "prompt", "method"])]
+    pub tool: Option<String>,
+    /// Instead of a tool: the URI of a resource, as agents see it
+    #[arg(long, value_name = "URI", conflicts_with = "tool")]
+    pub resource: Option<String>,
+    /// Instead of a tool: a prompt, as agents see it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tool", "resource"])]
+    pub prompt: Option<String>,
+    /// Instead of a tool: a method of an extension, with --server
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tool", "resource", "prompt"], requires = "server")]
+    pub method: Option<String>,
+    /// The server that the method would go to
+    #[arg(long, value_name = "NAME", requires = "method")]
+    pub server: Option<String>,
+    /// The arguments, as JSON; - reads them from stdin
+    #[arg(long, value_name = "JSON")]
+    pub arguments: Option<String>,
+    /// Who calls: the name of a key
+    #[arg(long, value_name = "NAME", default_value = "local-agent")]
+    pub principal: String,
+    /// The role of that key
+    #[arg(long, value_name = "ROLE", default_value = "agent")]
+    pub role: RoleArg,
+    /// Whom the key belongs to
+    #[arg(long, value_name = "NAME")]
+    pub owner: Option<String>,
+    /// http, websocket, stdio or sse
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<String>,
+    /// The revision of the protocol, as 2025-11-25
+    #[arg(long, value_name = "DATE")]
+    pub revision: Option<String>,
+    /// What the client calls itself
+    #[arg(long, value_name = "NAME")]
+    pub client: Option<String>,
+}
+
+const STATES: [&str; 11] = [
+    "pending",
+    "approved",
+    "executing",
+    "applied",
+    "failed",
+    "outcome_unknown",
+    "rejected",
+    "expired",
+    "withdrawn",
+    "stale",
+    "all",
+];
+
+#[derive(Debug, Subcommand)]
+pub enum ChangesCommand {
+    /// List changes, newest first; without --status those that wait for a decision
+    List {
+        /// Only these states, separated by commas; `all` for every state
+        #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = PossibleValuesParser::new(STATES))]
+        status: Vec<String>,
+        #[command(flatten)]
+        narrow: NarrowArgs,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: usize,
+    },
+    /// Show one change: who proposed it, its diff, its arguments, the decisions so far
+    Show { id: String },
+    /// Approve changes; each is shown first, on a terminal you are asked, and what came of it is said
+    Approve(ApproveArgs),
+    /// Reject changes
+    Reject(DecideArgs),
+    /// Create a standing rule from a change: what becomes of calls like it from now on
+    Rule(GiveRuleArgs),
+    /// Edit the arguments of a change, in $VISUAL or $EDITOR or as given; it is previewed again and needs a new decision
+    Edit(EditArgs),
+    /// Take your approval back, while the change has not run yet
+    Undo { id: String },
+    /// Preview a change again, and show what has changed since
+    Refresh { id: String },
+    /// Say how a change with an unknown outcome ended
+    Settle {
+        id: String,
+        /// How it ended, as you found out
+        #[arg(long, value_name = "OUTCOME")]
+        outcome: Settled,
+        /// How you know
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+    },
+    /// Look at what agents propose, and decide, in a full-screen inbox
+    ///
+    /// ? shows its keys. When stdout is no terminal, or with --json, --plain, --since or --after: a line for each event of
+    /// the feed, until interrupted; reconnects by itself.
+    Watch {
+        /// Print a line for each event, in a terminal too
+        #[arg(long)]
+        plain: bool,
+        /// Begin with what happened since then instead of now: a time, or how long ago (2h, 3d)
+        // The number of an event is taken too, as it was before --after was there.
+        #[arg(long, value_name = "WHEN", value_parser = when::since)]
+        since: Option<Since>,
+        /// Begin after the event of this number (`seq`); 0 is the beginning
+        #[arg(long, value_name = "SEQ", conflicts_with = "since")]
+        after: Option<u64>,
+    },
+}
+
+/// Which changes to list.
+#[derive(Debug, Default, Args)]
+pub struct NarrowArgs {
+    /// Only those that these principals proposed, separated by commas
+    #[arg(long, value_name = "NAMES")]
+    pub principal: Option<String>,
+    /// Only calls of these tools, separated by commas
+    #[arg(long, value_name = "TOOLS")]
+    pub tool: Option<String>,
+    /// Only of these servers, separated by commas
+    #[arg(long, value_name = "SERVERS")]
+    pub server: Option<String>,
+    /// Only those with this text in the summary, the target, the id, the tool, the server or the proposer's name
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// Only those proposed since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    pub since: Option<Timestamp>,
+    /// Only those proposed before then
+    #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Debug, Args)]
+pub struct EditArgs {
+    pub id: String,
+    /// The new arguments, as a JSON object
+    #[arg(long, value_name = "JSON", conflicts_with = "file")]
+    pub arguments: Option<String>,
+    /// A file with the new arguments; - is stdin
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Why; the agent and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Only if the change is still at this version
+    #[arg(long, value_name = "N")]
+    pub version: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct DecideArgs {
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
+    /// Why; the agent and the audit trail see it
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Only if the change is still at this version
+    #[arg(long, value_name = "N")]
+    pub version: Option<u64>,
+    /// Do not ask; without a terminal, several changes need this
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ApproveArgs {
+    #[command(flatten)]
+    pub decide: DecideArgs,
+    /// Approve it although its preview failed: by its arguments alone
+    #[arg(long)]
+    pub without_preview: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Settled {
+    Applied,
+    Failed,
+}
+
+#[derive(Debug, Args)]
+pub struct KeysArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: KeysCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Make a key and print it, alone, on stdout; only its hash is kept, so it is shown this once
+    Create {
+        /// What it may do
+        #[arg(long, value_name = "ROLE")]
+        role: RoleArg,
+        /// The name that changes and decisions carry
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// Who it belongs to, where that is not the name: a person who has several keys decides once, and never on
+        /// what one of them proposed
+        #[arg(long, value_name = "OWNER")]
+        owner: Option<String>,
+    },
+    /// List keys, the revoked ones too
+    List {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key by its id; it stops working within a second
+    Revoke { id: String },
+}
+
+/// The roles, with what they may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Speaks MCP: reads, and proposes changes
+    Agent,
+    /// Sees all changes and decides on them
+    Reviewer,
+    /// Sees all changes and cannot act
+    Viewer,
+    /// All of it
+    Admin,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Agent => Self::Agent,
+            RoleArg::Reviewer => Self::Reviewer,
+            RoleArg::Viewer => Self::Viewer,
+            RoleArg::Admin => Self::Admin,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// Where the copy goes; outside of the data directory
+    pub file: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: AuditCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Check that nothing in the trail was altered, removed or added, and print its head
+    ///
+    /// Keep the head somewhere else: `--head` with it later shows whether the trail was cut off or written anew.
+    Verify {
+        /// A head that was printed earlier, as SEQ:HASH
+        #[arg(long, value_name = "HEAD")]
+        head: Option<String>,
+    },
+    /// Print the trail, oldest entry first, as JSON lines or CSV
+    ///
+    /// JSON lines hold everything that the hashes are of. In CSV, a cell that a spreadsheet would run as a formula begins
+    /// with an apostrophe.
+    Export {
+        #[arg(long, value_enum, default_value_t = ExportFormat::Jsonl)]
+        format: ExportFormat,
+        /// Only what happened since then: a time (2026-07-28T12:00:00Z), or how long ago (2h, 3d)
+        #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+        since: Option<Timestamp>,
+        /// Only what happened before then
+        #[arg(long, value_name = "WHEN", value_parser = when::moment)]
+        until: Option<Timestamp>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    Jsonl,
+    Csv,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Validate the configuration without starting anything; exit code 78 if it cannot be used
+    Check(ServeArgs),
+    /// Print the configuration in force as YAML, with where each value comes from
+    ///
+    /// Asks the gateway that serves the data directory (with the key in COUNTERSIGN_KEY), and marks what of the file waits
+    /// for a reviewer's consent. Where it cannot be asked, the file is read, and that is said.
+    Show(ShowArgs),
+    /// Show what of the configuration waits for a reviewer's consent, value by value
+    Pending(PendingArgs),
+    /// Put what waits into force, or refuse it; needs a reviewer's key, and --yes without a terminal
+    Consent(ConsentArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PendingArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ConsentArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Refuse it: all stays as it is
+    #[arg(long)]
+    pub refuse: bool,
+    /// Only if this is what waits: the digest that `config pending --json` names
+    #[arg(long, value_name = "DIGEST")]
+    pub digest: Option<String>,
+    /// Decide without being asked
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub serve: ServeArgs,
+    /// Print JSON instead of YAML
+    #[arg(long)]
+    pub json: bool,
+    /// Print what the file says, whether or not a gateway runs
+    #[arg(long)]
+    pub file: bool,
+    /// Trust this certificate authority too (a PEM file), for a gateway with a certificate of its own
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_command_the_flags_are_those_of_serve() {
+        let cli = Cli::try_parse_from(["countersign", "--listen", "127.0.0.1:1", "--data", "/d"]).unwrap();
+        assert!(cli.command.is_none());
+        assert_eq!(cli.serve.listen.as_deref(), Some("127.0.0.1:1"));
+        assert!(Cli::try_parse_from(["countersign", "--listen", "x", "serve"]).is_err());
+        assert!(Cli::try_parse_from(["countersign", "keys", "create", "--role", "king", "--name", "a"]).is_err());
+        let cli =
+            Cli::try_parse_from(["countersign", "keys", "create", "--role", "agent", "--name", "a", "--data", "/d"]);
+        let Some(Command::Keys(keys)) = cli.unwrap().command else { panic!("not keys") };
+        assert_eq!(keys.data.data, Some("/d".into()));
+    }
+}

@@ -1,0 +1,82 @@
+//! `audit verify` and `audit export`: read the trail from outside, also while the gateway runs.
+
+use super::{
+    args::{AuditArgs, AuditCommand, ExportFormat},
+    configuration,
+    exit::{Exit, Failure},
+    output::{Output, harmless_json, one_line},
+};
+use countersign_domain::changes::{
+    audit::AuditHead,
+    export::{Format, Span},
+};
+use countersign_store::{VerifyError, read_audit, verify_audit};
+
+pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let head = match &args.command {
+        AuditCommand::Verify { head } => head,
+        AuditCommand::Export { format, since, until } => {
+            let format = if *format == ExportFormat::Csv { Format::Csv } else { Format::Jsonl };
+            return export(args, format, Span { since: *since, until: *until }, out);
+        }
+    };
+    let expected = match head {
+        None => None,
+        Some(text) => Some(AuditHead::parse(text).ok_or_else(|| {
+            Failure::new(
+                Exit::Usage,
+                format!("--head {text:?} is no head; give SEQ:HASH as an earlier `audit verify` printed it"),
+            )
+        })?),
+    };
+    let data = configuration(&args.data.flags())?.config.data;
+    match verify_audit(&data, expected) {
+        Ok(verified) => {
+            out.line(&verified.head.export())?;
+            out.finish()?;
+            let told = if expected.is_some() { ", and it contains the given head" } else { "" };
+            super::output::remark(&format!(
+                "The trail holds: {} entries, {} changes, {} keys, {} definitions and {} standing rules are as they were \
+                 written{told}. The line above is its head; keep it elsewhere and give it to --head later.",
+                verified.entries,
+                verified.changes,
+                verified.covered.keys,
+                verified.covered.pins,
+                verified.covered.rules
+            ));
+            if verified.covered.untold > 0 {
+                super::output::remark(&format!(
+                    "{} of these keys, definitions and rules are from before the trail told of any; whether they are as they were \
+                     made nobody can say. They are recorded when this version first opens the database.",
+                    verified.covered.untold
+                ));
+            }
+            Ok(Exit::Ok)
+        }
+        Err(VerifyError::Broken(broken)) => {
+            Err(Failure::new(Exit::Failed, format!("the audit trail does not hold: {broken}")))
+        }
+        Err(VerifyError::Store(error)) => Err(error.into()),
+    }
+}
+
+fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Result<Exit, Failure> {
+    let data = configuration(&args.data.flags())?.config.data;
+    // A file keeps every character, since the hashes are of them; a terminal obeys none, however narrow it is.
+    let terminal = out.is_terminal();
+    out.text(&format.head())?;
+    let mut text = String::new();
+    read_audit(&data, |entry| -> Result<(), Failure> {
+        if span.holds(entry) {
+            text.clear();
+            format.entry(entry, &mut text);
+            match format {
+                _ if !terminal => out.text(&text)?,
+                Format::Jsonl => out.text(&harmless_json(&text))?,
+                Format::Csv => out.line(&one_line(text.trim_end()))?,
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Exit::Ok)
+}

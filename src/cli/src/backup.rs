@@ -1,0 +1,36 @@
+//! `backup FILE`: copies the store, also while its gateway runs.
+
+use jiff::Timestamp;
+
+use super::{
+    args::BackupArgs,
+    configuration,
+    exit::{Exit, Failure},
+    output::{Output, remark},
+};
+use countersign_store::backup::{BackupError, backup};
+
+pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let data = configuration(&args.data.flags())?.config.data;
+    let done = backup(&data, &args.file, args.force, Timestamp::now()).map_err(|error| match error {
+        BackupError::Exists(_) | BackupError::Inside(_) => Failure::new(Exit::Usage, error.to_string()),
+        BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error.to_string()),
+        BackupError::Store(error) => error.into(),
+        BackupError::Write { .. } => Failure::new(Exit::Unavailable, error.to_string()),
+    })?;
+    out.line(&args.file.display().to_string())?;
+    if let Some(tracker) = &done.tracker {
+        out.line(&tracker.display().to_string())?;
+    }
+    out.finish()?;
+    remark(&format!(
+        "{} bytes, {} changes, {} audit entries: its pages and its audit trail were checked. Head of the trail: {}. To \
+         restore, copy it as countersign.db{} into an empty data directory and start a gateway on that.",
+        done.bytes,
+        done.trail.changes,
+        done.trail.entries,
+        done.trail.head.export(),
+        if done.tracker.is_some() { " (and the other as tracker.db)" } else { "" },
+    ));
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,353 @@
+//! A small client of the REST door: where the gateway is, one key, one request at a time, errors as exit codes.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use actix_web::http::{StatusCode, header};
+use awc::ClientResponse;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde::{Deserialize, de::DeserializeOwned};
+use url::Url;
+
+use crate::{
+    args::ConnectArgs,
+    configuration,
+    exit::{Exit, Failure},
+    output::{one_line, remark},
+    own_gateway,
+};
+use countersign_config::{Config, Environment};
+
+const CONNECT: Duration = Duration::from_secs(5);
+const REQUEST: Duration = Duration::from_secs(35);
+/// Bytes of an answer. A page of 100 changes with large diffs stays far below.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Which gateway, and as whom.
+pub struct Target {
+    place: Place,
+    key: String,
+    ca: Option<std::path::PathBuf>,
+}
+
+/// How the gateway is known.
+enum Place {
+    /// By an address that a person wrote.
+    Written(Url),
+    /// As the one that serves the data directory: looked up and proved anew for each request, since it may have ended
+    /// meanwhile, and another program may have its port.
+    Serves(Box<Config>),
+}
+
+/// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
+pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
+    let env = Environment::of_process();
+    let variable = |name: &str| {
+        env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
+    };
+    let named = match &args.url {
+        Some(url) => Some(url.clone()),
+        None => variable("COUNTERSIGN_URL")?.map(str::to_owned),
+    };
+    let Some(key) = variable("COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty()) else {
+        return Err(Failure::new(
+            Exit::NotAuthorized,
+            "COUNTERSIGN_KEY is not set: changes are shown to and decided by people with a reviewer's key. Make one on \
+             the gateway's machine with `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
+        ));
+    };
+    if key.bytes().any(|b| !b.is_ascii_graphic()) {
+        return Err(Failure::new(Exit::NotAuthorized, "COUNTERSIGN_KEY has characters that no key has"));
+    }
+    let (place, url) = match named {
+        Some(url) => {
+            let url = parse_url(&url)?;
+            (Place::Written(url.clone()), url)
+        }
+        None => {
+            let config = configuration(&args.data.flags())?.config;
+            let url = own_gateway::named(&config)?.url;
+            (Place::Serves(Box::new(config)), url)
+        }
+    };
+    let local = url.host_str().is_some_and(|host| {
+        host == "localhost"
+            || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    });
+    if url.scheme() == "http" && !local {
+        remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
+    }
+    Ok(Target { place, key: key.to_owned(), ca: args.ca.clone() })
+}
+
+pub fn parse_url(text: &str) -> Result<Url, Failure> {
+    let wrong = || {
+        let message = format!("{} is not the URL of a gateway; write http://127.0.0.1:8080", one_line(text));
+        Failure::new(Exit::Usage, message)
+    };
+    let url = Url::parse(text).map_err(|_| wrong())?;
+    let plain =
+        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
+    if plain && matches!(url.scheme(), "http" | "https") && url.host().is_some() { Ok(url) } else { Err(wrong()) }
+}
+
+/// What REST says of an error (RFC 9457).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Problem {
+    title: String,
+    detail: Option<String>,
+    code: String,
+}
+
+/// An answer that is no success.
+#[derive(Debug)]
+pub struct Refusal {
+    status: u16,
+    problem: Problem,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let Problem { title, detail, code } = refusal.problem;
+        // Forbidden things that are not about the key are refusals.
+        let exit = match (refusal.status, code.as_str()) {
+            (0, _) => Exit::Unavailable,
+            (_, "SELF_APPROVAL" | "POLICY_DENIED" | "EDIT_FORBIDDEN") => Exit::Failed,
+            (401 | 403, _) => Exit::NotAuthorized,
+            (404, "CHANGE_NOT_FOUND" | "NOT_FOUND") => Exit::NotFound,
+            (409 | 410, _) => Exit::Conflict,
+            (502..=504, _) => Exit::Unavailable,
+            _ => Exit::Failed,
+        };
+        let what = detail.filter(|d| !d.is_empty()).unwrap_or(title);
+        let what = if what.is_empty() { format!("the gateway answered {}", refusal.status) } else { what };
+        let code = if code.is_empty() { String::new() } else { format!(" ({})", one_line(&code)) };
+        Self::new(exit, format!("{}{code}", one_line(what.trim_end_matches('.'))))
+    }
+}
+
+/// A successful answer.
+pub struct Answer(Vec<u8>);
+
+impl Answer {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.0).map_err(not_ours)
+    }
+    /// The JSON as the gateway sent it.
+    pub fn json_line(&self) -> Result<String, Failure> {
+        let value: &serde_json::value::RawValue = serde_json::from_slice(&self.0).map_err(not_ours)?;
+        Ok(value.get().to_owned())
+    }
+}
+
+pub fn not_ours(error: serde_json::Error) -> Failure {
+    Failure::new(Exit::Failed, format!("the answer is not that of a Countersign gateway ({error})"))
+}
+
+/// Speaks to one gateway.
+pub struct Client {
+    http: awc::Client,
+    place: Place,
+    key: String,
+}
+
+impl Client {
+    pub fn new(target: Target) -> Result<Self, Failure> {
+        let mut connector = awc::Connector::new().timeout(CONNECT);
+        if let Some(file) = &target.ca {
+            connector = connector.rustls_0_23(trusting(file)?);
+        }
+        let http = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+        Ok(Self { http, place: target.place, key: target.key })
+    }
+
+    /// Where the next request goes, once it is sure who listens there.
+    async fn base(&self) -> Result<Url, Refusal> {
+        match &self.place {
+            Place::Written(url) => Ok(url.clone()),
+            Place::Serves(config) => {
+                let named = own_gateway::named(config).map_err(|failure| unavailable(failure.message))?;
+                named.prove(&self.http).await.map_err(unavailable)?;
+                Ok(named.url)
+            }
+        }
+    }
+
+    fn url(base: &Url, path: &[&str], query: &[(&str, &str)]) -> String {
+        /// What may stand in a path segment as it is.
+        const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+        let mut url = format!("{}/api", base.as_str().trim_end_matches('/'));
+        for part in path {
+            url.push('/');
+            // A lone `.` or `..` would be another path.
+            let part = if part.chars().all(|c| c == '.') { "%2E" } else { part };
+            url.extend(utf8_percent_encode(part, PLAIN));
+        }
+        for (at, (name, value)) in query.iter().enumerate() {
+            url.push(if at == 0 { '?' } else { '&' });
+            url.push_str(name);
+            url.push('=');
+            url.extend(utf8_percent_encode(value, PLAIN));
+        }
+        url
+    }
+
+    fn bearer(&self) -> (header::HeaderName, String) {
+        (header::AUTHORIZATION, format!("Bearer {}", self.key))
+    }
+
+    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer, Refusal> {
+        let base = self.base().await?;
+        let request = self.http.get(Self::url(&base, path, query)).insert_header(self.bearer());
+        finish(&base, request.send()).await
+    }
+
+    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<Answer, Refusal> {
+        let base = self.base().await?;
+        let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
+        finish(&base, request.send_json(body)).await
+    }
+
+    /// As [`Self::post`], with a body that is JSON already.
+    pub async fn post_text(&self, path: &[&str], body: String) -> Result<Answer, Refusal> {
+        let base = self.base().await?;
+        let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
+        finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
+    }
+
+    /// Opens the feed after `since`; the answer's body goes on until somebody ends it.
+    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl Stream + use<>>, Refusal> {
+        let since = since.map(|seq| seq.to_string());
+        let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
+        let base = self.base().await?;
+        let request = self
+            .http
+            .get(Self::url(&base, &["events"], &query))
+            .insert_header(self.bearer())
+            .insert_header((header::ACCEPT, "text/event-stream"));
+        let head = tokio::time::timeout(REQUEST, request.send()).await;
+        let mut response = head.map_err(|_| silent(&base))?.map_err(|error| unreachable(&base, &error))?;
+        if response.status() == StatusCode::OK {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = tokio::time::timeout(REQUEST, response.body().limit(MAX_ANSWER)).await;
+        Err(refusal(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
+    }
+}
+
+async fn finish(base: &Url, request: awc::SendClientRequest) -> Result<Answer, Refusal> {
+    let exchange = async {
+        let mut response = request.await.map_err(|error| unreachable(base, &error))?;
+        let body = response.body().limit(MAX_ANSWER).await;
+        let body = body.map_err(|error| unreachable(base, &error))?;
+        if response.status().is_success() { Ok(Answer(body.to_vec())) } else { Err(refusal(response.status(), &body)) }
+    };
+    tokio::time::timeout(REQUEST, exchange).await.unwrap_or_else(|_| Err(silent(base)))
+}
+
+fn silent(base: &Url) -> Refusal {
+    away(base, &format!("did not answer within {}s", REQUEST.as_secs()))
+}
+
+fn unreachable(base: &Url, error: &dyn std::error::Error) -> Refusal {
+    away(base, &format!("does not answer: {error}"))
+}
+
+fn away(base: &Url, what: &str) -> Refusal {
+    unavailable(format!(
+        "the gateway at {} {what}. Is it running (`countersign serve`), and is this its address (--url)?",
+        base.as_str().trim_end_matches('/')
+    ))
+}
+
+fn unavailable(title: String) -> Refusal {
+    Refusal { status: 0, problem: Problem { title, ..Problem::default() } }
+}
+
+pub trait Stream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
+impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> Stream for T {}
+
+impl Refusal {
+    /// Trying again later may help.
+    pub const fn is_temporary(&self) -> bool {
+        matches!(self.status, 0 | 429 | 500..=599)
+    }
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
+    let problem = serde_json::from_slice(body)
+        .unwrap_or_else(|_| Problem { title: format!("the gateway answered {status}"), ..Problem::default() });
+    Refusal { status: status.as_u16(), problem }
+}
+
+/// TLS that trusts the usual authorities and those of the file.
+fn trusting(file: &Path) -> Result<Arc<rustls::ClientConfig>, Failure> {
+    let wrong = |why: String| Failure::new(Exit::Usage, format!("--ca {}: {why}", file.display()));
+    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let mut found = false;
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))? {
+        let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
+        roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+        found = true;
+    }
+    if !found {
+        return Err(wrong("there is no certificate in it".to_owned()));
+    }
+    Ok(Arc::new(rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(url: &str) -> Client {
+        let place = Place::Written(parse_url(url).unwrap());
+        Client::new(Target { place, key: "csk_x".into(), ca: None }).unwrap()
+    }
+
+    #[actix_web::test]
+    async fn urls_are_built_from_parts() {
+        let base = parse_url("http://127.0.0.1:8080/").unwrap();
+        assert_eq!(Client::url(&base, &["changes"], &[]), "http://127.0.0.1:8080/api/changes");
+        assert_eq!(
+            Client::url(&base, &["changes", "../../x?y#z"], &[("a", "1"), ("b", "x&y z")]),
+            "http://127.0.0.1:8080/api/changes/..%2F..%2Fx%3Fy%23z?a=1&b=x%26y%20z"
+        );
+        assert_eq!(Client::url(&base, &["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%252E");
+        for bad in ["127.0.0.1:8080", "ftp://x", "http://u:p@x", "http://x/?a", "x"] {
+            assert_eq!(parse_url(bad).map(|_| ()).unwrap_err().exit, Exit::Usage, "{bad}");
+        }
+    }
+
+    #[test]
+    fn problems_become_exit_codes() {
+        let exit = |status: u16, code: &str| {
+            let body =
+                format!("{{\"title\":\"T\",\"detail\":\"what\\u001b[2J\",\"code\":\"{code}\",\"status\":{status}}}");
+            let failure = Failure::from(refusal(StatusCode::from_u16(status).unwrap(), body.as_bytes()));
+            assert_eq!(failure.message, format!("what\\u{{1b}}[2J ({code})"));
+            failure.exit
+        };
+        assert_eq!(exit(401, "UNAUTHORIZED"), Exit::NotAuthorized);
+        assert_eq!(exit(403, "FORBIDDEN"), Exit::NotAuthorized);
+        assert_eq!(exit(403, "SELF_APPROVAL"), Exit::Failed);
+        assert_eq!(exit(404, "CHANGE_NOT_FOUND"), Exit::NotFound);
+        assert_eq!(exit(409, "CHANGE_STALE"), Exit::Conflict);
+        assert_eq!(exit(429, "RATE_LIMITED"), Exit::Failed);
+        assert_eq!(exit(503, "OVERLOADED"), Exit::Unavailable);
+        let failure = Failure::from(refusal(StatusCode::BAD_GATEWAY, b"<html>"));
+        assert!(failure.message.contains("502"), "{failure}");
+    }
+
+    #[actix_web::test]
+    async fn nobody_there() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let refusal = client(&format!("http://127.0.0.1:{port}")).get(&["changes"], &[]).await.err().unwrap();
+        assert!(refusal.is_temporary());
+        let failure = Failure::from(refusal);
+        assert_eq!(failure.exit, Exit::Unavailable);
+        assert!(failure.message.contains("countersign serve"), "{failure}");
+    }
+}

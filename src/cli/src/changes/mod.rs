@@ -1,0 +1,195 @@
+//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST door and the feed of a gateway, for people and scripts.
+
+pub(super) mod arguments;
+pub(super) mod client;
+mod decide;
+mod edit;
+mod feed;
+mod render;
+mod screen;
+mod watch;
+
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::client::{Client, Refusal};
+use super::{
+    args::{ChangesArgs, ChangesCommand, NarrowArgs, Settled},
+    exit::{Exit, Failure},
+    output::{Output, one_line, remark},
+    when::Since,
+};
+use countersign_domain::changes::{Change, ChangeState, Verdict};
+
+pub fn run(args: &ChangesArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Rc::new(Client::new(target)?);
+        let json = args.connect.json;
+        match &args.command {
+            ChangesCommand::List { status, narrow, limit } => list(&client, status, narrow, *limit, json, out).await,
+            ChangesCommand::Show { id } => show(&client, id, json, out).await,
+            ChangesCommand::Approve(args) => {
+                decide::run(&client, Verdict::Approve, &args.decide, args.without_preview, json, out).await
+            }
+            ChangesCommand::Reject(args) => decide::run(&client, Verdict::Reject, args, false, json, out).await,
+            ChangesCommand::Rule(rule) => super::rules::give(&client, rule, json, out).await,
+            ChangesCommand::Edit(args) => edit::run(&client, args, json, out).await,
+            ChangesCommand::Undo { id } => again(&client, "undo", id, json, out).await,
+            ChangesCommand::Refresh { id } => again(&client, "refresh", id, json, out).await,
+            ChangesCommand::Settle { id, outcome, comment } => {
+                settle(&client, id, *outcome, comment.as_deref(), json, out).await
+            }
+            // In a terminal an inbox to decide in; elsewhere, and from a given event on, a line an event.
+            ChangesCommand::Watch { since: None, after: None, plain: false } if !json && screen::possible() => {
+                screen::run(&client).await
+            }
+            ChangesCommand::Watch { since, after, .. } => {
+                watch::run(&client, after.map(Since::Event).or(*since), json, out).await
+            }
+        }
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    changes: Vec<Box<serde_json::value::RawValue>>,
+    next_cursor: Option<String>,
+    #[serde(default)]
+    counts: serde_json::Map<String, Value>,
+}
+
+/// The most that one request asks for.
+const PAGE: usize = 100;
+
+async fn list(
+    client: &Client,
+    status: &[String],
+    narrow: &NarrowArgs,
+    limit: usize,
+    json: bool,
+    out: &mut Output,
+) -> Result<Exit, Failure> {
+    let states = match status {
+        [] => Some("pending,stale,outcome_unknown".to_owned()),
+        all if all.iter().any(|s| s == "all") => None,
+        some => Some(some.join(",")),
+    };
+    let (since, until) = (narrow.since.map(|at| at.to_string()), narrow.until.map(|at| at.to_string()));
+    let named = [
+        ("status", states.as_deref()),
+        ("principal", narrow.principal.as_deref()),
+        ("tool", narrow.tool.as_deref()),
+        ("server", narrow.server.as_deref()),
+        ("q", narrow.search.as_deref()),
+        ("since", since.as_deref()),
+        ("until", until.as_deref()),
+    ];
+    let mut whole = List { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
+    loop {
+        let wanted = (limit - whole.changes.len()).min(PAGE).to_string();
+        let mut query = vec![("limit", wanted.as_str())];
+        query.extend(named.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
+        query.extend(whole.next_cursor.as_deref().map(|c| ("cursor", c)));
+        let page: List = client.get(&["changes"], &query).await?.read()?;
+        let empty = page.changes.is_empty();
+        whole.changes.extend(page.changes);
+        (whole.next_cursor, whole.counts) = (page.next_cursor, page.counts);
+        if whole.changes.len() >= limit || whole.next_cursor.is_none() || empty {
+            break;
+        }
+    }
+    whole.changes.truncate(limit);
+    if json {
+        let page = json!({ "changes": whole.changes, "nextCursor": whole.next_cursor, "counts": whole.counts });
+        out.json(&page.to_string())?;
+        return Ok(Exit::Ok);
+    }
+    let changes: Vec<Change> = whole
+        .changes
+        .iter()
+        .map(|raw| serde_json::from_str(raw.get()).map_err(client::not_ours))
+        .collect::<Result<_, _>>()?;
+    if changes.is_empty() {
+        let all = status.is_empty() && named.iter().skip(1).all(|(_, value)| value.is_none());
+        remark(if all { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
+    } else {
+        render::table(&changes, Timestamp::now(), out)?;
+        if whole.next_cursor.is_some() {
+            remark("There are more; --limit shows them.");
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// `undo` and `refresh`: of the change as it is now.
+async fn again(client: &Client, door: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let change: Change = client.get(&["changes", id], &[]).await?.read()?;
+    let body = json!({ "version": change.version });
+    let answer = client.post(&["changes", &change.id, door], &body).await.map_err(|r| stale(r, &change.id))?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let after: Change = answer.read()?;
+    if door == "undo" {
+        out.line(&format!("Taken back; the change is {} again.", render::state_name(after.state)))?;
+        return Ok(Exit::Ok);
+    }
+    render::change(&after, Timestamp::now(), out)?;
+    out.line("")?;
+    let text = match after.state {
+        _ if after.version == change.version => "Nothing has changed.",
+        ChangeState::Stale => "It cannot be done as it was shown; the reason is above.",
+        _ => "The target has changed; what would be done now is shown above.",
+    };
+    out.line(text)?;
+    Ok(Exit::Ok)
+}
+
+async fn show(client: &Client, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["changes", id], &[]).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        render::change(&answer.read()?, Timestamp::now(), out)?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn settle(
+    client: &Client,
+    id: &str,
+    outcome: Settled,
+    comment: Option<&str>,
+    json: bool,
+    out: &mut Output,
+) -> Result<Exit, Failure> {
+    let change: Change = client.get(&["changes", id], &[]).await?.read()?;
+    let outcome = if outcome == Settled::Applied { "applied" } else { "failed" };
+    let body = json!({ "outcome": outcome, "comment": comment, "version": change.version });
+    let answer = client.post(&["changes", &change.id, "settle"], &body).await.map_err(|r| stale(r, &change.id))?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        out.line(&format!("Settled as {outcome}."))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn look_again(id: &str) -> String {
+    format!("look at it again with `countersign changes show {}`", one_line(id))
+}
+
+/// What to do about a conflict.
+fn stale(refusal: Refusal, id: &str) -> Failure {
+    let mut failure = Failure::from(refusal);
+    if failure.exit == Exit::Conflict {
+        failure.message = format!("{}; {}", failure.message.trim_end_matches('.'), look_again(id));
+    }
+    failure
+}

@@ -1,0 +1,415 @@
+//! Changes as text: a table, and one change with its diff. Everything an agent wrote is made visible and stays
+//! within its line or behind its mark, so that it cannot pass for ours.
+
+use std::borrow::Cow;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::arguments::{Arguments, is_call, place, told_beside};
+use crate::{
+    exit::Failure,
+    output::{Output, Style, columns, cut, one_line},
+};
+use countersign_domain::changes::{
+    Change, ChangeState, Diff, FieldDiff, LineOp, Operation, Verdict, retention::Redacted, visible::visible,
+};
+
+pub const fn state_name(state: ChangeState) -> &'static str {
+    match state {
+        ChangeState::Pending => "pending",
+        ChangeState::Approved => "approved",
+        ChangeState::Executing => "executing",
+        ChangeState::Applied => "applied",
+        ChangeState::Failed => "failed",
+        ChangeState::OutcomeUnknown => "outcome_unknown",
+        ChangeState::Rejected => "rejected",
+        ChangeState::Expired => "expired",
+        ChangeState::Withdrawn => "withdrawn",
+        ChangeState::Stale => "stale",
+    }
+}
+
+const fn state_style(state: ChangeState) -> Style {
+    match state {
+        ChangeState::Pending | ChangeState::Stale => Style::Yellow,
+        ChangeState::Approved | ChangeState::Executing | ChangeState::Applied => Style::Green,
+        ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Rejected => Style::Red,
+        ChangeState::Expired | ChangeState::Withdrawn => Style::Dim,
+    }
+}
+
+const fn operation_style(operation: Operation) -> Style {
+    match operation {
+        Operation::Create => Style::Green,
+        Operation::Update => Style::Yellow,
+        Operation::Delete => Style::Red,
+        Operation::Call => Style::Plain,
+    }
+}
+
+/// A summary behind the badge of its operation: `Create Bug “x”` behind CREATE is `Bug “x”`.
+pub fn without_badge(operation: Operation, summary: &str) -> Cow<'_, str> {
+    let word = operation.as_str();
+    let rest = summary.get(..word.len()).filter(|first| first.eq_ignore_ascii_case(word));
+    let rest = rest.and_then(|_| summary.get(word.len()..)?.strip_prefix(' ')).map(str::trim_start);
+    let Some(rest) = rest.filter(|rest| !rest.is_empty()) else { return Cow::Borrowed(summary) };
+    let mut chars = rest.chars();
+    match chars.next() {
+        Some(first) if first.is_lowercase() => Cow::Owned(first.to_uppercase().chain(chars).collect()),
+        _ => Cow::Borrowed(rest),
+    }
+}
+
+/// `3m`, `2h`, `5d`.
+pub fn span(duration: SignedDuration) -> String {
+    let seconds = duration.abs().as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Columns of a client's name in a table: it says of itself what it likes.
+const MAX_CLIENT: usize = 24;
+
+/// One line a change.
+pub fn table(changes: &[Change], now: Timestamp, out: &mut Output) -> Result<(), Failure> {
+    let rows: Vec<[String; 5]> = changes
+        .iter()
+        .map(|change| {
+            [
+                one_line(&change.id).into_owned(),
+                state_name(change.state).to_owned(),
+                span(now.duration_since(change.created_at)),
+                one_line(&change.proposer.principal).into_owned(),
+                cut(&one_line(change.proposer.client_name.as_deref().unwrap_or("-")), MAX_CLIENT).into_owned(),
+            ]
+        })
+        .collect();
+    let heads = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT"];
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| columns(cell));
+        cells.chain(heads.get(column).map(|head| head.len())).max().unwrap_or(0)
+    };
+    let widths = [width(0), width(1), width(2), width(3), width(4)];
+    let pad = |text: &str, width: usize| format!("{text}{}  ", " ".repeat(width.saturating_sub(columns(text))));
+    for (head, width) in heads.iter().zip(widths) {
+        out.styled(Style::Bold, &pad(head, width))?;
+    }
+    out.styled(Style::Bold, "WHAT")?;
+    out.line("")?;
+    let used: usize = widths.iter().map(|w| w + 2).sum();
+    for (row, change) in rows.iter().zip(changes) {
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let style = if column == 1 { state_style(change.state) } else { Style::Plain };
+            out.styled(style, &pad(cell, width))?;
+        }
+        let operation = change.operation.as_str();
+        out.styled(operation_style(change.operation), operation)?;
+        let what = format!(" {}", one_line(&without_badge(change.operation, &change.summary)));
+        match out.width() {
+            Some(all) => {
+                let room = all.saturating_sub(used + operation.len()).max(20);
+                out.line(&cut(&what, room))?;
+            }
+            None => out.line(&what)?,
+        }
+    }
+    Ok(())
+}
+
+/// One change, whole.
+pub fn change(change: &Change, now: Timestamp, out: &mut Output) -> Result<(), Failure> {
+    out.styled(Style::Bold, &one_line(&change.summary))?;
+    out.line("")?;
+    out.text(&format!("{}  version {}  ", one_line(&change.id), change.version))?;
+    out.styled(state_style(change.state), state_name(change.state))?;
+    out.line("")?;
+    let target = &change.target;
+    out.styled(operation_style(change.operation), change.operation.as_str())?;
+    out.line(&format!(" {}  {}", one_line(&target.entity_type), one_line(&target.label)))?;
+    let who = &change.proposer;
+    let client = match (&who.client_name, &who.client_version) {
+        (Some(name), Some(version)) => format!(" with {name} {version}"),
+        (Some(name), None) => format!(" with {name}"),
+        _ => String::new(),
+    };
+    let age = span(now.duration_since(change.created_at));
+    let proposed = format!("proposed by {}{client} over {}, {age} ago", who.principal, who.transport);
+    let mut about = format!("{} ({}), {proposed}", change.tool_title, place(change));
+    if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+        about.push_str(&format!("; expires in {}", span(change.expires_at.duration_since(now))));
+    }
+    out.styled(Style::Dim, &one_line(&about))?;
+    out.line("")?;
+    if let Some(why) = &change.review {
+        let mark = why.mark.as_deref().map_or(String::new(), |mark| format!("{}: ", one_line(mark)));
+        let style = if why.mark.is_some() { Style::Yellow } else { Style::Dim };
+        out.styled(style, &format!("{mark}reviewed because {}", one_line(&why.reason)))?;
+        out.line("")?;
+    }
+    if let Some(fault) = &change.fault {
+        out.styled(Style::Yellow, &format!("{}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+        out.line("")?;
+    }
+    if let Some(why) = &change.preview.failed {
+        out.styled(Style::Red, &format!("The preview failed, so only the arguments are shown: {}", one_line(why)))?;
+        out.line("")?;
+        if change.terms.preview_required {
+            out.styled(Style::Red, "The rule lets nobody approve it without a preview.")?;
+            out.line("")?;
+        }
+    } else if is_call(change) {
+        out.styled(Style::Dim, "No preview is available for this tool: its arguments are shown.")?;
+        out.line("")?;
+    }
+    if change.previous_diff.is_some() {
+        out.styled(Style::Yellow, "The target has changed since this was proposed; the diff below is the new one.")?;
+        out.line("")?;
+    }
+    if let Some(redacted) = &change.redacted {
+        taken_out(redacted, out)?;
+    } else if is_call(change) {
+        // Nothing is compared: the arguments are what there is to see.
+        arguments(change, out)?;
+        for (label, text) in told_beside(change) {
+            out.line("")?;
+            out.styled(Style::Bold, &format!("  {}", one_line(label)))?;
+            out.line("")?;
+            for line in text.split('\n') {
+                out.styled(Style::Dim, &format!("    {}", visible(line)))?;
+                out.line("")?;
+            }
+        }
+    } else {
+        diff(&change.diff, out)?;
+        arguments(change, out)?;
+    }
+    decisions(change, out)?;
+    result(change, out)
+}
+
+fn diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
+    for field in &diff.fields {
+        out.line("")?;
+        out.styled(Style::Bold, &format!("  {}", one_line(&field.label)))?;
+        out.line("")?;
+        if field.lines.is_empty() { short(field, out)? } else { long(field, out)? }
+    }
+    if diff.truncated {
+        out.line("")?;
+        out.styled(Style::Yellow, "  The diff is larger than what is shown here; the arguments are shown whole.")?;
+        out.line("")?;
+    }
+    Ok(())
+}
+
+fn short(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
+    let sides = [(&field.before, '-', Style::Red), (&field.after, '+', Style::Green)];
+    for (side, mark, style) in sides {
+        for line in side.iter().flat_map(|text| text.split('\n')) {
+            marked(mark, style, line, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn long(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
+    for line in &field.lines {
+        let (mark, style) = match line.op {
+            LineOp::Equal => (' ', Style::Plain),
+            LineOp::Insert => ('+', Style::Green),
+            LineOp::Delete => ('-', Style::Red),
+            LineOp::Note => {
+                out.styled(Style::Dim, &format!("      {}", visible(&line.text.replace('\n', "\\n"))))?;
+                out.line("")?;
+                continue;
+            }
+            LineOp::Skip => {
+                out.styled(Style::Dim, &format!("    … {} unchanged lines", one_line(&line.text)))?;
+                out.line("")?;
+                continue;
+            }
+        };
+        // A line of the diff has no line break; one that does must not begin a line of its own.
+        marked(mark, style, &line.text.replace('\n', "\\n"), out)?;
+    }
+    Ok(())
+}
+
+fn marked(mark: char, style: Style, text: &str, out: &mut Output) -> Result<(), Failure> {
+    out.styled(style, &format!("    {mark} {}", visible(text)))?;
+    Ok(out.line("")?)
+}
+
+/// Of a change whose contents were old: what is left of them.
+fn taken_out(redacted: &Redacted, out: &mut Output) -> Result<(), Failure> {
+    out.line("")?;
+    out.styled(Style::Dim, &format!("  Its arguments, diff and result were taken out at {}.", redacted.at))?;
+    out.line("")?;
+    out.styled(Style::Dim, &format!("  The arguments were {}.", one_line(&redacted.arguments)))?;
+    Ok(out.line("")?)
+}
+
+/// The arguments that will run.
+fn arguments(change: &Change, out: &mut Output) -> Result<(), Failure> {
+    let arguments = Arguments::of(change);
+    out.line("")?;
+    out.styled(Style::Bold, "  Arguments")?;
+    out.line("")?;
+    for line in &arguments.lines {
+        out.line(&format!("    {}", visible(line)))?;
+    }
+    if let Some(remark) = arguments.remark() {
+        out.styled(Style::Dim, &format!("    {}", one_line(&remark)))?;
+        out.line("")?;
+    }
+    Ok(())
+}
+
+fn decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
+    if change.decisions.is_empty() {
+        return Ok(());
+    }
+    out.line("")?;
+    out.styled(Style::Bold, "  Decisions")?;
+    out.line("")?;
+    for decision in &change.decisions {
+        let (style, word) = match decision.verdict {
+            Verdict::Approve => (Style::Green, "approved"),
+            Verdict::Reject => (Style::Red, "rejected"),
+        };
+        out.text("    ")?;
+        out.styled(style, word)?;
+        let comment =
+            decision.comment.as_deref().filter(|c| !c.is_empty()).map(|c| format!(": {c}")).unwrap_or_default();
+        let at = decision.at.strftime("%Y-%m-%d %H:%M:%SZ");
+        let text = format!(" by {}, version {}, {at}{comment}", decision.reviewer, decision.version);
+        out.line(&one_line(&text))?;
+    }
+    Ok(())
+}
+
+/// The text that the tool answered, once it ran.
+pub fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
+    let Some(raw) = &change.result else { return Ok(()) };
+    let value: serde_json::Value = serde_json::from_str(raw.get()).unwrap_or_default();
+    let failed = value.get("isError").and_then(serde_json::Value::as_bool).unwrap_or(false);
+    out.line("")?;
+    out.styled(Style::Bold, if failed { "  The tool failed" } else { "  Result" })?;
+    out.line("")?;
+    let blocks = value.get("content").and_then(serde_json::Value::as_array);
+    for block in blocks.into_iter().flatten() {
+        let text = block.get("text").and_then(serde_json::Value::as_str);
+        for line in text.unwrap_or("(something that is no text)").split('\n') {
+            out.line(&format!("    {}", visible(line)))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sample() -> Change {
+        serde_json::from_str(
+            &json!({
+                "id": "chg_abc", "version": 3, "state": "pending",
+                "proposer": {"principal": "local-agent", "clientName": "Cli\u{1b}[31ment", "clientVersion": "1", "transport": "http"},
+                "provider": "tracker", "tool": "update_issue", "toolTitle": "Update issue", "toolHash": "sha256:x",
+                "arguments": {"title": "new\u{202e}", "n": 1},
+                "operation": "UPDATE",
+                "target": {"entityType": "issue", "id": "1", "label": "CORE-1 Old", "lockKey": "1"},
+                "summary": "Update “Old”\u{7}",
+                "diff": {"fields": [
+                    {"field": "title", "label": "Title", "before": "old", "after": "new\n    + forged"},
+                    {"field": "description", "label": "Description", "before": "a\nb", "after": "a\nc", "lines": [
+                        {"op": "skip", "text": "12"}, {"op": "equal", "text": "a"},
+                        {"op": "delete", "text": "b"}, {"op": "insert", "text": "c\u{200b}"}]}],
+                    "truncated": true},
+                "fingerprint": "sha256:f", "digest": "sha256:d", "terms": { "quorum": 2 },
+                "decisions": [{"reviewer": "bob", "verdict": "approve", "comment": "ok\nreally", "at": "2027-01-01T00:00:30Z", "version": 2}],
+                "createdAt": "2027-01-01T00:00:00Z", "updatedAt": "2027-01-01T00:00:00Z", "expiresAt": "2027-01-02T00:00:00Z",
+                "previousDiff": {"fields": []},
+                "fault": {"code": "CHANGE_STALE", "message": "moved"},
+                "result": {"content": [{"type": "text", "text": "done\nwell"}], "isError": true},
+            })
+            .to_string(),
+        )
+        .unwrap()
+    }
+
+    fn now() -> Timestamp {
+        "2027-01-01T00:05:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_change_is_shown_whole_and_harmless() {
+        let mut out = Output::memory(false);
+        change(&sample(), now(), &mut out).unwrap();
+        let text = out.taken();
+        let expected = r#"Update “Old”\u{7}
+chg_abc  version 3  pending
+UPDATE issue  CORE-1 Old
+Update issue (tracker / update_issue), proposed by local-agent with Cli\u{1b}[31ment 1 over http, 5m ago; expires in 23h
+CHANGE_STALE: moved
+The target has changed since this was proposed; the diff below is the new one.
+
+  Title
+    - old
+    + new
+    +     + forged
+
+  Description
+    … 12 unchanged lines
+      a
+    - b
+    + c\u{200b}
+
+  The diff is larger than what is shown here; the arguments are shown whole.
+
+  Arguments
+    title: "new\u{202e}"
+    n: 1
+
+  Decisions
+    approved by bob, version 2, 2027-01-01 00:00:30Z: ok\nreally
+
+  The tool failed
+    done
+    well
+"#;
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn colours_mark_added_and_removed() {
+        let mut out = Output::memory(true);
+        change(&sample(), now(), &mut out).unwrap();
+        let text = out.taken();
+        assert!(text.contains("\x1b[31m    - old\x1b[0m") && text.contains("\x1b[32m    + new\x1b[0m"), "{text:?}");
+        // The only escapes are ours.
+        let escapes = text.matches('\x1b').count();
+        let ours: usize = ["0m", "1m", "2m", "31m", "32m", "33m", "36m"]
+            .iter()
+            .map(|c| text.matches(&format!("\x1b[{c}")).count())
+            .sum();
+        assert_eq!(escapes, ours);
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each() {
+        let mut out = Output::memory(false);
+        table(&[sample(), sample()], now(), &mut out).unwrap();
+        let text = out.taken();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0], r"ID       STATE    AGE  PROPOSED BY  CLIENT            WHAT");
+        assert_eq!(lines[1], r"chg_abc  pending  5m   local-agent  Cli\u{1b}[31ment  UPDATE “Old”\u{7}");
+    }
+}

@@ -1,0 +1,278 @@
+//! The screen: a head with the counts, the list or a change, a foot with what is asked, said or possible.
+
+use ratatui::{
+    Frame,
+    buffer::Buffer,
+    layout::{Constraint, Layout, Rect},
+    style::{Modifier, Style},
+    text::{Line, Span},
+    widgets::{Clear, Paragraph, Widget},
+};
+
+use super::{
+    keys::HELP,
+    model::{App, Ask, Brief, Grouping, Row, Tone},
+    paint::{Paint, fit, width_of},
+};
+use crate::changes::render::{span, state_name, without_badge};
+use countersign_domain::changes::{ChangeState, Verdict, visible::is_hidden};
+
+/// Draws everything; [`App::lay_out`] comes before.
+pub fn screen(app: &App, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)]).areas(area);
+    let buffer = frame.buffer_mut();
+    head_line(app, head.width).render(head, buffer);
+    match &app.detail {
+        Some(detail) => {
+            let lines: Vec<Line<'_>> =
+                detail.lines.iter().skip(detail.scroll).take(usize::from(body.height)).cloned().collect();
+            Paragraph::new(lines).render(body, buffer);
+        }
+        None => list(app, body, buffer),
+    }
+    if app.help {
+        let lines = HELP.iter().map(|(keys, what)| {
+            Line::from(vec![Span::styled(format!(" {keys:<6}"), app.paint.bold()), Span::raw(format!(" {what}"))])
+        });
+        panel(app, "Keys", lines.collect(), body, buffer);
+    } else if !app.results.is_empty() {
+        panel(app, "Results", results(app), body, buffer);
+    }
+    let cursor = foot_line(app, foot, buffer);
+    guard(buffer, app.paint);
+    if let Some(column) = cursor {
+        frame.set_cursor_position((column, foot.y));
+    }
+}
+
+/// Whatever went wrong before: no cell holds what a terminal would obey or not show.
+fn guard(buffer: &mut Buffer, paint: Paint) {
+    for cell in &mut buffer.content {
+        let bad = |c: char| is_hidden(c) || matches!(c, '\n' | '\t') || (!paint.unicode && !c.is_ascii());
+        if cell.symbol().chars().any(bad) {
+            cell.set_symbol("?");
+        }
+    }
+}
+
+fn head_line(app: &App, width: u16) -> Line<'static> {
+    let paint = app.paint;
+    let (dot, style) = if app.live {
+        (paint.sign("● live", "live"), paint.good())
+    } else {
+        (paint.sign("○ not connected", "not connected"), paint.bad())
+    };
+    let count = |state| app.counts.get(&state).copied().unwrap_or(0);
+    let mut pieces = vec![
+        (format!(" {dot} "), style),
+        (format!(" pending {} ", count(ChangeState::Pending)), paint.bold()),
+        (format!(" stale {} ", count(ChangeState::Stale)), Style::new()),
+        (format!(" unknown {} ", count(ChangeState::OutcomeUnknown)), Style::new()),
+    ];
+    if !app.selected.is_empty() {
+        pieces.push((format!(" selected {} ", app.selected.len()), paint.info()));
+    }
+    let mut view = format!(" [{}]", app.view.name());
+    if app.grouping != Grouping::None {
+        view.push_str(&format!(" {}", app.grouping.name()));
+    }
+    if !app.search.is_empty() {
+        view.push_str(&format!(" /{}", paint.safe(&app.search)));
+    }
+    pieces.push((view, paint.info()));
+    if app.busy > 0 || app.loading {
+        pieces.push((paint.sign("  …", "  ...").to_owned(), paint.dim()));
+    }
+    let who = format!("  {} ({})", paint.safe(&app.me.name), paint.safe(&app.me.role));
+    pieces.push((who, paint.dim()));
+    let mut room = usize::from(width);
+    let mut spans = Vec::new();
+    for (text, style) in pieces {
+        let text = fit(&text, room, paint);
+        room = room.saturating_sub(text.chars().map(width_of).sum());
+        spans.push(Span::styled(text, style));
+    }
+    Line::from(spans)
+}
+
+fn list(app: &App, area: Rect, buffer: &mut Buffer) {
+    let paint = app.paint;
+    if app.rows.is_empty() {
+        let text = match (app.loading, app.search.is_empty()) {
+            (true, _) => "Loading changes…",
+            (_, false) => "Nothing matches the search. Esc clears it.",
+            _ => "You're all caught up. What agents propose appears by itself.",
+        };
+        return Line::styled(format!(" {}", fit(text, usize::from(area.width).saturating_sub(1), paint)), paint.dim())
+            .render(area, buffer);
+    }
+    for (line, (at, row)) in app.rows.iter().enumerate().skip(app.top).take(usize::from(area.height)).enumerate() {
+        let y = area.y + u16::try_from(line).unwrap_or(0);
+        let place = Rect { y, height: 1, ..area };
+        match row {
+            Row::Group(name, number) => {
+                let text = format!(" {} {} ({number})", paint.sign("▾", "-"), paint.safe(name));
+                Line::styled(fit(&text, usize::from(area.width), paint), paint.bold()).render(place, buffer);
+            }
+            Row::Change(index) => {
+                let Some(brief) = app.changes.get(*index) else { continue };
+                change(app, brief, area.width).render(place, buffer);
+                if at == app.cursor {
+                    buffer.set_style(place, Style::new().add_modifier(Modifier::REVERSED));
+                }
+            }
+        }
+    }
+}
+
+fn change(app: &App, brief: &Brief, width: u16) -> Line<'static> {
+    let paint = app.paint;
+    let wide = width >= 70;
+    let selected = if app.selected.contains(&brief.id) { "x" } else { " " };
+    let opened = if app.opened_now(brief) { paint.sign("·", ".") } else { " " };
+    let mut pieces = vec![
+        (format!("{selected}{opened}"), paint.info()),
+        (format!("{:<8} ", fit(state_name(brief.state), 8, paint)), paint.state(brief.state)),
+        (format!("{:>4} ", span(app.now.duration_since(brief.created_at))), paint.dim()),
+    ];
+    if wide {
+        let who = fit(&paint.safe(&brief.proposer.principal), 14, paint);
+        let pad = 15_usize.saturating_sub(who.chars().map(width_of).sum());
+        pieces.push((format!("{who}{}", " ".repeat(pad)), Style::new()));
+        pieces.push((format!("{} ", brief.operation.as_str()), paint.operation(brief.operation)));
+    }
+    if width >= 140 {
+        let tool = fit(&paint.safe(&format!("{}.{}", brief.provider, brief.tool)), 27, paint);
+        let pad = 28_usize.saturating_sub(tool.chars().map(width_of).sum());
+        pieces.push((format!("{tool}{}", " ".repeat(pad)), paint.dim()));
+    }
+    if brief.terms.quorum > 1 {
+        pieces.push((format!("{}/{} ", brief.approvals(), brief.terms.quorum), paint.info()));
+    }
+    if brief.twin_of.is_some() {
+        pieces.push(("duplicate ".to_owned(), paint.warn()));
+    }
+    if let Some(mark) = brief.review.as_ref().and_then(|why| why.mark.as_deref()) {
+        pieces.push((format!("{} ", paint.safe(mark)), paint.warn()));
+    }
+    let mut room = usize::from(width);
+    let mut spans = Vec::new();
+    // Where the badge stands before it.
+    let title = if wide { without_badge(brief.operation, &brief.summary) } else { brief.summary.as_str().into() };
+    pieces.push((paint.safe(&title), Style::new()));
+    for (text, style) in pieces {
+        let text = fit(&text, room, paint);
+        room = room.saturating_sub(text.chars().map(width_of).sum());
+        spans.push(Span::styled(text, style));
+    }
+    Line::from(spans)
+}
+
+fn results(app: &App) -> Vec<Line<'static>> {
+    let lines = app.results.iter().map(|(name, how, worked)| {
+        let style = if *worked { app.paint.good() } else { app.paint.bad() };
+        let how = Span::styled(format!(" {}", app.paint.safe(how)), style);
+        Line::from(vec![how, Span::raw("  "), Span::raw(app.paint.safe(name))])
+    });
+    lines.collect()
+}
+
+/// Lines over the body, cut to it.
+fn panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: &mut Buffer) {
+    Clear.render(area, buffer);
+    let mut all = vec![Line::styled(format!(" {title} (any key closes)"), app.paint.bold())];
+    let room = usize::from(area.height).saturating_sub(2);
+    let more = lines.len().saturating_sub(room);
+    all.extend(lines.into_iter().take(room));
+    if more > 0 {
+        all.push(Line::styled(format!(" {more} more"), app.paint.dim()));
+    }
+    Paragraph::new(all).render(area, buffer);
+}
+
+/// The foot; where the cursor is, if something is typed.
+fn foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
+    let paint = app.paint;
+    let width = usize::from(area.width);
+    let (text, style) = match &app.prompt {
+        Some(prompt) => {
+            let question = question(app, &prompt.ask);
+            let question = fit(&question, (width * 2 / 3).max(10).min(width), paint);
+            let typed = paint.safe(&prompt.text);
+            let room = width.saturating_sub(question.chars().map(width_of).sum::<usize>() + 1);
+            // The end of what is typed is what one looks at.
+            let mut used = 0;
+            let skipped = typed.chars().rev().take_while(|c| {
+                used += width_of(*c);
+                used <= room
+            });
+            let tail: String = skipped.collect::<Vec<_>>().into_iter().rev().collect();
+            let text = format!("{question}{tail}");
+            let column = text.chars().map(width_of).sum::<usize>();
+            Line::styled(text, paint.bold()).render(area, buffer);
+            return Some(area.x + u16::try_from(column.min(width.saturating_sub(1))).unwrap_or(0));
+        }
+        None if !app.status.0.is_empty() => {
+            let style = match app.status.1 {
+                Tone::Plain => Style::new(),
+                Tone::Good => paint.good(),
+                Tone::Bad => paint.bad(),
+            };
+            (format!(" {}", paint.safe(&app.status.0)), style)
+        }
+        None => (hints(app), paint.dim()),
+    };
+    Line::styled(fit(&text, width, paint), style).render(area, buffer);
+    None
+}
+
+fn question(app: &App, ask: &Ask) -> String {
+    let word = |verdict| if verdict == Verdict::Approve { "approval" } else { "rejection" };
+    match ask {
+        Ask::Search => " Search: ".to_owned(),
+        Ask::Comment { verdict: Verdict::Reject, many: false } => " Why rejected (the agent reads it): ".to_owned(),
+        Ask::Comment { verdict, many: false } => format!(" Comment for the {}: ", word(*verdict)),
+        Ask::Comment { verdict, many: true } => {
+            format!(" Comment for {} x {}: ", app.selected.len(), word(*verdict))
+        }
+        Ask::Unseen => " You have not seen the end of it. Approve? y/N ".to_owned(),
+        Ask::WithoutPreview => " Nobody sees what it would do. Approve without preview? y/N ".to_owned(),
+        Ask::Settle => " How did it really end? a applied, f failed, Esc ".to_owned(),
+        Ask::SettleComment { applied: true } => " It was applied. How do you know? ".to_owned(),
+        Ask::SettleComment { applied: false } => " It failed. How do you know? ".to_owned(),
+        Ask::EditComment { .. } => " Comment for the edit: ".to_owned(),
+    }
+}
+
+fn hints(app: &App) -> String {
+    let Some(detail) = &app.detail else {
+        let more = if app.more && !app.loading { "There are more; / narrows. " } else { "" };
+        // Whoever has room is told what the keys do.
+        let keys = match (app.size.0, app.me.may_decide) {
+            (..100, _) => "j k Enter  x A  / s g  ? help  q quit",
+            (_, true) => {
+                "j k move  Enter open  x select  A approve selected  / search  s what is shown  g group  ? help  q quit"
+            }
+            (_, false) => "j k move  Enter open  / search  s what is shown  g group  ? help  q quit",
+        };
+        return format!(" {more}{keys}");
+    };
+    let left = detail.lines.len().saturating_sub(detail.scroll + app.room());
+    let more = if left > 0 { format!(" {left} lines below;") } else { String::new() };
+    if let Some(left) = app.undo_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
+    {
+        return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);
+    }
+    let keys = match detail.change.state {
+        ChangeState::Pending if app.me.may_decide && detail.change.preview.failed.is_some() => {
+            "W approve without preview  f preview again  r reject  e edit  j k next  q back  ? help"
+        }
+        ChangeState::Pending if app.me.may_decide => "a approve  r reject  e edit  j k next  q back  ? help",
+        ChangeState::Stale if app.me.may_decide => "f preview again  r reject  j k next  q back  ? help",
+        ChangeState::OutcomeUnknown if app.me.may_decide => "o settle  j k next  q back  ? help",
+        _ => "j k next  q back  ? help",
+    };
+    format!("{more} {keys}")
+}

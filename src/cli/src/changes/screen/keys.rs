@@ -1,0 +1,362 @@
+//! What each key does: the same keys as in the dashboard, where it has them.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::json;
+
+use super::model::{Action, App, Ask, Brief, Prompt, Tone};
+use crate::output::indented;
+use countersign_domain::changes::{Change, ChangeState, Editing, Verdict};
+
+/// The overview of the keys.
+pub const HELP: &[(&str, &str)] = &[
+    ("j k", "next, previous change (in the list and in a change)"),
+    ("Enter", "open the change"),
+    ("Up Down PgUp PgDn Home End", "move, or scroll a change"),
+    ("a", "approve what is shown"),
+    ("W", "approve without preview, where the preview failed"),
+    ("r", "reject, with a reason the agent reads"),
+    ("e", "edit the arguments in $VISUAL or $EDITOR"),
+    ("u", "undo the approval while its grace period lasts"),
+    ("f", "preview again what went stale"),
+    ("o", "settle an unknown outcome"),
+    ("x", "select, A approve all selected (opened ones only)"),
+    ("X", "select nothing; r in the list rejects all selected"),
+    ("/", "search: words, tool: server: by: state: newer:2h older:1d"),
+    ("s", "next kind: inbox, pending, stale, unknown, all"),
+    ("g", "group by target, tool, proposer, or not"),
+    ("d", "diff side by side or unified"),
+    ("z", "open or fold unchanged lines"),
+    ("R", "read again; Ctrl-L draws the screen again"),
+    ("Esc q", "back; q in the list ends, as Ctrl-C does; Ctrl-Z stops"),
+];
+
+impl App {
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyEvent) -> Option<Action> {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            match key.code {
+                KeyCode::Char('c') => return Some(Action::Quit),
+                KeyCode::Char('z') => return Some(Action::Suspend),
+                KeyCode::Char('l') => return Some(Action::Repaint),
+                _ => {}
+            }
+        }
+        if self.prompt.is_some() {
+            return self.typed(key);
+        }
+        if self.help || !self.results.is_empty() {
+            self.help = false;
+            self.results.clear();
+            return None;
+        }
+        if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+            return None;
+        }
+        self.say(Tone::Plain, "");
+        self.expected = None;
+        match key.code {
+            KeyCode::Char('?') => self.help = true,
+            KeyCode::Char('j') => return self.neighbour(1),
+            KeyCode::Char('k') => return self.neighbour(-1),
+            KeyCode::Char('a') => return self.approve(),
+            KeyCode::Char('W') => return self.approve_without_preview(),
+            KeyCode::Char('r') => return self.reject(),
+            KeyCode::Char('e') => return self.edit(),
+            KeyCode::Char('u') => return self.undo(),
+            KeyCode::Char('f') => return self.refresh(),
+            KeyCode::Char('o') => return self.settle(),
+            KeyCode::Char('x') => self.select(),
+            KeyCode::Char('X') => self.selected.clear(),
+            KeyCode::Char('A') => return self.approve_many(),
+            KeyCode::Char('R') => {
+                self.loading = true;
+                return Some(Action::Load);
+            }
+            KeyCode::Char('d') => self.split = Some(!self.is_split()),
+            KeyCode::Char('z') => self.unfolded = !self.unfolded,
+            KeyCode::Char('/') => {
+                self.detail = None;
+                self.prompt = Some(Prompt { ask: Ask::Search, text: self.search.clone() });
+            }
+            code => return if self.detail.is_some() { self.in_detail(code) } else { self.in_list(code) },
+        }
+        None
+    }
+
+    fn in_list(&mut self, code: KeyCode) -> Option<Action> {
+        let page = isize::try_from(self.room().saturating_sub(1)).unwrap_or(1).max(1);
+        match code {
+            KeyCode::Down => self.step(1),
+            KeyCode::Up => self.step(-1),
+            KeyCode::PageDown => self.step(page),
+            KeyCode::PageUp => self.step(-page),
+            KeyCode::Home => self.step(isize::MIN / 2),
+            KeyCode::End => self.step(isize::MAX / 2),
+            KeyCode::Enter | KeyCode::Right => return self.open(),
+            KeyCode::Char(' ') => self.select(),
+            KeyCode::Char('s') => {
+                self.view = self.view.next();
+                return self.reload();
+            }
+            KeyCode::Char('g') => {
+                self.grouping = self.grouping.next();
+                let keep = self.at_cursor().map(|b| b.id.clone());
+                self.arrange(keep.as_deref());
+            }
+            KeyCode::Esc if !self.search.is_empty() => {
+                self.search.clear();
+                return self.reload();
+            }
+            KeyCode::Char('q') => return Some(Action::Quit),
+            _ => {}
+        }
+        None
+    }
+
+    fn in_detail(&mut self, code: KeyCode) -> Option<Action> {
+        let room = self.room();
+        let detail = self.detail.as_mut()?;
+        let end = detail.lines.len().saturating_sub(room);
+        match code {
+            KeyCode::Down => detail.scroll = (detail.scroll + 1).min(end),
+            KeyCode::Up => detail.scroll = detail.scroll.saturating_sub(1),
+            // A line stays, to read on from.
+            KeyCode::PageDown | KeyCode::Char(' ') => detail.scroll = (detail.scroll + room.max(2) - 1).min(end),
+            KeyCode::PageUp => detail.scroll = detail.scroll.saturating_sub(room.max(2) - 1),
+            KeyCode::Home => detail.scroll = 0,
+            KeyCode::End => detail.scroll = end,
+            KeyCode::Char('q') | KeyCode::Esc | KeyCode::Left => self.detail = None,
+            _ => {}
+        }
+        None
+    }
+
+    pub(super) fn reload(&mut self) -> Option<Action> {
+        self.loading = true;
+        (self.cursor, self.top) = (0, 0);
+        self.selected.clear();
+        Some(Action::Load)
+    }
+
+    /// The next change; in a change, that one is opened.
+    fn neighbour(&mut self, by: isize) -> Option<Action> {
+        let shown = self.detail.as_ref().map(|detail| detail.change.id.as_str());
+        // Where the shown one has left the list, the cursor is on the next one already.
+        if by > 0 && shown.is_some() && self.at_cursor().map(|brief| brief.id.as_str()) != shown {
+            return self.open();
+        }
+        let before = self.cursor;
+        self.step(by);
+        if self.detail.is_some() && self.cursor != before { self.open() } else { None }
+    }
+
+    fn open(&self) -> Option<Action> {
+        self.at_cursor().map(|brief| Action::Open(brief.id.clone()))
+    }
+
+    fn select(&mut self) {
+        let id = self.detail.as_ref().map(|d| d.change.id.clone()).or_else(|| self.at_cursor().map(|b| b.id.clone()));
+        if let Some(id) = id {
+            if !self.selected.remove(&id) {
+                self.selected.insert(id);
+            }
+            if self.detail.is_none() {
+                self.step(1);
+            }
+        }
+    }
+
+    /// Whether this person decides at all.
+    fn may_decide(&mut self) -> bool {
+        if !self.me.may_decide {
+            let text = format!("A {} cannot decide; use a reviewer's key.", self.me.role);
+            self.say(Tone::Bad, text);
+        }
+        self.me.may_decide
+    }
+
+    /// The change on the screen; from the list, it is opened first.
+    pub(super) fn shown(&mut self) -> Result<Change, Option<Action>> {
+        if !self.may_decide() {
+            return Err(None);
+        }
+        let Some(detail) = &mut self.detail else {
+            self.say(Tone::Plain, "This is what it would do.");
+            return Err(self.open());
+        };
+        if std::mem::take(&mut detail.moved) {
+            self.say(Tone::Bad, "It has just changed: look at it again, then decide.");
+            return Err(None);
+        }
+        Ok(detail.change.clone())
+    }
+
+    fn approve(&mut self) -> Option<Action> {
+        let change = match self.shown() {
+            Ok(change) => change,
+            Err(action) => return action,
+        };
+        match change.state {
+            ChangeState::Stale => self.refresh(),
+            ChangeState::Pending if change.preview.failed.is_some() => {
+                self.say(Tone::Bad, "The preview failed. W approves without preview, f tries again.");
+                None
+            }
+            ChangeState::Pending if !self.opened_now(&Brief::of(&change)) => {
+                self.prompt = Some(Prompt { ask: Ask::Unseen, text: String::new() });
+                None
+            }
+            ChangeState::Pending => self.approve_shown(&change),
+            state => self.nothing_to("approve", state),
+        }
+    }
+
+    /// By the arguments alone: asked for by a key of its own, and confirmed.
+    fn approve_without_preview(&mut self) -> Option<Action> {
+        let change = match self.shown() {
+            Ok(change) => change,
+            Err(action) => return action,
+        };
+        if change.state != ChangeState::Pending {
+            return self.nothing_to("approve", change.state);
+        }
+        if change.preview.failed.is_none() {
+            self.say(Tone::Plain, "Its preview did not fail; a approves it.");
+            return None;
+        }
+        self.prompt = Some(Prompt { ask: Ask::WithoutPreview, text: String::new() });
+        None
+    }
+
+    pub(super) fn approve_shown(&mut self, change: &Change) -> Option<Action> {
+        if change.terms.require_comment {
+            let ask = Ask::Comment { verdict: Verdict::Approve, many: false };
+            self.prompt = Some(Prompt { ask, text: String::new() });
+            return None;
+        }
+        self.approved_last = Some(change.id.clone());
+        Some(Self::decision(change, Verdict::Approve, ""))
+    }
+
+    fn reject(&mut self) -> Option<Action> {
+        let many = self.detail.is_none() && !self.selected.is_empty();
+        if many {
+            if !self.may_decide() {
+                return None;
+            }
+        } else {
+            match self.shown() {
+                Ok(change) if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) => {
+                    return self.nothing_to("reject", change.state);
+                }
+                Ok(_) => {}
+                Err(action) => return action,
+            }
+        }
+        self.prompt = Some(Prompt { ask: Ask::Comment { verdict: Verdict::Reject, many }, text: String::new() });
+        None
+    }
+
+    fn nothing_to(&mut self, word: &str, state: ChangeState) -> Option<Action> {
+        let state = crate::changes::render::state_name(state);
+        self.say(Tone::Bad, format!("The change is {state}: there is nothing to {word}."));
+        None
+    }
+
+    fn edit(&mut self) -> Option<Action> {
+        let change = match self.shown() {
+            Ok(change) => change,
+            Err(action) => return action,
+        };
+        if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+            return self.nothing_to("edit", change.state);
+        }
+        if change.terms.edit == Editing::Forbidden {
+            self.say(Tone::Bad, "The rule for this change allows no edits; reject it and say why.");
+            return None;
+        }
+        let text = self.drafts.get(&change.id).cloned().unwrap_or_else(|| indented(change.arguments.get()));
+        Some(Action::Editor { id: change.id, version: change.version, text })
+    }
+
+    fn undo(&mut self) -> Option<Action> {
+        if !self.may_decide() {
+            return None;
+        }
+        // From the list, what was approved last, unless the cursor is on something that is approved.
+        let shown = self.detail.as_ref().map(|d| (d.change.id.clone(), d.change.state, d.change.version));
+        let here = shown.or_else(|| self.at_cursor().map(|b| (b.id.clone(), b.state, b.version)));
+        let last = self.approved_last.clone();
+        let last =
+            self.changes.iter().find(|b| Some(&b.id) == last.as_ref()).map(|b| (b.id.clone(), b.state, b.version));
+        let found = [here, last].into_iter().flatten().find(|(_, state, _)| *state == ChangeState::Approved);
+        let Some((id, _, version)) = found else {
+            self.say(Tone::Bad, "There is no approval to undo here.");
+            return None;
+        };
+        Some(Action::on(&id, "undo", &json!({ "version": version }), "The approval was undone"))
+    }
+
+    fn refresh(&mut self) -> Option<Action> {
+        let change = match self.shown() {
+            Ok(change) => change,
+            Err(action) => return action,
+        };
+        if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+            return self.nothing_to("preview", change.state);
+        }
+        let said = "Previewed again; a approves what is shown now";
+        Some(Action::on(&change.id, "refresh", &json!({ "version": change.version }), said))
+    }
+
+    fn settle(&mut self) -> Option<Action> {
+        match self.shown() {
+            Ok(change) if change.state == ChangeState::OutcomeUnknown => {
+                self.prompt = Some(Prompt { ask: Ask::Settle, text: String::new() });
+                None
+            }
+            Ok(change) => self.nothing_to("settle", change.state),
+            Err(action) => action,
+        }
+    }
+
+    /// What is selected, in the list's order.
+    pub(super) fn chosen(&self) -> Vec<&Brief> {
+        self.changes.iter().filter(|b| self.selected.contains(&b.id)).collect()
+    }
+
+    /// Whether just this version of it was on the screen, whole.
+    pub fn opened_now(&self, brief: &Brief) -> bool {
+        self.opened.get(&brief.id).is_some_and(|(version, digest)| (*version, digest) == (brief.version, &brief.digest))
+    }
+
+    pub(super) fn approve_many(&mut self) -> Option<Action> {
+        if !self.may_decide() {
+            return None;
+        }
+        let chosen = self.chosen();
+        if chosen.is_empty() {
+            self.say(Tone::Bad, "Nothing is selected; x selects.");
+            return None;
+        }
+        if let Some(blind) = chosen.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
+            self.arrange(Some(&blind));
+            self.say(Tone::Bad, "The preview of this one failed: W approves it on its own, x takes it out.");
+            return Some(Action::Open(blind));
+        }
+        let closed: Vec<String> = chosen.iter().filter(|b| !self.opened_now(b)).map(|b| b.id.clone()).collect();
+        if let Some(first) = closed.first().cloned() {
+            let text = format!(
+                "{} of {} selected were not read to the end of their diff yet; this is one.",
+                closed.len(),
+                chosen.len()
+            );
+            self.arrange(Some(&first));
+            self.say(Tone::Bad, text);
+            return Some(Action::Open(first));
+        }
+        let ask = Ask::Comment { verdict: Verdict::Approve, many: true };
+        self.prompt = Some(Prompt { ask, text: String::new() });
+        None
+    }
+}

@@ -1,0 +1,235 @@
+//! Text and styles of the full-screen inbox. What an agent wrote becomes visible here before it becomes a cell: no
+//! control, bidirectional or zero-width character reaches the terminal, and without UTF-8 nothing but ASCII does.
+
+use ratatui::{
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+};
+use unicode_width::UnicodeWidthChar;
+
+use countersign_domain::changes::{ChangeState, Operation, visible::is_hidden};
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug)]
+pub struct Paint {
+    pub colour: bool,
+    pub unicode: bool,
+}
+
+impl Paint {
+    /// From `NO_COLOR`, `TERM` and the locale (`LC_ALL`, `LC_CTYPE`, `LANG`: the first that is set counts).
+    pub fn of_process() -> Self {
+        let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(var).unwrap_or_default();
+        let locale = locale.to_string_lossy().to_ascii_lowercase();
+        Self { colour: var("NO_COLOR").is_none(), unicode: locale.contains("utf-8") || locale.contains("utf8") }
+    }
+
+    /// Somebody else's text on one line: what is hidden becomes visible, and so do line breaks.
+    pub fn safe(self, text: &str) -> String {
+        self.shown(text, "\\t")
+    }
+
+    /// A line of a file: as [`Paint::safe`], but a tab is as wide as people expect it.
+    pub fn code(self, text: &str) -> String {
+        self.shown(text, if self.unicode { "→   " } else { "\\t  " })
+    }
+
+    fn shown(self, text: &str, tab: &str) -> String {
+        let mut out = String::with_capacity(text.len() + 16);
+        for c in text.chars() {
+            match c {
+                '\n' => out.push_str("\\n"),
+                '\t' => out.push_str(tab),
+                c if is_hidden(c) || (!self.unicode && !c.is_ascii()) => out.extend(c.escape_unicode()),
+                c => out.push(c),
+            }
+        }
+        out
+    }
+
+    /// One of ours: the sign itself, or what stands for it without UTF-8.
+    pub const fn sign(self, sign: &'static str, plain: &'static str) -> &'static str {
+        if self.unicode { sign } else { plain }
+    }
+
+    const fn fg(self, colour: Color) -> Style {
+        if self.colour { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    pub const fn good(self) -> Style {
+        self.fg(Color::Green)
+    }
+    pub const fn bad(self) -> Style {
+        self.fg(Color::Red)
+    }
+    pub const fn warn(self) -> Style {
+        self.fg(Color::Yellow)
+    }
+    pub const fn info(self) -> Style {
+        self.fg(Color::Cyan)
+    }
+    pub const fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+    pub const fn bold(self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    pub const fn state(self, state: ChangeState) -> Style {
+        match state {
+            ChangeState::Pending | ChangeState::Stale => self.warn(),
+            ChangeState::Approved | ChangeState::Executing | ChangeState::Applied => self.good(),
+            ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Rejected => self.bad(),
+            ChangeState::Expired | ChangeState::Withdrawn => self.dim(),
+        }
+    }
+
+    pub const fn operation(self, operation: Operation) -> Style {
+        match operation {
+            Operation::Create => self.good(),
+            Operation::Update => self.warn(),
+            Operation::Delete => self.bad(),
+            Operation::Call => Style::new(),
+        }
+    }
+}
+
+/// The columns that a character takes.
+pub fn width_of(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+/// Harmless text cut to so many columns.
+pub fn fit(text: &str, columns: usize, paint: Paint) -> String {
+    if text.chars().map(width_of).sum::<usize>() <= columns {
+        return text.to_owned();
+    }
+    let (mark, room) = (paint.sign("…", "~"), columns.saturating_sub(1));
+    let mut used = 0;
+    let mut out: String = text
+        .chars()
+        .take_while(|c| {
+            used += width_of(*c);
+            used <= room
+        })
+        .collect();
+    if columns > 0 {
+        out.push_str(mark);
+    }
+    out
+}
+
+/// Pieces of one line, wrapped to `width` columns; `first` stands before the first row, `next` before the others.
+pub fn wrap(
+    pieces: &[(String, Style)],
+    width: usize,
+    first: &Span<'static>,
+    next: &Span<'static>,
+) -> Vec<Line<'static>> {
+    let room = width.saturating_sub(first.width().max(next.width())).max(1);
+    let mut rows: Vec<Line<'static>> = Vec::new();
+    let (mut row, mut used) = (vec![first.clone()], 0);
+    for (text, style) in pieces {
+        let mut run = String::new();
+        for c in text.chars() {
+            let wide = width_of(c);
+            if used + wide > room && used > 0 {
+                row.push(Span::styled(std::mem::take(&mut run), *style));
+                rows.push(Line::from(std::mem::replace(&mut row, vec![next.clone()])));
+                used = 0;
+            }
+            run.push(c);
+            used += wide;
+        }
+        if !run.is_empty() {
+            row.push(Span::styled(run, *style));
+        }
+    }
+    rows.push(Line::from(row));
+    rows
+}
+
+/// Words of pieces in rows of `width` columns behind `pad`; a word that is longer than a row is cut.
+pub fn words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> Vec<Line<'static>> {
+    let room = width.saturating_sub(pad.width()).max(1);
+    let all: Vec<(char, Style)> =
+        pieces.iter().flat_map(|(text, style)| text.chars().map(move |c| (c, *style))).collect();
+    let mut rows = Vec::new();
+    let mut rest = all.as_slice();
+    loop {
+        let mut used = 0;
+        let fits = rest.iter().take_while(|(c, _)| {
+            used += width_of(*c);
+            used <= room
+        });
+        // Even where nothing fits, something is shown.
+        let fits = fits.count().max(1).min(rest.len());
+        let whole = fits == rest.len() || rest.get(fits).is_some_and(|(c, _)| *c == ' ');
+        let space = rest.get(..fits).and_then(|row| row.iter().rposition(|(c, _)| *c == ' ')).filter(|at| *at > 0);
+        let (row, after) = rest.split_at(if whole { fits } else { space.unwrap_or(fits) });
+        let mut spans = vec![pad.clone()];
+        for run in row.chunk_by(|a, b| a.1 == b.1) {
+            let style = run.first().map(|(_, style)| *style).unwrap_or_default();
+            spans.push(Span::styled(run.iter().map(|(c, _)| c).collect::<String>(), style));
+        }
+        rows.push(Line::from(spans));
+        if after.is_empty() {
+            return rows;
+        }
+        rest =
+            after.strip_prefix(&[(' ', after.first().map(|(_, style)| *style).unwrap_or_default())]).unwrap_or(after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNICODE: Paint = Paint { colour: false, unicode: true };
+    const ASCII: Paint = Paint { colour: false, unicode: false };
+
+    #[test]
+    fn nothing_hidden_passes() {
+        let evil = "a\u{202e}b\u{200b}\u{1b}[2J\r\nü\t";
+        assert_eq!(UNICODE.safe(evil), r"a\u{202e}b\u{200b}\u{1b}[2J\u{d}\nü\t");
+        assert_eq!(ASCII.safe("ü漢"), r"\u{fc}\u{6f22}");
+        assert_eq!(UNICODE.code("\tx"), "→   x");
+        assert!(ASCII.code(evil).is_ascii());
+    }
+
+    #[test]
+    fn texts_fit() {
+        assert_eq!(fit("hello", 5, UNICODE), "hello");
+        assert_eq!(fit("hello", 4, UNICODE), "hel…");
+        assert_eq!(fit("漢字漢", 4, ASCII), "漢~");
+        assert_eq!(fit("a", 0, UNICODE), "");
+    }
+
+    #[test]
+    fn lines_wrap_behind_their_mark() {
+        let (first, next) = (Span::raw("+ "), Span::raw("+>"));
+        let rows = wrap(&[("abcdef漢".into(), Style::new()), ("gh".into(), Style::new())], 6, &first, &next);
+        let rows: Vec<String> = rows.iter().map(ToString::to_string).collect();
+        assert_eq!(rows, ["+ abcd", "+>ef漢", "+>gh"]);
+        assert_eq!(wrap(&[], 6, &first, &next).len(), 1);
+        // A width of nothing still ends.
+        assert_eq!(wrap(&[("abc".into(), Style::new())], 0, &first, &next).len(), 3);
+    }
+
+    #[test]
+    fn words_stay_whole_where_they_can() {
+        let rows = |text: &str, width| {
+            let pieces: Vec<_> = text.split('|').map(|piece| (piece.to_owned(), Style::new())).collect();
+            words(&pieces, width, &Span::raw(" ")).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(rows("one two three", 8), [" one two", " three"]);
+        assert_eq!(rows("one| two", 5), [" one", " two"]);
+        assert_eq!(rows("abcdefgh ij", 5), [" abcd", " efgh", " ij"]);
+        assert_eq!(rows("漢字漢 a", 6), [" 漢字", " 漢 a"]);
+        assert_eq!(rows("", 5), [" "]);
+        assert_eq!(rows("a  b", 3), [" a ", " b"]);
+        assert_eq!(rows("ab", 0), [" a", " b"]);
+        assert_eq!(rows(" ab", 2), ["  ", " a", " b"]);
+    }
+}

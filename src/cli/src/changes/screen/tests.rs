@@ -1,0 +1,419 @@
+//! The screen as text, and what keys do, without a terminal.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use ratatui::{
+    Terminal,
+    backend::TestBackend,
+    crossterm::event::{KeyCode, KeyEvent, KeyModifiers},
+};
+use serde_json::{Value, json};
+
+use super::{
+    draw,
+    model::{Action, App, Brief, Me, View},
+    paint::Paint,
+};
+use countersign_domain::changes::{Change, ChangeState};
+
+fn now() -> Timestamp {
+    "2027-01-01T00:05:00Z".parse().unwrap()
+}
+
+fn value(id: &str, version: u64, state: &str) -> Value {
+    json!({
+        "id": id, "version": version, "state": state,
+        "proposer": {"principal": "local-agent", "clientName": "cli\u{1b}[2Jent", "transport": "http"},
+        "provider": "files", "tool": "write_file", "toolTitle": "Write file", "toolHash": "sha256:t",
+        "arguments": {"path": "/a", "n": 1}, "operation": "UPDATE",
+        "target": {"entityType": "file", "id": "/a", "label": "/a", "lockKey": "/a"},
+        "summary": "Write “a\u{202e}b”\nforged", "preview": {"kind": "before_after"},
+        "diff": {"fields": [{"field": "text", "label": "Text", "before": "old", "after": "new\tx\u{200b}"}], "truncated": false},
+        "fingerprint": "sha256:f", "digest": format!("sha256:{id}-{version}"), "terms": {}, "decisions": [],
+        "createdAt": "2027-01-01T00:00:00Z", "updatedAt": "2027-01-01T00:00:00Z", "expiresAt": "2027-01-02T00:00:00Z",
+    })
+}
+
+fn with(id: &str, version: u64, state: &str, more: &Value) -> Change {
+    let mut value = value(id, version, state);
+    for (key, part) in more.as_object().unwrap() {
+        value[key] = part.clone();
+    }
+    serde_json::from_str(&value.to_string()).unwrap()
+}
+
+fn change(id: &str, version: u64, state: &str) -> Change {
+    with(id, version, state, &json!({}))
+}
+
+fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
+    let me = Me { name: "alice".into(), role: role.into(), may_decide: role == "reviewer" };
+    let mut app = App::new(me, Paint { colour: false, unicode: true }, now());
+    app.size = size;
+    app.live = true;
+    let counts = BTreeMap::from([(ChangeState::Pending, changes.len() as u64)]);
+    app.listed(true, changes.iter().map(Brief::of).collect(), counts, false);
+    app
+}
+
+fn screen(app: &mut App) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(app.size.0, app.size.1)).unwrap();
+    app.lay_out();
+    terminal.draw(|frame| draw::screen(app, frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let rows = buffer
+        .content
+        .chunks(usize::from(app.size.0))
+        .map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_owned());
+    rows.collect::<Vec<_>>().join("\n")
+}
+
+fn press(app: &mut App, code: KeyCode) -> Option<Action> {
+    let action = app.key(KeyEvent::new(code, KeyModifiers::NONE));
+    screen(app);
+    action
+}
+
+fn typed(app: &mut App, text: &str) -> Option<Action> {
+    text.chars().fold(None, |last, c| press(app, KeyCode::Char(c)).or(last))
+}
+
+/// The body of a request, and its path.
+fn post(action: Option<Action>) -> (String, Value) {
+    match action {
+        Some(Action::Post { path, body, .. }) => (path.join("/"), serde_json::from_str(&body).unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn open(app: &mut App, change: Change) {
+    assert_eq!(press(app, KeyCode::Enter), Some(Action::Open(change.id.clone())));
+    app.took(change, true);
+    screen(app);
+}
+
+#[test]
+fn the_list() {
+    let quorum = with("chg_2", 1, "pending", &json!({"terms": {"quorum": 2}, "twinOf": "chg_1"}));
+    let mut app = app("reviewer", &[change("chg_1", 1, "pending"), quorum], (90, 6));
+    app.selected.insert("chg_1".into());
+    let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)
+x pending    5m local-agent    UPDATE Write “a\u{202e}b”\nforged
+  pending    5m local-agent    UPDATE 0/2 duplicate Write “a\u{202e}b”\nforged
+
+
+ j k Enter  x A  / s g  ? help  q quit";
+    let shown = screen(&mut app);
+    assert_eq!(shown, expected, "\n{shown}");
+}
+
+#[test]
+fn a_change_and_its_diff() {
+    let mut app = app("reviewer", &[change("chg_1", 3, "pending")], (64, 22));
+    open(&mut app, change("chg_1", 3, "pending"));
+    let expected = r#" ● live  pending 1  stale 0  unknown 0  [inbox]  alice (reviewe…
+ Write “a\u{202e}b”\nforged
+ pending  UPDATE file /a
+ Write file (files / write_file), proposed by local-agent with
+ cli\u{1b}[2Jent over http, 5m ago; chg_1 v3
+ 0 of 1 approvals; expires in 23h
+
+  Text
+  - old
+  + new→   x\u{200b}
+
+ Arguments
+   path: "/a"
+   n: 1
+
+
+
+
+
+
+
+ a approve  r reject  e edit  j k next  q back  ? help"#;
+    let shown = screen(&mut app);
+    assert_eq!(shown, expected, "\n{shown}");
+    // Without UTF-8 there is nothing but ASCII.
+    app.paint.unicode = false;
+    app.size = (63, 22);
+    let shown = screen(&mut app);
+    assert!(shown.is_ascii() && shown.contains(r"\u{201c}a\u{202e}b\u{201d}"), "{shown}");
+}
+
+#[test]
+fn no_screen_is_too_small() {
+    for size in [(40, 10), (20, 4), (5, 3), (1, 1), (200, 60)] {
+        let stale = with("chg_1", 2, "stale", &json!({"previousDiff": {"fields": []}}));
+        let mut app = app("reviewer", &[stale.clone(), change("chg_2", 1, "pending")], size);
+        screen(&mut app);
+        open(&mut app, stale);
+        typed(&mut app, "dz?");
+        screen(&mut app);
+        typed(&mut app, "xr");
+        typed(&mut app, "some reason that is longer than the line");
+        press(&mut app, KeyCode::Esc);
+        typed(&mut app, "qgs/");
+    }
+}
+
+#[test]
+fn what_is_shown_is_what_is_approved() {
+    let mut app = app("reviewer", &[change("chg_1", 1, "pending")], (80, 24));
+    // From the list it is opened, not approved.
+    assert_eq!(typed(&mut app, "a"), Some(Action::Open("chg_1".into())));
+    app.took(change("chg_1", 1, "pending"), true);
+    screen(&mut app);
+    // It moves while it is looked at: the key that comes then decides nothing.
+    app.took(change("chg_1", 2, "pending"), false);
+    screen(&mut app);
+    assert_eq!(typed(&mut app, "a"), None);
+    assert!(app.status.0.contains("just changed"), "{:?}", app.status);
+    let (path, body) = post(typed(&mut app, "a"));
+    assert_eq!(path, "changes/chg_1/decision");
+    assert_eq!(body, json!({"decision": "approve", "comment": null, "version": 2, "digest": "sha256:chg_1-2"}));
+    // It was refused because the target moved: that was said, and one key decides on what is shown now.
+    app.expected = Some("chg_1".into());
+    app.took(change("chg_1", 3, "pending"), false);
+    screen(&mut app);
+    assert_eq!(post(typed(&mut app, "a")).1["version"], 3);
+    app.took(change("chg_1", 4, "pending"), false);
+    assert_eq!(typed(&mut app, "a"), None, "nobody said anything of this");
+    // An answer that comes late does not take it back.
+    app.took(change("chg_1", 1, "pending"), false);
+    assert_eq!(app.detail.as_ref().unwrap().change.version, 4);
+}
+
+#[test]
+fn a_diff_that_was_not_read_to_its_end_is_asked_about() {
+    let text: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    let field = json!({"field": "t", "label": "T", "before": null, "after": text.join("\n")});
+    let long = with("chg_1", 1, "pending", &json!({"diff": {"fields": [field], "truncated": false}}));
+    let mut app = app("reviewer", std::slice::from_ref(&long), (80, 24));
+    open(&mut app, long);
+    assert_eq!(typed(&mut app, "an"), None);
+    assert!(app.prompt.is_none());
+    // A leap to the end is not reading it.
+    press(&mut app, KeyCode::End);
+    assert_eq!(typed(&mut app, "a"), None);
+    assert_eq!(post(typed(&mut app, "y")).0, "changes/chg_1/decision");
+    press(&mut app, KeyCode::Home);
+    for _ in 0..4 {
+        press(&mut app, KeyCode::PageDown);
+    }
+    assert_eq!(post(typed(&mut app, "a")).0, "changes/chg_1/decision");
+}
+
+#[test]
+fn comments_are_asked_for() {
+    let strict = with("chg_1", 1, "pending", &json!({"terms": {"requireComment": true}}));
+    let mut app = app("reviewer", std::slice::from_ref(&strict), (80, 24));
+    open(&mut app, strict);
+    typed(&mut app, "a");
+    assert_eq!(press(&mut app, KeyCode::Enter), None);
+    assert!(app.status.0.contains("requires a comment"));
+    typed(&mut app, "fin");
+    press(&mut app, KeyCode::Backspace);
+    let (_, body) = post(press(&mut app, KeyCode::Enter));
+    assert_eq!((&body["decision"], &body["comment"]), (&json!("approve"), &json!("fi")));
+    typed(&mut app, "rno");
+    app.pasted(" way\n\u{1b}[2J");
+    let (_, body) = post(press(&mut app, KeyCode::Enter));
+    assert_eq!((&body["decision"], &body["comment"]), (&json!("reject"), &json!("no way [2J")));
+}
+
+#[test]
+fn a_viewer_looks_on() {
+    for key in ["a", "r", "e", "u", "f", "o", "xA"] {
+        let mut app = app("viewer", &[change("chg_1", 1, "pending")], (80, 24));
+        open(&mut app, change("chg_1", 1, "pending"));
+        assert_eq!(typed(&mut app, key), None, "{key}");
+        assert!(app.prompt.is_none() && app.status.0.contains("cannot decide"), "{key}");
+    }
+}
+
+#[test]
+fn many_are_approved_once_all_were_opened() {
+    let all = [change("chg_1", 1, "pending"), change("chg_2", 1, "pending")];
+    let mut app = app("reviewer", &all, (80, 24));
+    typed(&mut app, "xx");
+    assert_eq!(app.selected.len(), 2);
+    for change in &all {
+        assert_eq!(typed(&mut app, "A"), Some(Action::Open(change.id.clone())));
+        app.took(change.clone(), true);
+        screen(&mut app);
+    }
+    typed(&mut app, "A");
+    // One of them moved meanwhile: back to it.
+    app.took(change("chg_1", 2, "pending"), false);
+    assert_eq!(press(&mut app, KeyCode::Enter), Some(Action::Open("chg_1".into())));
+    app.took(change("chg_1", 2, "pending"), true);
+    screen(&mut app);
+    typed(&mut app, "Aok");
+    let (path, body) = post(press(&mut app, KeyCode::Enter));
+    assert_eq!(path, "decisions");
+    let expected = [("chg_1", 2), ("chg_2", 1)]
+        .map(|(id, version)| json!({"id": id, "version": version, "digest": format!("sha256:{id}-{version}")}));
+    assert_eq!(body, json!({"decision": "approve", "comment": "ok", "changes": expected}));
+    let problem = json!({"title": "T", "detail": "no\u{1b}", "code": "SELF_APPROVAL"});
+    app.decided(
+        &json!({"results": [{"id": "chg_1", "change": {"state": "approved"}}, {"id": "chg_2", "problem": problem}]}),
+    );
+    let shown = screen(&mut app);
+    assert!(shown.contains(" approved  Write") && shown.contains(r" no\u{1b} (SELF_APPROVAL)  Write"), "{shown}");
+    assert_eq!(app.selected.iter().collect::<Vec<_>>(), ["chg_2"]);
+}
+
+#[test]
+fn stale_ones_are_previewed_again_beside_what_was() {
+    let before = json!({"fields": [{"field": "text", "label": "Text", "before": "OLD", "after": "new"}]});
+    let stale = with("chg_1", 2, "stale", &json!({"previousDiff": before}));
+    let mut app = app("reviewer", std::slice::from_ref(&stale), (121, 30));
+    open(&mut app, stale.clone());
+    let shown = screen(&mut app);
+    let line = shown.lines().find(|l| l.contains("- OLD")).unwrap();
+    assert!(line.contains("║   - old"), "{shown}");
+    let expected = ("changes/chg_1/refresh".to_owned(), json!({"version": 2}));
+    assert_eq!(post(typed(&mut app, "f")), expected);
+    assert_eq!(post(typed(&mut app, "a")), expected);
+    // In a narrow one, one after the other.
+    app.size = (60, 30);
+    let shown = screen(&mut app);
+    assert!(shown.find("- OLD").unwrap() < shown.find("- old").unwrap(), "{shown}");
+}
+
+#[test]
+fn arguments_are_corrected() {
+    let mut app = app("reviewer", &[change("chg_1", 1, "pending")], (80, 24));
+    open(&mut app, change("chg_1", 1, "pending"));
+    let Some(Action::Editor { id, version, text }) = typed(&mut app, "e") else { panic!("no editor") };
+    app.edited(id.clone(), version, &text, format!("{text}\n"));
+    assert!(app.prompt.is_none() && app.status.0.contains("not changed"));
+    app.edited(id.clone(), version, &text, "{oops".into());
+    assert!(app.status.0.contains("goes on with your text"), "{:?}", app.status);
+    assert!(matches!(typed(&mut app, "e"), Some(Action::Editor { text, .. }) if text == "{oops"));
+    app.edited(id, version, &text, r#"{"n": 12345678901234567890.10}"#.into());
+    typed(&mut app, "typo");
+    let Some(Action::Post { path, body, .. }) = press(&mut app, KeyCode::Enter) else { panic!("no request") };
+    assert_eq!(path, ["changes", "chg_1", "edit"]);
+    assert_eq!(body, r#"{"arguments":{"n": 12345678901234567890.10},"version":1,"comment":"typo"}"#);
+    let fixed = with("chg_2", 1, "pending", &json!({"terms": {"edit": false}}));
+    app.took(fixed.clone(), false);
+    app.detail = None;
+    app.arrange(Some("chg_2"));
+    open(&mut app, fixed);
+    assert_eq!(typed(&mut app, "e"), None);
+    assert!(app.status.0.contains("allows no edits"));
+}
+
+#[test]
+fn an_approval_is_undone_within_its_time() {
+    let approved = with("chg_1", 2, "approved", &json!({"runAfter": "2027-01-01T00:05:30Z", "terms": {"undoFor": 60}}));
+    let mut app = app("reviewer", &[approved.clone(), change("chg_2", 1, "pending")], (80, 24));
+    open(&mut app, approved);
+    let shown = screen(&mut app);
+    assert!(shown.contains("u undoes it, 31s left"), "{shown}");
+    assert_eq!(post(typed(&mut app, "u")), ("changes/chg_1/undo".to_owned(), json!({"version": 2})));
+    typed(&mut app, "qj");
+    // The cursor is elsewhere: the last approval is meant.
+    assert_eq!(typed(&mut app, "u"), None);
+    app.approved_last = Some("chg_1".into());
+    assert_eq!(post(typed(&mut app, "u")).0, "changes/chg_1/undo");
+}
+
+#[test]
+fn outcomes_are_settled() {
+    let mut app = app("reviewer", &[change("chg_1", 5, "outcome_unknown")], (80, 24));
+    open(&mut app, change("chg_1", 5, "outcome_unknown"));
+    typed(&mut app, "ox");
+    typed(&mut app, "fread it");
+    let expected = json!({"outcome": "failed", "comment": "read it", "version": 5});
+    assert_eq!(post(press(&mut app, KeyCode::Enter)), ("changes/chg_1/settle".to_owned(), expected));
+}
+
+#[test]
+fn the_list_follows_what_happens() {
+    let mut app = app("reviewer", &[change("chg_2", 1, "pending"), change("chg_3", 1, "pending")], (80, 24));
+    typed(&mut app, "j");
+    assert_eq!(app.at_cursor().unwrap().id, "chg_3");
+    app.took(with("chg_4", 1, "pending", &json!({"createdAt": "2027-01-01T00:04:00Z"})), false);
+    assert_eq!(app.changes[0].id, "chg_4");
+    assert_eq!(app.at_cursor().unwrap().id, "chg_3", "the cursor stays where it was");
+    app.took(change("chg_2", 2, "applied"), false);
+    assert_eq!(app.changes.len(), 2);
+    typed(&mut app, "ssss");
+    assert_eq!((app.view, app.query()), (View::History, Vec::new()));
+    typed(&mut app, "gg");
+    let shown = screen(&mut app);
+    assert!(shown.contains("▾ files.write_file (2)") && shown.contains("[all] by tool"), "{shown}");
+    typed(&mut app, "/by:bob fix");
+    assert_eq!(press(&mut app, KeyCode::Enter), Some(Action::Load));
+    assert_eq!(app.query(), [("principal", "bob".to_owned()), ("q", "fix".to_owned())]);
+    assert_eq!(press(&mut app, KeyCode::Esc), Some(Action::Load));
+    assert_eq!(press(&mut app, KeyCode::Char('q')), Some(Action::Quit));
+}
+
+#[test]
+fn the_next_one_is_not_skipped() {
+    let all = ["chg_1", "chg_2", "chg_3"].map(|id| change(id, 1, "pending"));
+    let mut app = app("reviewer", &all, (80, 24));
+    open(&mut app, all[0].clone());
+    // It is done, and no longer in the list.
+    app.took(change("chg_1", 2, "applied"), true);
+    assert_eq!(typed(&mut app, "j"), Some(Action::Open("chg_2".into())));
+    app.took(all[1].clone(), true);
+    assert_eq!(typed(&mut app, "j"), Some(Action::Open("chg_3".into())));
+}
+
+#[test]
+fn groups_are_passed_over() {
+    let of = |id: &str, tool: &str| with(id, 1, "pending", &json!({"tool": tool}));
+    let mut app = app("reviewer", &[of("a", "x"), of("b", "y"), of("c", "x")], (80, 24));
+    typed(&mut app, "gg");
+    let mut seen = Vec::new();
+    press(&mut app, KeyCode::Home);
+    for _ in 0..4 {
+        seen.push(app.at_cursor().unwrap().id.clone());
+        typed(&mut app, "j");
+    }
+    assert_eq!(seen, ["a", "c", "b", "b"]);
+    press(&mut app, KeyCode::End);
+    assert_eq!(app.at_cursor().unwrap().id, "b");
+    typed(&mut app, "kk");
+    assert_eq!(app.at_cursor().unwrap().id, "a");
+}
+
+#[test]
+fn a_failed_preview_is_said_and_approved_by_a_key_of_its_own() {
+    let failed = json!({
+        "preview": {"kind": "arguments", "failed": "read_file answered: no such file"}, "operation": "CALL",
+        "diff": {"fields": [
+            {"field": "path", "label": "path", "after": "/a"}, {"field": "n", "label": "n", "after": "1"},
+            {"field": "$description", "label": "Tool description", "after": "Writes a file."}]},
+    });
+    let blind = || with("chg_1", 1, "pending", &failed);
+    let mut app = app("reviewer", &[blind()], (100, 24));
+    open(&mut app, blind());
+    let shown = screen(&mut app);
+    assert!(shown.contains("The preview failed, so only the arguments are shown: read_file answered"), "{shown}");
+    assert!(shown.contains("W approve without preview") && !shown.contains(" a approve"), "{shown}");
+    assert_eq!((shown.matches("/a\"").count(), shown.matches("n: 1").count()), (1, 1), "once: {shown}");
+    assert!(shown.contains("Tool description"), "{shown}");
+    assert_eq!(typed(&mut app, "a"), None);
+    assert!(app.status.0.contains("W approves without preview"), "{:?}", app.status);
+    assert_eq!(typed(&mut app, "Wn"), None);
+    let (path, body) = post(typed(&mut app, "Wy"));
+    assert_eq!((path.as_str(), &body["decision"]), ("changes/chg_1/decision", &json!("approve")));
+    // Nor is it approved among others.
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(typed(&mut app, "xA"), Some(Action::Open("chg_1".into())));
+    assert!(app.status.0.contains("The preview of this one failed"), "{:?}", app.status);
+    // Where no recipe is there to fail, nothing is missing.
+    let plain = with("chg_1", 2, "pending", &json!({"preview": {"kind": "arguments"}, "operation": "CALL"}));
+    app.took(plain, true);
+    app.status.0.clear();
+    let shown = screen(&mut app);
+    assert!(shown.contains("No preview is available for this tool") && shown.contains("a approve"), "{shown}");
+}

@@ -1,0 +1,282 @@
+//! `changes watch`: every event of the feed as it comes. A lost connection is taken up again where it broke, so that
+//! no change event is missed and none is shown twice.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    arguments::route,
+    client::{Client, Refusal},
+    feed::{Event, Parser},
+    render,
+};
+use crate::{
+    exit::{Exit, Failure},
+    output::{Output, Style, one_line, remark},
+    when::Since,
+};
+use countersign_domain::changes::{ChangeState, Operation, Proposer};
+
+/// Waits between attempts, doubling.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The gateway sends a comment every few seconds: longer silence is a dead connection.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// Events from `since` on, those that are over too; without it, from now on.
+pub async fn run(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let interrupted = async {
+        let _ = tokio::signal::ctrl_c().await;
+    };
+    tokio::pin!(interrupted);
+    tokio::select! {
+        () = &mut interrupted => Ok(Exit::Ok),
+        ended = follow(client, since, json, out) => ended,
+    }
+}
+
+async fn follow(client: &Client, since: Option<Since>, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    // The feed is numbered: what happened since a moment is looked for from its beginning.
+    let (mut seen, moment) = match since {
+        None => (None, None),
+        Some(Since::Event(seq)) => (Some(seq), None),
+        Some(Since::Moment(moment)) => (Some(0), Some(moment)),
+    };
+    let mut wait = FIRST_WAIT;
+    let mut connected = false;
+    loop {
+        match client.feed(seen).await {
+            Ok(mut stream) => {
+                if connected {
+                    remark("Connected again.");
+                } else if !json {
+                    remark("Watching. Ctrl-C ends it.");
+                }
+                connected = true;
+                wait = FIRST_WAIT;
+                let mut parser = Parser::default();
+                while let Ok(Some(Ok(bytes))) = tokio::time::timeout(SILENCE, stream.next()).await {
+                    let Ok(events) = parser.feed(&bytes) else { break };
+                    for event in events {
+                        take(&event, &mut seen, moment, json, out)?;
+                    }
+                    out.finish()?;
+                }
+                remark("The connection to the gateway was lost; trying again.");
+            }
+            Err(refusal) => give_up_or_wait(refusal, connected)?,
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// A first attempt that fails is told; a later one may be a gateway that restarts.
+fn give_up_or_wait(refusal: Refusal, connected: bool) -> Result<(), Failure> {
+    if connected && refusal.is_temporary() { Ok(()) } else { Err(refusal.into()) }
+}
+
+/// What an event says; everything optional, so that a newer gateway's events are still shown.
+#[derive(Deserialize)]
+struct Said {
+    #[serde(rename = "type")]
+    kind: String,
+    seq: Option<u64>,
+    at: Option<Timestamp>,
+    actor: Option<String>,
+    comment: Option<String>,
+    change: Option<Brief>,
+    session: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Brief {
+    id: String,
+    version: u64,
+    operation: Operation,
+    summary: String,
+    provider: String,
+    tool: String,
+    proposer: Proposer,
+    fault: Option<countersign_domain::changes::ChangeFault>,
+    state: Option<ChangeState>,
+    approvals: Option<u32>,
+    quorum: Option<u32>,
+}
+
+impl Brief {
+    /// How far the approvals are, where more than one is asked for.
+    fn progress(&self) -> Option<String> {
+        let quorum = self.quorum.filter(|quorum| *quorum > 1 && self.state == Some(ChangeState::Pending))?;
+        Some(format!("  {}/{quorum}", self.approvals.unwrap_or(0)))
+    }
+}
+
+fn take(
+    event: &Event,
+    seen: &mut Option<u64>,
+    moment: Option<Timestamp>,
+    json: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let said: Option<Said> = serde_json::from_str(&event.data).ok();
+    let seq = event.id.or_else(|| said.as_ref().and_then(|s| s.seq));
+    if let (Some(seq), Some(last)) = (seq, *seen)
+        && seq <= last
+        && event.kind != "hello"
+    {
+        return Ok(());
+    }
+    // The greeting tells where the feed is, so that a lost connection can be taken up even before the first event.
+    *seen = seq.or(*seen);
+    if event.kind == "hello" {
+        return Ok(());
+    }
+    // What has no time tells where the feed begins.
+    let at = said.as_ref().and_then(|said| said.at);
+    if moment.is_some_and(|moment| at.is_none_or(|at| at < moment)) {
+        return Ok(());
+    }
+    if json {
+        // One line, whatever line breaks the stream had.
+        let line = event.data.replace('\n', " ");
+        return Ok(out.json(&line)?);
+    }
+    let Some(said) = said else { return Ok(()) };
+    print(&said, out)
+}
+
+fn print(said: &Said, out: &mut Output) -> Result<(), Failure> {
+    let time = said
+        .at
+        .map_or_else(String::new, |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string());
+    out.styled(Style::Dim, &time)?;
+    let kind = said.kind.strip_prefix("change.").unwrap_or(&said.kind);
+    out.text("  ")?;
+    out.styled(style_of(kind), &format!("{:<16}", one_line(kind)))?;
+    if let Some(change) = &said.change {
+        out.text(&format!("{}  {}", one_line(&change.id), change.operation.as_str()))?;
+        let title = render::without_badge(change.operation, &change.summary);
+        out.text(&format!("  {}", one_line(&title)))?;
+        let by = said.actor.as_deref().unwrap_or(&change.proposer.principal);
+        let of = format!("  ({} v{}, by {by})", route(&change.provider, &change.tool), change.version);
+        out.styled(Style::Dim, &one_line(&of))?;
+        if let Some(progress) = change.progress() {
+            out.styled(Style::Cyan, &progress)?;
+        }
+        if let Some(fault) = &change.fault {
+            out.styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+        }
+    } else if let Some(session) = &said.session {
+        let text = |key: &str| session.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
+        let who = format!("{}  {} over {} as {}", text("id"), text("clientName"), text("transport"), text("principal"));
+        out.text(&one_line(&who))?;
+    }
+    if let Some(comment) = said.comment.as_deref().filter(|c| !c.is_empty()) {
+        out.text(&format!("  “{}”", one_line(comment)))?;
+    }
+    Ok(out.line("")?)
+}
+
+fn style_of(kind: &str) -> Style {
+    match kind {
+        "created" | "refreshed" | "edited" => Style::Cyan,
+        "approved" | "applied" | "voted" | "executing" | "settled" => Style::Green,
+        "rejected" | "failed" | "outcome_unknown" => Style::Red,
+        "stale" | "expired" | "withdrawn" | "unapproved" => Style::Yellow,
+        _ => Style::Dim,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: Option<u64>, kind: &str, data: Value) -> Event {
+        Event { id, kind: kind.into(), data: data.to_string() }
+    }
+
+    fn created(seq: u64) -> Event {
+        let change = serde_json::json!({
+            "id": "chg_1", "version": 1, "state": "pending", "provider": "tracker", "tool": "create_issue",
+            "toolTitle": "Create issue", "operation": "CREATE", "summary": "Create “\u{202e}x\u{1b}[2J”\nforged line",
+            "target": {"entityType": "issue", "id": null, "label": "x", "lockKey": "k"},
+            "proposer": {"principal": "local-agent", "transport": "http"},
+        });
+        let data = serde_json::json!({"type": "change.created", "seq": seq, "at": "2027-01-01T00:00:00Z",
+            "actor": "local-agent", "comment": null, "change": change});
+        event(Some(seq), "change.created", data)
+    }
+
+    #[test]
+    fn each_event_is_one_line_and_shown_once() {
+        let mut out = Output::memory(false);
+        let mut seen = None;
+        take(&event(None, "hello", serde_json::json!({"type": "hello", "seq": 4})), &mut seen, None, false, &mut out)
+            .unwrap();
+        assert_eq!(seen, Some(4));
+        for seq in [5, 5, 4, 6] {
+            take(&created(seq), &mut seen, None, false, &mut out).unwrap();
+        }
+        let session = serde_json::json!({"type": "session.opened", "at": "2027-01-01T00:00:00Z",
+            "session": {"id": "abcdefgh…", "clientName": "evil\n", "transport": "http", "principal": "p"}});
+        take(&event(None, "session.opened", session), &mut seen, None, false, &mut out).unwrap();
+        let text = out.taken();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains(r"“\u{202e}x\u{1b}[2J”\nforged line"), "{text}");
+        assert!(text.contains("CREATE  “\\u{202e}x"), "without the badge's word again: {text}");
+        assert!(text.contains("(tracker / create_issue v1, by local-agent)"), "{text}");
+        assert!(text.contains("abcdefgh…  evil\\n over http as p"), "{text}");
+        assert_eq!(seen, Some(6));
+    }
+
+    #[test]
+    fn what_happened_before_the_moment_is_left_out() {
+        let shown = |moment: &str| {
+            let mut out = Output::memory(false);
+            let mut seen = Some(0);
+            let reset = event(Some(2), "reset", serde_json::json!({"type": "reset", "seq": 2}));
+            for event in [reset, created(5)] {
+                take(&event, &mut seen, Some(moment.parse().unwrap()), false, &mut out).unwrap();
+            }
+            assert_eq!(seen, Some(5));
+            out.taken().lines().count()
+        };
+        assert_eq!(
+            (shown("2026-12-31T23:59:59Z"), shown("2027-01-01T00:00:00Z"), shown("2027-01-01T00:00:01Z")),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
+    fn how_far_a_quorum_is_stands_in_the_line() {
+        let line = |more: Value| {
+            let Event { data, .. } = created(1);
+            let mut data: Value = serde_json::from_str(&data).unwrap();
+            data["change"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let mut out = Output::memory(false);
+            take(&event(Some(1), "change.voted", data), &mut None, None, false, &mut out).unwrap();
+            out.taken()
+        };
+        let two = |state| line(serde_json::json!({ "approvals": 1, "quorum": 2, "state": state }));
+        assert!(two("pending").contains("  1/2"), "{}", two("pending"));
+        assert!(!two("approved").contains("/2"));
+        assert!(!line(serde_json::json!({ "approvals": 0, "quorum": 1 })).contains("0/1"));
+    }
+
+    #[test]
+    fn json_is_passed_on_line_by_line() {
+        let mut out = Output::memory(false);
+        let mut seen = None;
+        take(&created(1), &mut seen, None, true, &mut out).unwrap();
+        let text = out.taken();
+        assert_eq!(text.lines().count(), 1);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["seq"], 1);
+    }
+}

@@ -1,0 +1,292 @@
+//! `config check|show|pending|consent`: what the file says, what the running gateway has in force, and a reviewer's
+//! consent to what loosens its policy.
+
+use std::io::IsTerminal as _;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    args::{ConnectArgs, ConsentArgs, DataArgs, PendingArgs, ServeArgs, ShowArgs},
+    changes::client::{self, Client},
+    configuration,
+    exit::{Exit, Failure},
+    output::{Output, Style, one_line, remark, yes_or_no},
+    recipes,
+};
+use countersign_attach::GatewayFile;
+use countersign_config::{
+    Loaded,
+    show::{self, Shown},
+};
+
+pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let loaded = configuration(&args.flags())?;
+    warn(&loaded);
+    for warning in recipes::warnings(&loaded.config) {
+        remark(&format!("warning: {}", one_line(&warning)));
+    }
+    let from = match &loaded.file {
+        Some(file) => file.display().to_string(),
+        None => "the built-in defaults and the environment".to_owned(),
+    };
+    out.line(&format!("The configuration is valid ({from})."))?;
+    Ok(Exit::Ok)
+}
+
+pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let mut said = None;
+    if !args.file {
+        match running(args) {
+            Ok(Running::Says(config)) => return in_force(&config, args.json, out),
+            Ok(Running::Nowhere(data)) => said = Some(format!("No gateway serves {data}: this is what the file says.")),
+            Ok(Running::Unclear) => {}
+            Err(why) => said = Some(format!("This is what the file says; what is in force is not known: {why}.")),
+        }
+    }
+    let loaded = configuration(&args.serve.flags())?;
+    warn(&loaded);
+    if args.json {
+        let text = serde_json::to_string_pretty(&show::json(&loaded.settings)).unwrap_or_default();
+        out.line(&text)?;
+    } else {
+        out.text(&show::yaml(&loaded.settings))?;
+    }
+    match said {
+        // In YAML it is a comment, and goes where the rest goes.
+        Some(said) if !args.json => out.line(&format!("# {}", one_line(&said)))?,
+        Some(said) => remark(&said),
+        None => {}
+    }
+    Ok(Exit::Ok)
+}
+
+fn warn(loaded: &Loaded) {
+    for warning in &loaded.warnings {
+        remark(&format!("warning: {warning}"));
+    }
+}
+
+/// `GET /api/config`
+#[derive(Deserialize)]
+struct InForce {
+    file: Option<String>,
+    settings: Vec<Setting>,
+    waiting: Option<Waiting>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Setting {
+    key: String,
+    value: String,
+    source: String,
+    waiting: Vec<Loosening>,
+    refused: Vec<Loosening>,
+    needs_restart: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Loosening {
+    key: String,
+    from: String,
+    to: String,
+}
+
+#[derive(Deserialize)]
+struct Waiting {
+    digest: String,
+    since: jiff::Timestamp,
+    loosens: Vec<Loosening>,
+    content: Vec<Content>,
+}
+
+#[derive(Deserialize)]
+struct Content {
+    key: String,
+    lines: Vec<Line>,
+    cut: bool,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    op: String,
+    text: String,
+}
+
+/// What came of asking the gateway.
+enum Running {
+    Says(Box<InForce>),
+    /// None runs on this directory, and nobody named one.
+    Nowhere(String),
+    /// The file is wrong, which whoever reads it for good will tell.
+    Unclear,
+}
+
+/// Asks the gateway what it has in force, of which the file may know nothing.
+fn running(args: &ShowArgs) -> Result<Running, String> {
+    let data = DataArgs { data: args.serve.data.clone(), config: args.serve.config.clone() };
+    let named = std::env::var_os("COUNTERSIGN_URL").is_some_and(|url| !url.is_empty());
+    if !named {
+        let Ok(loaded) = configuration(&args.serve.flags()) else { return Ok(Running::Unclear) };
+        if GatewayFile::read(&loaded.config.data).is_none() {
+            return Ok(Running::Nowhere(loaded.config.data.display().to_string()));
+        }
+    }
+    if std::env::var_os("COUNTERSIGN_KEY").is_none_or(|key| key.is_empty()) {
+        return Err("a gateway runs, and is asked with a reviewer's or viewer's key in COUNTERSIGN_KEY".to_owned());
+    }
+    let connect = ConnectArgs { url: None, json: args.json, ca: args.ca.clone(), data };
+    let asked = client::target(&connect).and_then(|target| {
+        actix_web::rt::System::new().block_on(async {
+            let client = Client::new(target)?;
+            client.get(&["config"], &[]).await?.read::<InForce>()
+        })
+    });
+    asked.map(|config| Running::Says(Box::new(config))).map_err(|failure| failure.message)
+}
+
+fn in_force(config: &InForce, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    if json {
+        let entry = |setting: &Setting| {
+            let value = json!({
+                "value": setting.value,
+                "source": setting.source,
+                "waiting": setting.waiting,
+                "refused": setting.refused,
+                "needsRestart": setting.needs_restart,
+            });
+            (setting.key.clone(), value)
+        };
+        let all = Value::Object(config.settings.iter().map(entry).collect());
+        out.json(&serde_json::to_string(&all).unwrap_or_default())?;
+        return Ok(Exit::Ok);
+    }
+    let shown: Vec<Shown> = config.settings.iter().map(listed).collect();
+    // Line by line: what the gateway sends is not ours.
+    for line in show::listing(&shown).lines() {
+        out.line(&one_line(line))?;
+    }
+    out.finish()?;
+    let file = config.file.as_deref().map_or("no file".into(), one_line);
+    remark(&format!("This is what the gateway has in force; it reads {file}."));
+    if let Some(waiting) = &config.waiting {
+        let count = waiting.loosens.len();
+        let what = if count == 1 { "1 change waits".to_owned() } else { format!("{count} changes wait") };
+        remark(&format!(
+            "{what} for a reviewer's consent: see `countersign config pending`, then `countersign config consent`."
+        ));
+    }
+    Ok(Exit::Ok)
+}
+
+fn listed(setting: &Setting) -> Shown {
+    let mut notes: Vec<String> = Vec::new();
+    for Loosening { key, from, to } in &setting.waiting {
+        notes.push(format!("waits for consent: {key}: {from} is in force, the file says {to}"));
+    }
+    for Loosening { key, from, to } in &setting.refused {
+        notes.push(format!("refused by a reviewer: {key}: {from} stays in force, the file says {to}"));
+    }
+    if setting.needs_restart {
+        notes.push("the file says something else, which is read at the next start".to_owned());
+    }
+    Shown { key: setting.key.clone(), value: setting.value.clone(), remark: setting.source.clone(), notes }
+}
+
+/// `GET /api/reload`
+#[derive(Deserialize)]
+struct Status {
+    waiting: Option<Waiting>,
+}
+
+pub fn pending(args: &PendingArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        let answer = client.get(&["reload"], &[]).await?;
+        if args.connect.json {
+            out.json(&answer.json_line()?)?;
+            return Ok(Exit::Ok);
+        }
+        match answer.read::<Status>()?.waiting {
+            Some(waiting) => content(&waiting, out)?,
+            None => out.line("Nothing of the configuration waits for consent.")?,
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+/// What waits, value by value.
+fn content(waiting: &Waiting, out: &mut Output) -> Result<(), Failure> {
+    out.styled(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
+    out.line("")?;
+    for Loosening { key, from, to } in &waiting.loosens {
+        out.line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
+    }
+    for Content { key, lines, cut } in &waiting.content {
+        out.line("")?;
+        out.styled(Style::Bold, &one_line(key))?;
+        out.line("")?;
+        for Line { op, text } in lines {
+            let (sign, style) = match op.as_str() {
+                "removed" => ('-', Style::Red),
+                "added" => ('+', Style::Green),
+                _ => (' ', Style::Plain),
+            };
+            out.styled(style, &format!("{sign} {}", one_line(text)))?;
+            out.line("")?;
+        }
+        if *cut {
+            out.line("  (There are more lines; look at the file.)")?;
+        }
+        if !lines.iter().any(|line| line.op != "same") {
+            out.line("  (What differs is a value that is hidden here, such as one of `env` or `headers`.)")?;
+        }
+    }
+    Ok(())
+}
+
+pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        let status: Status = client.get(&["reload"], &[]).await?.read()?;
+        let Some(waiting) = status.waiting else {
+            return Err(Failure::new(Exit::NotFound, "nothing of the configuration waits for consent"));
+        };
+        if args.digest.as_ref().is_some_and(|digest| *digest != waiting.digest) {
+            let message =
+                "the configuration has changed since that digest; look at it again with `countersign config pending`";
+            return Err(Failure::new(Exit::Conflict, message));
+        }
+        let word = if args.refuse { "refuse" } else { "accept" };
+        if !args.connect.json {
+            // The consent carries the digest of what is shown here.
+            content(&waiting, out)?;
+            out.finish()?;
+        }
+        if !args.yes {
+            let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+            if args.connect.json || !terminal {
+                let message = "without a terminal to ask you at, give --yes";
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            let what = if args.refuse { "Refuse this" } else { "Put this into force" };
+            if !yes_or_no(&format!("\n{what}?"), "decide")? {
+                remark("Nothing was decided.");
+                return Ok(Exit::Failed);
+            }
+        }
+        let body = json!({ "digest": waiting.digest, "verdict": word });
+        let answer = client.post(&["reload", "consent"], &body).await?;
+        if args.connect.json {
+            out.json(&answer.json_line()?)?;
+        } else if args.refuse {
+            out.line("Refused; all stays as it is. The file still says it, so change it there too.")?;
+        } else {
+            out.line("Accepted; it is in force.")?;
+        }
+        Ok(Exit::Ok)
+    })
+}

@@ -1,0 +1,98 @@
+//! Exit codes that scripts can rely on: small ones for the outcome of a command, those of sysexits.h for the rest.
+
+use std::{fmt, process::ExitCode};
+
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::{LockError, StoreError};
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Ok = 0,
+    /// What was asked for was refused or failed.
+    Failed = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// There is no such change or key.
+    NotFound = 3,
+    /// The change is not as it was when it was looked at: decided, stale, expired, another version.
+    Conflict = 4,
+    /// No key, a wrong one, or one that may not do this.
+    NotAuthorized = 5,
+    /// No gateway answers, or a port or file cannot be used (`EX_UNAVAILABLE`).
+    Unavailable = 69,
+    /// A mistake in the program (`EX_SOFTWARE`).
+    Internal = 70,
+    /// Another gateway serves the data directory (`EX_TEMPFAIL`).
+    Taken = countersign_attach::start::TAKEN as isize,
+    /// The configuration cannot be used (`EX_CONFIG`).
+    Config = 78,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        // All are far below 256.
+        Self::from(u8::try_from(exit as isize).unwrap_or(70))
+    }
+}
+
+/// Why a command failed: one paragraph for stderr and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    pub exit: Exit,
+    pub message: String,
+    /// Nobody reads our output any more; that is no failure.
+    pub output_closed: bool,
+}
+
+impl Failure {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), output_closed: false }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Only writing output fails with a bare I/O error.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let output_closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+        Self { exit: Exit::Failed, message: format!("output cannot be written: {error}"), output_closed }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::new(Exit::Unavailable, error.to_string())
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Held(_) => Self::new(
+                Exit::Taken,
+                format!("{error}; use that one, stop it, or choose another directory with --data DIR"),
+            ),
+            LockError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<McpError> for Failure {
+    fn from(error: McpError) -> Self {
+        let exit = match error.kind {
+            ErrorKind::InvalidParams | ErrorKind::ValidationFailed => Exit::Usage,
+            ErrorKind::StoreUnavailable => Exit::Unavailable,
+            ErrorKind::Internal => Exit::Internal,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, error.message.clone())
+    }
+}

@@ -1,0 +1,155 @@
+//! `serve` and `stdio`: sets the process up (logs, metrics, allocator is in `main.rs`) and hands over to the gateway,
+//! or attaches to the one that runs.
+
+use std::{ffi::OsString, path::Path};
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{
+    args::{ServeArgs, StdioArgs},
+    configuration,
+    exit::{Exit, Failure},
+};
+use countersign_app::serve::{self, Options, ServeError};
+use countersign_attach::{
+    AttachError, Ended,
+    hello::Hello,
+    proxy,
+    start::{self, Connection, Starter},
+};
+use countersign_config::{Config, Environment, Loaded};
+use countersign_store::LockError;
+use countersign_telemetry::{Metrics, logs};
+
+pub fn serve(args: &ServeArgs) -> Result<Exit, Failure> {
+    if args.detached {
+        start::detach();
+    }
+    let loaded = configuration(&args.flags())?;
+    let rotate = args.detached.then(|| loaded.config.data.join(start::LOG_FILE));
+    let (_logs, metrics) = set_up(&loaded, rotate)?;
+    let options = Options { detached: args.detached, stdio: false };
+    serve::run(loaded, args.flags(), options, metrics)?;
+    Ok(Exit::Ok)
+}
+
+pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
+    let loaded = configuration(&args.flags())?;
+    if args.standalone {
+        let (_logs, metrics) = set_up(&loaded, None)?;
+        serve::run(loaded, args.flags(), Options { detached: false, stdio: true }, metrics)?;
+        return Ok(Exit::Ok);
+    }
+    let _logs = logging(&loaded, None)?;
+    let hello = Hello::of_process(key()?);
+    let starter = starter(&loaded)?;
+    // One thread carries one agent's lines.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Unavailable, format!("the runtime could not be started: {error}")))?;
+    let ended = runtime.block_on(attach(&loaded.config, &hello, &starter));
+    // A read of stdin may still be under way in a thread of its own; nobody waits for it.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Logging, panics and metrics of a process that serves; warnings about the configuration go to the log.
+fn set_up(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<(logs::LogGuard, Metrics), Failure> {
+    let guard = logging(loaded, rotate)?;
+    let metrics = Metrics::install().map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+    Ok((guard, metrics))
+}
+
+fn logging(loaded: &Loaded, rotate: Option<std::path::PathBuf>) -> Result<logs::LogGuard, Failure> {
+    let guard = logs::init(&loaded.config.log, rotate)
+        .map_err(|error| Failure::new(Exit::Internal, format!("logging could not be set up: {error}")))?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(guard)
+}
+
+/// The key that this agent presents, if it has one.
+fn key() -> Result<Option<String>, Failure> {
+    match Environment::of_process().var("COUNTERSIGN_KEY") {
+        Ok(key) => Ok(key.map(|key| key.trim().to_owned())),
+        Err(_) => Err(Failure::new(Exit::Usage, "environment variable COUNTERSIGN_KEY is not Unicode")),
+    }
+}
+
+/// How to start the gateway that this process would be, with everything that is relative made absolute.
+fn starter(loaded: &Loaded) -> Result<Starter, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(Exit::Unavailable, format!("this program's own path is not known: {error}")))?;
+    let mut arguments: Vec<OsString> = vec!["serve".into(), "--detached".into()];
+    let mut flag = |name: &str, value: &Path| arguments.extend([name.into(), value.as_os_str().to_owned()]);
+    if let Some(file) = &loaded.file {
+        flag("--config", file);
+    }
+    flag("--data", &loaded.config.data);
+    arguments.extend(["--listen".into(), loaded.config.listen.to_string().into()]);
+    Ok(Starter { program, arguments })
+}
+
+async fn attach(config: &Config, hello: &Hello, starter: &Starter) -> Result<Exit, Failure> {
+    let mut terminate = signals()?;
+    let connected = tokio::select! {
+        connected = start::connect_or_start(&config.data, hello, starter) => connected?,
+        () = terminate.wait() => return Ok(Exit::Ok),
+    };
+    let Connection { reader, writer } = connected;
+    let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+    match proxy::run(stdin, stdout, reader, writer, terminate.wait()).await {
+        Ended::Done | Ended::OutputClosed => Ok(Exit::Ok),
+        Ended::GatewayGone => Err(Failure::new(
+            Exit::Unavailable,
+            format!("the gateway of {} has ended; start this agent's server again", config.data.display()),
+        )),
+        Ended::Failed(error) => Err(AttachError::Io(error).into()),
+    }
+}
+
+struct Signals([tokio::signal::unix::Signal; 3]);
+
+fn signals() -> Result<Signals, Failure> {
+    let open = |kind| {
+        signal(kind).map_err(|error| Failure::new(Exit::Unavailable, format!("signals cannot be received: {error}")))
+    };
+    Ok(Signals([open(SignalKind::terminate())?, open(SignalKind::interrupt())?, open(SignalKind::hangup())?]))
+}
+
+impl Signals {
+    /// Returns when the process is told to end.
+    async fn wait(&mut self) {
+        let [terminate, interrupt, hangup] = &mut self.0;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Self {
+        let exit = match error {
+            AttachError::Refused(_) => Exit::NotAuthorized,
+            AttachError::Io(_) => Exit::Failed,
+            _ => Exit::Unavailable,
+        };
+        Self::new(exit, error.to_string())
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        let exit = match &error {
+            ServeError::Lock(LockError::Held(_)) => Exit::Taken,
+            ServeError::Routes(_) | ServeError::Tls(_) => Exit::Config,
+            ServeError::CoreEnded => Exit::Internal,
+            _ => Exit::Unavailable,
+        };
+        Self::new(exit, error.to_string())
+    }
+}

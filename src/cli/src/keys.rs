@@ -1,0 +1,114 @@
+//! `keys create|list|revoke`: works on the data directory, also while its gateway runs.
+
+use jiff::Timestamp;
+
+use super::{
+    args::{KeysArgs, KeysCommand},
+    configuration,
+    exit::{Exit, Failure},
+    output::{Output, columns, remark},
+};
+use countersign_config::Config;
+use countersign_store::keys::{ApiKey, Keys};
+
+pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let config = configuration(&args.data.flags())?.config;
+    let data = config.data.clone();
+    match &args.command {
+        KeysCommand::Create { role, name, owner } => {
+            let new =
+                countersign_auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
+            let keys = Keys::open(&data)?;
+            let known = known(&config, &keys)?;
+            for given in std::iter::once(name).chain(owner) {
+                countersign_auth::alike::check(given, known.iter().map(String::as_str))?;
+            }
+            keys.insert(&new.key, &new.hash)?;
+            out.line(&new.secret)?;
+            out.finish()?;
+            remark(&format!("Key {} of {name}. It is not shown again; only its hash is kept.", new.key.id));
+            Ok(Exit::Ok)
+        }
+        KeysCommand::List { json } => {
+            let keys = Keys::open(&data)?.list()?;
+            if *json {
+                as_json(&keys, out)?
+            } else {
+                as_table(&keys, out)?
+            }
+            Ok(Exit::Ok)
+        }
+        KeysCommand::Revoke { id } => {
+            let keys = Keys::open(&data)?;
+            if keys.revoke(id, Timestamp::now())? {
+                out.line(&format!("{id} is revoked."))?;
+                return Ok(Exit::Ok);
+            }
+            let known = keys.list()?.into_iter().any(|key| key.id == *id);
+            if known {
+                return Err(Failure::new(Exit::Conflict, format!("{id} was revoked before")));
+            }
+            Err(Failure::new(
+                Exit::NotFound,
+                format!("there is no key {id:?}; `countersign keys list` shows their ids"),
+            ))
+        }
+    }
+}
+
+/// The names and owners of all keys, also of those that were revoked, which stand in the audit trail, and the members of
+/// groups.
+fn known(config: &Config, keys: &Keys) -> Result<Vec<String>, Failure> {
+    let members = config.policy.groups.values().flatten().cloned();
+    let of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
+    Ok(keys.list()?.into_iter().flat_map(of).chain(members).collect())
+}
+
+fn as_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
+    let entry = |key: &ApiKey| {
+        serde_json::json!({
+            "id": key.id,
+            "name": key.name,
+            "role": key.role,
+            "owner": key.owner.as_deref().unwrap_or(&key.name),
+            "createdAt": key.created_at,
+            "lastUsedAt": key.last_used_at,
+            "revokedAt": key.revoked_at,
+        })
+    };
+    let keys = serde_json::json!({ "keys": keys.iter().map(entry).collect::<Vec<_>>() });
+    Ok(out.line(&serde_json::to_string_pretty(&keys).unwrap_or_default())?)
+}
+
+fn as_table(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
+    if keys.is_empty() {
+        remark("No keys yet. `countersign keys create --role reviewer --name NAME` makes one.");
+        return Ok(());
+    }
+    let date = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M").to_string();
+    let mut rows = vec![["ID", "NAME", "OWNER", "ROLE", "CREATED", "LAST USED", "STATE"].map(str::to_owned)];
+    for key in keys {
+        let state = key.revoked_at.map_or("active".to_owned(), |at| format!("revoked {}", date(at)));
+        let used = key.last_used_at.map_or("never".to_owned(), date);
+        let role = format!("{:?}", key.role).to_lowercase();
+        // Names are checked when keys are made, but the database may be anybody's.
+        let name = super::output::one_line(&key.name).into_owned();
+        let owner = key.owner.as_deref().map_or_else(|| name.clone(), |o| super::output::one_line(o).into_owned());
+        rows.push([key.id.clone(), name, owner, role, date(key.created_at), used, state]);
+    }
+    let mut widths = [0; 7];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = columns(cell).max(*width);
+        }
+    }
+    for row in rows {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - columns(cell))))
+            .collect();
+        out.line(cells.join("  ").trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! The command line: what a person or a script types. Commands print results on stdout and everything else on
+//! stderr; each failure is one clear paragraph and one exit code ([`exit`]).
+//!
+//! `stdio` is the exception to "results on stdout": there stdout belongs to the protocol.
+
+mod args;
+mod audit;
+mod backup;
+mod changes;
+mod config;
+pub mod exit;
+mod gateway;
+mod keys;
+mod offline;
+mod open;
+mod output;
+mod own_gateway;
+mod policy;
+mod providers;
+mod recipes;
+mod rules;
+mod webhooks;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use self::{
+    args::{Cli, Command, ConfigCommand},
+    exit::{Exit, Failure},
+    output::Output,
+};
+use countersign_config::{Environment, Flags, Loaded, load};
+use countersign_upstream::child::guard;
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    // Before anything else, since one of these stands beside every stdio server: it must stay small.
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|first| first == guard::SUBCOMMAND) {
+        return guard::main(args).unwrap_or_else(|why| {
+            output::complain(&why);
+            Exit::Usage.into()
+        });
+    }
+    // clap itself answers --help, --version and wrong usage (exit code 2).
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            output::complain(&failure.message);
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<Exit, Failure> {
+    let command = cli.command.unwrap_or(Command::Serve(cli.serve));
+    let mut out = Output::stdout();
+    let done = match command {
+        Command::Serve(args) => return gateway::serve(&args),
+        Command::Stdio(args) => return gateway::stdio(&args),
+        Command::Open(args) => open::run(&args, &mut out),
+        Command::Changes(args) => changes::run(&args, &mut out),
+        Command::Servers(args) => providers::run(&args, &mut out),
+        Command::Rules(args) => rules::run(&args, &mut out),
+        Command::Policy(args) => policy::run(&args, &mut out),
+        Command::Webhooks(args) => webhooks::run(&args, &mut out),
+        Command::Keys(args) => keys::run(&args, &mut out),
+        Command::Backup(args) => backup::run(&args, &mut out),
+        Command::Audit(args) => audit::run(&args, &mut out),
+        Command::Config(ConfigCommand::Check(args)) => config::check(&args, &mut out),
+        Command::Config(ConfigCommand::Show(args)) => config::show(&args, &mut out),
+        Command::Config(ConfigCommand::Pending(args)) => config::pending(&args, &mut out),
+        Command::Config(ConfigCommand::Consent(args)) => config::consent(&args, &mut out),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "countersign", &mut text);
+            out.text(&String::from_utf8_lossy(&text)).map(|()| Exit::Ok).map_err(Failure::from)
+        }
+    };
+    match done.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
+        // Whoever read our output has seen enough: `countersign changes list | head -1`.
+        Err(failure) if failure.output_closed => Ok(Exit::Ok),
+        done => done,
+    }
+}
+
+/// Loads and proves the configuration.
+fn configuration(flags: &Flags) -> Result<Loaded, Failure> {
+    load(flags, &Environment::of_process()).map_err(|error| Failure::new(Exit::Config, error.to_string()))
+}

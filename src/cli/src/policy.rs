@@ -1,0 +1,195 @@
+//! `policy test`: what the policy says of a call. A gateway is asked where one runs; else the configuration and the store
+//! answer, and say what they could not know.
+
+use std::io::Read;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    args::{ConnectArgs, PolicyArgs, PolicyCommand, PolicyTestArgs},
+    changes::client::{self, Client},
+    configuration,
+    exit::{Exit, Failure},
+    offline,
+    output::{Output, Style, one_line, remark},
+};
+use countersign_attach::GatewayFile;
+use countersign_config::{Config, units::show_duration};
+use countersign_domain::{policy::StandingRule, principal::Role};
+
+pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let PolicyCommand::Test(test) = &args.command;
+    let body = call(test)?;
+    let answer = match elsewhere(&args.connect)? {
+        None => ask(&args.connect, body)?,
+        Some(config) => {
+            remark(&format!(
+                "No gateway runs on {}: this is what the configuration and the store there say.",
+                config.data.display()
+            ));
+            offline::answer(&config, &body)?
+        }
+    };
+    if args.connect.json {
+        out.json(&answer)?;
+    } else {
+        let read = serde_json::from_str(&answer);
+        tested(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// The answer of a gateway.
+fn ask(connect: &ConnectArgs, body: String) -> Result<String, Failure> {
+    let target = client::target(connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        client.post_text(&["policy", "test"], body).await?.json_line()
+    })
+}
+
+/// The configuration, where no gateway is named and none runs on its data directory.
+fn elsewhere(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure> {
+    let named = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    if connect.url.is_some() || named("COUNTERSIGN_URL") {
+        return Ok(None);
+    }
+    let config = configuration(&connect.data.flags())?.config;
+    // The file stays where a gateway was killed.
+    let lives = |pid: u32| {
+        let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+    };
+    let runs = GatewayFile::read(&config.data).is_some_and(|gateway| lives(gateway.pid));
+    Ok((!runs).then(|| Box::new(config)))
+}
+
+/// The call that is asked about.
+fn call(test: &PolicyTestArgs) -> Result<String, Failure> {
+    let usage = |message: String| Failure::new(Exit::Usage, message);
+    let text = match test.arguments.as_deref() {
+        None => "{}".to_owned(),
+        Some("-") => {
+            let mut text = String::new();
+            let read = std::io::stdin().lock().take(2 << 20).read_to_string(&mut text);
+            read.map_err(|error| usage(format!("stdin cannot be read: {error}")))?;
+            text
+        }
+        Some(text) => text.to_owned(),
+    };
+    let raw: &RawValue = serde_json::from_str(text.trim())
+        .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))?;
+    let call = Call {
+        tool: test.tool.as_deref(),
+        resource: test.resource.as_deref(),
+        prompt: test.prompt.as_deref(),
+        method: test.method.as_deref(),
+        server: test.server.as_deref(),
+        // As they were written: a rule may speak of exactly these.
+        arguments: raw,
+        principal: json!({ "name": test.principal, "role": Role::from(test.role), "owner": test.owner }),
+        transport: test.transport.as_deref(),
+        revision: test.revision.as_deref(),
+        client: test.client.as_deref(),
+    };
+    serde_json::to_string(&call).map_err(|error| usage(error.to_string()))
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    tool: Option<&'a str>,
+    resource: Option<&'a str>,
+    prompt: Option<&'a str>,
+    method: Option<&'a str>,
+    server: Option<&'a str>,
+    arguments: &'a RawValue,
+    principal: Value,
+    transport: Option<&'a str>,
+    revision: Option<&'a str>,
+    client: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Tested {
+    #[serde(alias = "resource", alias = "prompt", alias = "method")]
+    tool: String,
+    server: String,
+    verdict: String,
+    rule: Option<String>,
+    standing_rule: Option<StandingRule>,
+    reason: String,
+    mark: Option<String>,
+    terms: Option<countersign_domain::changes::Terms>,
+    simulated: bool,
+    listed: bool,
+    /// What nobody could know without a gateway.
+    #[serde(default)]
+    unknown: Vec<String>,
+}
+
+fn tested(tested: &Tested, out: &mut Output) -> Result<(), Failure> {
+    let style = match tested.verdict.as_str() {
+        "allow" => Style::Green,
+        "deny" => Style::Red,
+        _ => Style::Yellow,
+    };
+    out.styled(style, &one_line(&tested.verdict))?;
+    out.line(&format!("  {} / {}", one_line(&tested.server), one_line(&tested.tool)))?;
+    let decided = match (&tested.standing_rule, &tested.rule) {
+        (Some(rule), _) => format!("standing rule {}", rule.id),
+        (None, Some(rule)) => rule.clone(),
+        (None, None) if tested.mark.is_some() => "the tool's definition".to_owned(),
+        (None, None) => "policy.default".to_owned(),
+    };
+    out.line(&format!("  decided by  {}", one_line(&decided)))?;
+    out.line(&format!("  because     {}", one_line(&tested.reason)))?;
+    if let Some(mark) = &tested.mark {
+        out.line(&format!("  marked      {}", one_line(mark)))?;
+    }
+    if let Some(terms) = &tested.terms {
+        for line in asked(terms) {
+            out.line(&format!("  review      {}", one_line(&line)))?;
+        }
+    }
+    if !tested.listed {
+        out.line("  listed      no: every call of this principal is denied")?;
+    }
+    for line in &tested.unknown {
+        out.styled(Style::Yellow, &format!("  not known   {}", one_line(line)))?;
+        out.line("")?;
+    }
+    if tested.simulated {
+        out.styled(Style::Yellow, "  policy.mode is simulate: the call would go through")?;
+        out.line("")?;
+    }
+    Ok(())
+}
+
+/// What a review asks for, a line each.
+fn asked(terms: &countersign_domain::changes::Terms) -> Vec<String> {
+    use countersign_domain::changes::{Editing, OnExpiry, OnReview};
+    let time = |seconds: u64| show_duration(std::time::Duration::from_secs(seconds));
+    let mut lines = Vec::new();
+    let who = if terms.reviewers.is_empty() { "anybody who may decide".to_owned() } else { terms.reviewers.join(", ") };
+    let approvals = if terms.quorum == 1 { "approval" } else { "approvals" };
+    lines.push(format!("{} {approvals} by {who}", terms.quorum));
+    if let Some(seconds) = terms.expire_after {
+        lines.push(format!("expires after {}", time(seconds)));
+    }
+    let flags = [
+        (terms.on_expiry == OnExpiry::Reject, "rejected when it expires".to_owned()),
+        (terms.require_comment, "with a comment".to_owned()),
+        (terms.preview_required, "with a preview of what is there now".to_owned()),
+        (terms.edit == Editing::Forbidden, "arguments may not be edited".to_owned()),
+        (terms.edit == Editing::Other, "who edits the arguments may not approve them".to_owned()),
+        (terms.on_review == OnReview::Hold, format!("the call is held for {}", time(terms.hold_for))),
+        (terms.on_review == OnReview::Task, "only clients that take tasks may propose it".to_owned()),
+        (terms.undo_for > 0, format!("may be undone for {}", time(terms.undo_for))),
+        (terms.open_page, "the client is asked to open its page".to_owned()),
+        (terms.questions, "the client is asked what the tool asks while it runs".to_owned()),
+    ];
+    lines.extend(flags.into_iter().filter(|(is, _)| *is).map(|(_, line)| line));
+    lines
+}

@@ -1,0 +1,134 @@
+//! `rules [list]|revoke` and `changes rule`: standing rules, through a gateway's REST door.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    args::{GiveRuleArgs, RulesArgs, RulesCommand},
+    changes::{
+        arguments::route,
+        client::{self, Client},
+    },
+    exit::{Exit, Failure},
+    output::{Output, Style, one_line, remark},
+};
+use countersign_config::units::parse_duration;
+use countersign_domain::policy::{Says, StandingRule};
+
+pub fn run(args: &RulesArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = client::target(&args.connect)?;
+    actix_web::rt::System::new().block_on(async {
+        let client = Client::new(target)?;
+        let json = args.connect.json;
+        match &args.command {
+            None => list(&client, false, json, out).await,
+            Some(RulesCommand::List { all }) => list(&client, *all, json, out).await,
+            Some(RulesCommand::Revoke { id, comment }) => revoke(&client, id, comment.as_deref(), json, out).await,
+        }
+    })
+}
+
+#[derive(Deserialize)]
+struct Rules {
+    rules: Vec<StandingRule>,
+}
+
+async fn list(client: &Client, all: bool, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["rules"], &[]).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+        return Ok(Exit::Ok);
+    }
+    let Rules { rules } = answer.read()?;
+    let mut shown = 0;
+    for rule in rules.iter().filter(|rule| all || !rule.is_over()) {
+        shown += 1;
+        one(rule, out)?;
+    }
+    if shown == 0 {
+        remark(if all { "There are no standing rules." } else { "No standing rule is in force." });
+    }
+    Ok(Exit::Ok)
+}
+
+/// Two or three lines about a rule.
+fn one(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
+    out.styled(Style::Bold, &one_line(&rule.id))?;
+    let (style, word) = match rule.verdict {
+        _ if rule.is_over() => (Style::Dim, if rule.revoked_at.is_some() { "revoked" } else { "expired" }),
+        Says::Allow => (Style::Green, "allow"),
+        Says::Deny => (Style::Red, "deny"),
+    };
+    out.styled(style, &format!("  {word}"))?;
+    let whose = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
+    out.line(&format!("  {}, {whose}", one_line(&route(&rule.provider, &rule.tool))))?;
+    let arguments = match (&rule.arguments_hash, &rule.arguments) {
+        (None, _) => "any arguments".to_owned(),
+        (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),
+        (Some(hash), None) => format!("exactly the arguments {}", one_line(hash)),
+    };
+    out.line(&format!("    {arguments}"))?;
+    let end = match (&rule.revoked_at, &rule.expires_at) {
+        (Some(at), _) => format!("revoked {at} by {}", one_line(rule.revoked_by.as_deref().unwrap_or("?"))),
+        (None, Some(at)) => format!("until {at}"),
+        (None, None) => "until it is revoked".to_owned(),
+    };
+    let times = if rule.uses.get() == 1 { "once".to_owned() } else { format!("{} times", rule.uses.get()) };
+    let on = rule.from_change.as_deref().map_or("the tool itself".into(), one_line);
+    let by = format!("    {end}; given by {} on {on}", one_line(&rule.created_by));
+    out.styled(Style::Dim, &format!("{by}; used {times}"))?;
+    out.line("")?;
+    if rule.orphaned_at.is_some() {
+        let what = match rule.verdict {
+            Says::Allow => "so it ended",
+            Says::Deny => "it denies until a reviewer revokes it",
+        };
+        out.styled(
+            Style::Yellow,
+            &format!("    {}'s key was revoked, or may not decide any more; {what}", one_line(&rule.created_by)),
+        )?;
+        out.line("")?;
+    }
+    if let Some(comment) = &rule.comment {
+        out.line(&format!("    {}", one_line(comment)))?;
+    }
+    Ok(())
+}
+
+async fn revoke(
+    client: &Client,
+    id: &str,
+    comment: Option<&str>,
+    json: bool,
+    out: &mut Output,
+) -> Result<Exit, Failure> {
+    let answer = client.post(&["rules", id, "revoke"], &json!({ "comment": comment })).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        out.line("Revoked.")?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// `changes rule`
+pub(super) async fn give(client: &Client, args: &GiveRuleArgs, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+    let lasts = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
+        let wrong = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", one_line(text)));
+        parse_duration(text).map(|duration| duration.as_secs()).map_err(wrong)
+    });
+    let body = json!({
+        "verdict": if args.allow_for.is_some() { "allow" } else { "deny" },
+        "arguments": if args.any_arguments { "any" } else { "exact" },
+        "principal": if args.any_principal { "any" } else { "same" },
+        "for": lasts.transpose()?,
+        "comment": args.comment,
+    });
+    let answer = client.post(&["changes", &args.id, "rule"], &body).await?;
+    if json {
+        out.json(&answer.json_line()?)?;
+    } else {
+        one(&answer.read()?, out)?;
+    }
+    Ok(Exit::Ok)
+}

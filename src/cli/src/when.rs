@@ -1,0 +1,79 @@
+//! Moments on the command line: `--since` and `--until` mean the same in every command.
+
+use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
+
+use countersign_config::units::parse_duration;
+
+/// How a moment is written, for help texts.
+pub const HOW: &str = "a time, like 2026-07-28T12:00:00Z or 2026-07-28, or how long ago, like 90s, 2h or 3d";
+
+/// Where to begin in the feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    Moment(Timestamp),
+    /// After the event of this number: what `--since` meant before `--after` was there.
+    Event(u64),
+}
+
+/// A moment: a time, a day (its beginning here), or how long ago it was.
+///
+/// # Errors
+/// Says how a moment is written.
+pub fn moment(text: &str) -> Result<Timestamp, String> {
+    at(text, Timestamp::now()).ok_or_else(|| format!("write {HOW}"))
+}
+
+/// The same, or the number of an event.
+///
+/// # Errors
+/// As [`moment`].
+pub fn since(text: &str) -> Result<Since, String> {
+    // No moment is written without a unit or a dash.
+    match text.parse() {
+        Ok(event) => Ok(Since::Event(event)),
+        Err(_) => moment(text).map(Since::Moment),
+    }
+}
+
+/// What a text means at some time.
+pub fn at(text: &str, now: Timestamp) -> Option<Timestamp> {
+    if let Ok(time) = text.parse() {
+        return Some(time);
+    }
+    if let Ok(day) = text.parse::<Date>() {
+        return day.to_zoned(TimeZone::system()).ok().map(|zoned| zoned.timestamp());
+    }
+    let span = text.strip_suffix(" ago").unwrap_or(text);
+    let span = parse_duration(span).ok()?;
+    now.checked_sub(SignedDuration::try_from(span).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_a_day_or_how_long_ago() {
+        let now: Timestamp = "2027-01-10T00:00:00Z".parse().unwrap();
+        let at = |text: &str| super::at(text, now).map(|at| at.to_string());
+        assert_eq!(at("2026-07-28T12:00:00Z").as_deref(), Some("2026-07-28T12:00:00Z"));
+        assert_eq!(at("2026-07-28T14:00:00+02:00").as_deref(), Some("2026-07-28T12:00:00Z"));
+        assert!(at("2026-07-28").is_some_and(|day| day.starts_with("2026-07-2")));
+        for (text, expected) in [
+            ("90s", "2027-01-09T23:58:30Z"),
+            ("2h", "2027-01-09T22:00:00Z"),
+            ("3d", "2027-01-07T00:00:00Z"),
+            ("2 days", "2027-01-08T00:00:00Z"),
+            ("1h 30m", "2027-01-09T22:30:00Z"),
+            ("2h ago", "2027-01-09T22:00:00Z"),
+        ] {
+            assert_eq!(at(text).as_deref(), Some(expected), "{text}");
+        }
+        for odd in ["", "7", "2", "yesterday", "-2h", "2 months", "99999999999d", "12:00"] {
+            assert_eq!(at(odd), None, "{odd}");
+        }
+        assert_eq!(since("42"), Ok(Since::Event(42)));
+        assert!(matches!(since("2h"), Ok(Since::Moment(_))));
+        assert!(since("soon").unwrap_err().contains("2h"));
+    }
+}

@@ -1,0 +1,247 @@
+//! What single values must look like beyond their type, and what values must not be combined.
+
+use url::Url;
+
+use countersign_domain::{changes::visible::is_hidden, principal::Role};
+
+use super::{
+    AuthMode, Config,
+    error::{Origin, Problem, quoted},
+    reader::{Reader, Wrong},
+    terms, units,
+};
+
+/// Statuses of the built-in tracker.
+const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"];
+
+pub(super) fn status(name: &str) -> Result<(), Wrong> {
+    if STATUSES.contains(&name) {
+        return Ok(());
+    }
+    Err((format!("{} is not a status", quoted(name)), format!("Statuses are {}.", STATUSES.join(", "))))
+}
+
+/// The name of somebody whom issues can be assigned to.
+pub(super) fn person(name: &str) -> Result<(), Wrong> {
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    if fits {
+        return Ok(());
+    }
+    Err((format!("{} is not a person's name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
+}
+
+/// A group of reviewers, or the name of a principal or of whom it belongs to.
+pub(super) fn member(name: &str) -> Result<(), Wrong> {
+    let fits = !name.trim().is_empty() && name.chars().count() <= 100 && !name.chars().any(is_hidden);
+    if fits {
+        return Ok(());
+    }
+    Err((format!("{} is not a name", quoted(name)), "Write 1 to 100 visible characters.".to_owned()))
+}
+
+/// What a tool's further name begins with.
+pub(super) fn prefix(text: &str) -> Result<(), Wrong> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {
+        return Ok(());
+    }
+    Err((format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /.".to_owned()))
+}
+
+/// A regular expression.
+pub(super) fn pattern(text: &str) -> Result<(), Wrong> {
+    match regex::Regex::new(text) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let reason = error.to_string();
+            let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+            Err((format!("{} is not a regular expression: {reason}", quoted(text)), "Mend it.".to_owned()))
+        }
+    }
+}
+
+/// A tool's further name, or a category of them.
+pub(super) fn category(text: &str) -> Result<(), Wrong> {
+    let fits = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
+    if fits && !text.is_empty() && text.matches('*').count() <= 1 {
+        return Ok(());
+    }
+    let remedy = "Use letters, digits and _ - . /, and at most one *, which stands for any text: file.*";
+    Err((format!("{} is not a category of names", quoted(text)), remedy.to_owned()))
+}
+
+/// The name of a provider.
+pub(super) fn provider(text: &str) -> Result<(), Wrong> {
+    if !text.trim().is_empty() && text.chars().count() <= 100 && !text.chars().any(is_hidden) {
+        return Ok(());
+    }
+    Err((
+        format!("{} is not the name of a provider", quoted(text)),
+        "Write a name of mcpServers, or tracker.".to_owned(),
+    ))
+}
+
+/// A Host header value: a name or address, with a port or without.
+pub(super) fn host(text: &str) -> Result<(), Wrong> {
+    let parsed = Url::parse(&format!("http://{text}/")).ok();
+    let plain = !text.contains(['/', '@', '?', '#', ' ', '*']) && !text.is_empty();
+    if plain && parsed.is_some_and(|url| url.host().is_some()) {
+        return Ok(());
+    }
+    Err((
+        format!("{} is not a host", quoted(text)),
+        "Write a name as it stands in the Host header, without scheme or path: gateway.example.com or \
+         gateway.example.com:8443; there are no wildcards."
+            .to_owned(),
+    ))
+}
+
+/// An origin as browsers send it.
+pub(super) fn origin(text: &str) -> Result<(), Wrong> {
+    let remedy = "Write scheme://host or scheme://host:port, such as https://app.example.com.";
+    if text == "*" || text == "null" {
+        let why = format!("{text} would let any page in");
+        return Err((why, format!("Name each origin. {remedy}")));
+    }
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == text => Ok(()),
+        Ok(url) if matches!(url.scheme(), "http" | "https") => Err((
+            format!("{} is not an origin as browsers send it", quoted(text)),
+            format!("Write {}.", url.origin().ascii_serialization()),
+        )),
+        _ => Err((format!("{} is not an origin", quoted(text)), remedy.to_owned())),
+    }
+}
+
+pub(super) fn public_url(text: &str) -> Result<(), Wrong> {
+    let wrong = |why: &str| Err((format!("{} {why}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
+    let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
+    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
+        return wrong("is not an http or https URL");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(("a URL with a user name or password in it".to_owned(), "Take them out.".to_owned()));
+    }
+    if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
+        return wrong("has more than a scheme, a host and a port");
+    }
+    Ok(())
+}
+
+pub(super) fn log_filter(text: &str) -> Result<(), Wrong> {
+    match tracing_subscriber::EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err((
+            format!("{} is not a log filter ({error})", quoted(text)),
+            "Write a level (error, warn, info, debug, trace), and more by part: info,countersign=debug.".to_owned(),
+        )),
+    }
+}
+
+/// What must not be combined.
+pub(super) fn cross(config: &Config, r: &Reader) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut wrong = |key: &str, message: String, remedy: &str| {
+        let origin = r.origin(key);
+        problems.push(Problem { origin, key: Some(key.to_owned()), message, remedy: remedy.to_owned() });
+    };
+
+    let set = |key: &str| r.settings.iter().any(|s| s.key == key && s.value != "null");
+    if set("tls.cert") != set("tls.key") {
+        let (has, lacks) = if set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
+        wrong(has, format!("{lacks} is missing"), "Give both, or neither.");
+    }
+    if let Some(tls) = &config.tls {
+        for (key, path) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {
+            if let Err(error) = std::fs::metadata(path) {
+                wrong(key, format!("{} cannot be read: {error}", path.display()), "Name an existing PEM file.");
+            }
+        }
+    }
+
+    if !config.listen.ip().is_loopback() {
+        if config.auth.mode != AuthMode::Keys {
+            let message = format!("{} can be reached by other machines, and auth.mode is local", config.listen);
+            wrong("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
+        }
+        if config.tls.is_none() && !config.behind_tls_proxy {
+            let message = format!("{} can be reached by other machines, and nothing encrypts", config.listen);
+            wrong(
+                "listen",
+                message,
+                "Set tls.cert and tls.key, or behind_tls_proxy: true if a proxy in front does TLS.",
+            );
+        }
+    }
+
+    for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
+        wrong("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
+    }
+    if let Err((message, remedy)) = terms::check(&config.policy.review, &config.policy.groups) {
+        let quorum = r.origin("policy.review.reviewers") == Origin::Default;
+        wrong(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
+    }
+
+    // Of two keys that do not go together, the one that somebody set is named.
+    let set_one = |first: &'static str, second: &'static str| {
+        if r.origin(first) == Origin::Default { second } else { first }
+    };
+    let limits = &config.limits;
+    if limits.batch_concurrency > limits.max_batch {
+        let message = format!(
+            "limits.batch_concurrency, {}, is more than limits.max_batch, {}",
+            limits.batch_concurrency, limits.max_batch
+        );
+        let key = set_one("limits.batch_concurrency", "limits.max_batch");
+        wrong(key, message, "Lower the one, or raise the other.");
+    }
+    let transports = &config.transports;
+    let sizes = [
+        ("transports.http.max_body", transports.http.max_body),
+        ("transports.websocket.max_message_size", transports.websocket.max_message_size),
+        ("transports.stdio.max_message_size", transports.stdio.max_message_size),
+    ];
+    for (key, size) in sizes {
+        if size > limits.outbox_bytes {
+            let show = |bytes: usize| units::show_size(bytes as u64);
+            let message =
+                format!("{key}, {}, is more than limits.outbox_bytes, {}", show(size), show(limits.outbox_bytes));
+            wrong(set_one(key, "limits.outbox_bytes"), message, "Lower the one, or raise the other.");
+        }
+    }
+    problems
+}
+
+/// What is allowed and probably not meant. One sentence each.
+pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let named = !config.allowed_hosts.is_empty() || config.public_url.is_some();
+    if config.listen.ip().is_unspecified() && !named {
+        warnings.push(format!(
+            "listen is {}, and neither allowed_hosts nor public_url names a host: requests from other machines will be \
+             refused because of their Host header",
+            config.listen
+        ));
+    }
+    if config.policy.mode == countersign_domain::policy::PolicyMode::Simulate {
+        warnings.push(format!(
+            "policy.mode is simulate ({}): nothing is reviewed or denied, agents write without anybody's approval",
+            r.origin("policy.mode")
+        ));
+    }
+    if config.policy.default == countersign_domain::policy::PolicyDefault::Allow {
+        let origin = r.origin("policy.default");
+        let told = if origin == Origin::Default { String::new() } else { format!(" ({origin})") };
+        warnings.push(format!("policy.default is allow{told}: agents write without anybody's approval"));
+    }
+    for rule in &config.policy.rules {
+        for path in rule.when.iter().flat_map(|when| when.compares_paths_as_text()) {
+            warnings.push(format!(
+                "policy.rules ({}): `{}` applies startsWith to {path}, which lets /notes/../etc pass for /notes/; write \
+                 path_within({path}, \"/notes\"), which has no answer for a path with `..`, and so is stricter",
+                r.origin("policy.rules"),
+                rule.label
+            ));
+        }
+    }
+    warnings
+}

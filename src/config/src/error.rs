@@ -1,0 +1,77 @@
+//! What is wrong with a configuration: each problem names where the value came from, the key and the remedy.
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The built-in `config/countersign.yaml`.
+    Default,
+    /// A line and column of a file, from 1; 0 where they are not known.
+    File { path: Arc<PathBuf>, line: u64, column: u64 },
+    /// An environment variable.
+    Env(String),
+    /// A flag of the command line, such as `--listen`.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line: 0, .. } => write!(f, "{}", path.display()),
+            Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub origin: Origin,
+    /// The dotted key, such as `transports.http.max_body`; `None` where the file as a whole is unusable.
+    pub key: Option<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if let Some(key) = &self.key {
+            write!(f, "{key}: ")?;
+        }
+        write!(f, "{}. {}", self.message, self.remedy)
+    }
+}
+
+/// A configuration that cannot be used, with everything that is wrong with it. The process ends with 78.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Never empty.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the configuration cannot be used")?;
+        for problem in &self.problems {
+            write!(f, "\n  {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl From<Problem> for ConfigError {
+    fn from(problem: Problem) -> Self {
+        Self { problems: vec![problem] }
+    }
+}
+
+pub use countersign_domain::changes::visible::quoted;

@@ -1,0 +1,311 @@
+//! From flags, environment, file and defaults to one proved [`Config`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    Config, check,
+    environment::Environment,
+    error::{ConfigError, Origin, Problem, quoted},
+    own_files, read,
+    reader::{Placed, Reader, Setting},
+    tree::{self, Node, Spot},
+};
+use countersign_protocol::suggest;
+
+/// The commented default file, which is also the source of the defaults.
+pub const DEFAULTS: &str = include_str!("../../../config/countersign.yaml");
+/// What names of environment variables begin with.
+pub const PREFIX: &str = "COUNTERSIGN_";
+/// Variables with our prefix that are no keys: the configuration's file, and what `countersign changes` talks to.
+pub const OTHER_VARIABLES: [&str; 3] = ["COUNTERSIGN_CONFIG", "COUNTERSIGN_KEY", "COUNTERSIGN_URL"];
+/// Bytes of a configuration file.
+const MAX_FILE: u64 = 1 << 20;
+
+/// What the command line said.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// `--config`
+    pub config: Option<PathBuf>,
+    /// `--listen`
+    pub listen: Option<String>,
+    /// `--data`
+    pub data: Option<PathBuf>,
+}
+
+/// A configuration with where it came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub config: Config,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+    /// Where a file is looked for: that one, or the default place where there is none yet.
+    pub place: Option<PathBuf>,
+    /// Every key in the order of the default file, for `config show`.
+    pub settings: Vec<Setting>,
+    /// What is allowed and probably not meant.
+    pub warnings: Vec<String>,
+}
+
+/// Every key, in the order in which it is read.
+#[must_use]
+pub fn keys() -> Vec<&'static str> {
+    let mut reader = Reader::schema();
+    let _ = read::config(&mut reader);
+    reader.settings.into_iter().map(|setting| setting.key).collect()
+}
+
+/// The environment variable of a key: `transports.http.max_body` is `COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY`.
+#[must_use]
+pub fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "__").to_ascii_uppercase())
+}
+
+/// The defaults alone.
+pub(super) fn defaults(env: &Environment) -> Config {
+    let mut layers = Layers::new();
+    layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
+    read::config(&mut Reader::new(layers.values, env.clone()))
+}
+
+/// Loads and proves everything; opens nothing but the configuration file.
+///
+/// # Errors
+/// Everything that is wrong, each with its place, key and remedy.
+pub fn load(flags: &Flags, env: &Environment) -> Result<Loaded, ConfigError> {
+    let file = find_file(flags, env)?;
+    let place = file.as_ref().map(|(path, _)| path.clone()).or_else(|| default_place(env));
+    let text = file.as_ref().map(|(path, origin)| read_file(path, origin)).transpose()?;
+    let mut layers = Layers::new();
+    layers.file(DEFAULTS, &|_, _| Origin::Default, Path::new("/"));
+    if let (Some((path, _)), Some(text)) = (&file, &text) {
+        let shared = Arc::new(path.clone());
+        let place = |line, column| Origin::File { path: Arc::clone(&shared), line, column };
+        layers.file(text, &place, path.parent().unwrap_or(Path::new("/")));
+    }
+    layers.environment(env);
+    layers.flag("listen", "--listen", flags.listen.clone(), env);
+    let data = flags.data.as_ref().map(|path| path.to_str().map(str::to_owned).ok_or(path));
+    match data.transpose() {
+        // The shell has expanded what was meant to be expanded; a literal `~` or `$` folder stays literal.
+        Ok(data) => layers.flag("data", "--data", data.map(|d| literal(&d)), env),
+        Err(path) => layers.problems.push(Problem {
+            origin: Origin::Flag("--data"),
+            key: Some("data".to_owned()),
+            message: format!("{} is not Unicode", quoted(&path.to_string_lossy())),
+            remedy: "Choose a folder whose name is.".to_owned(),
+        }),
+    }
+
+    let mut reader = Reader::new(layers.values, env.clone());
+    let config = read::config(&mut reader);
+    let mut problems = layers.problems;
+    problems.append(&mut reader.problems);
+    if problems.is_empty() {
+        problems = check::cross(&config, &reader);
+        problems.extend(own_files::problems(&config, place.as_deref(), &reader));
+    }
+    if !problems.is_empty() {
+        return Err(ConfigError { problems });
+    }
+    let mut warnings = check::warnings(&config, &reader);
+    warnings.append(&mut reader.warnings);
+    Ok(Loaded { config, file: file.map(|(path, _)| path), place, settings: reader.settings, warnings })
+}
+
+fn literal(path: &str) -> String {
+    if path.starts_with(['~', '$']) { format!("./{path}") } else { path.to_owned() }
+}
+
+/// Which file to read, and who named it.
+fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin)>, ConfigError> {
+    if let Some(path) = &flags.config {
+        return Ok(Some((env.cwd.join(path), Origin::Flag("--config"))));
+    }
+    let origin = Origin::Env("COUNTERSIGN_CONFIG".to_owned());
+    match env.var("COUNTERSIGN_CONFIG") {
+        Ok(Some(text)) => {
+            let path = env.expand(text, &env.cwd).map_err(|(message, remedy)| {
+                ConfigError::from(Problem { origin: origin.clone(), key: None, message, remedy })
+            })?;
+            return Ok(Some((path, origin)));
+        }
+        Ok(None) => {}
+        Err(_) => return Err(not_unicode("COUNTERSIGN_CONFIG", None).into()),
+    }
+    Ok(default_place(env).filter(|path| path.exists()).map(|path| (path, Origin::Default)))
+}
+
+/// Where a file is looked for that nobody named.
+fn default_place(env: &Environment) -> Option<PathBuf> {
+    env.config_home().map(|home| home.join("countersign/countersign.yaml"))
+}
+
+fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
+    let place = Origin::File { path: Arc::new(path.to_owned()), line: 0, column: 0 };
+    let told = if *named_by == Origin::Default { String::new() } else { format!(" (named by {named_by})") };
+    let wrong = |message: String, remedy: &str| {
+        ConfigError::from(Problem { origin: place.clone(), key: None, message, remedy: remedy.to_owned() })
+    };
+    let failed = |error: std::io::Error| {
+        wrong(
+            format!("the configuration file cannot be read: {error}{told}"),
+            "Name a file that exists and may be read.",
+        )
+    };
+    let meta = std::fs::metadata(path).map_err(failed)?;
+    if meta.is_dir() {
+        return Err(wrong(format!("this is a folder{told}"), "Name the file in it."));
+    }
+    if meta.len() > MAX_FILE {
+        return Err(wrong(format!("the configuration file is larger than 1 MiB{told}"), "Is it the right file?"));
+    }
+    let bytes = std::fs::read(path).map_err(failed)?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| wrong(format!("the configuration file is not UTF-8{told}"), "Save it as UTF-8."))?;
+    // Some editors begin files with a byte order mark.
+    Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned))
+}
+
+fn not_unicode(name: &str, key: Option<&str>) -> Problem {
+    Problem {
+        origin: Origin::Env(name.to_owned()),
+        key: key.map(str::to_owned),
+        message: "the value is not Unicode".to_owned(),
+        remedy: "Set it anew, or unset it.".to_owned(),
+    }
+}
+
+/// The layers, merged as they come: later ones win.
+struct Layers {
+    keys: BTreeSet<&'static str>,
+    values: BTreeMap<String, Placed>,
+    problems: Vec<Problem>,
+}
+
+impl Layers {
+    fn new() -> Self {
+        Self { keys: keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() }
+    }
+
+    fn file(&mut self, text: &str, place: &dyn Fn(u64, u64) -> Origin, base: &Path) {
+        match tree::parse(text) {
+            Ok(spot) => self.section("", spot, place, &Arc::from(base)),
+            Err(error) => self.problems.push(Problem {
+                origin: place(error.line, error.column),
+                key: None,
+                message: format!("not YAML: {}", error.message),
+                remedy: "Look at this line and the one above: indentation, quotes, brackets, keys given twice."
+                    .to_owned(),
+            }),
+        }
+    }
+
+    fn section(&mut self, path: &str, spot: Spot, place: &dyn Fn(u64, u64) -> Origin, base: &Arc<Path>) {
+        let entries = match spot.node {
+            Node::Map(entries) => entries,
+            // A section whose lines are all comments.
+            Node::Null => return,
+            other => {
+                self.problems.push(Problem {
+                    origin: place(spot.line, spot.column),
+                    key: (!path.is_empty()).then(|| path.to_owned()),
+                    message: format!("expected keys below it, found {}", other.kind()),
+                    remedy: format!("Keys here: {}.", self.children(path).join(", ")),
+                });
+                return;
+            }
+        };
+        for entry in entries {
+            let key = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
+            let dotted = entry.key.contains('.');
+            if !dotted && self.keys.contains(key.as_str()) {
+                let origin = place(entry.line, entry.column);
+                self.values.insert(key, Placed { node: entry.value.node, origin, base: Arc::clone(base) });
+            } else if !dotted && self.is_section(&key) {
+                self.section(&key, entry.value, place, base);
+            } else {
+                let remedy = self.suggest(path, &entry.key);
+                let (origin, key) = (place(entry.line, entry.column), quoted_key(&key));
+                self.problems.push(Problem { origin, key: Some(key), message: "unknown key".to_owned(), remedy });
+            }
+        }
+    }
+
+    fn is_section(&self, path: &str) -> bool {
+        self.keys.iter().any(|key| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+    }
+
+    /// What may stand directly below a section.
+    fn children(&self, path: &str) -> Vec<&'static str> {
+        let below = |key: &&'static str| -> Option<&'static str> {
+            let rest = if path.is_empty() { key } else { key.strip_prefix(path)?.strip_prefix('.')? };
+            rest.split('.').next()
+        };
+        let names: BTreeSet<&str> = self.keys.iter().filter_map(below).collect();
+        names.into_iter().collect()
+    }
+
+    fn suggest(&self, section: &str, name: &str) -> String {
+        if let Some(near) = suggest::nearest(name, self.children(section)) {
+            return format!("Did you mean `{near}`?");
+        }
+        // The right name in the wrong place.
+        let last = name.rsplit('.').next().unwrap_or(name);
+        if let Some(key) = self.keys.iter().find(|key| key.rsplit('.').next() == Some(last)) {
+            return format!("Did you mean `{key}`, nested as `{}`?", key.replace('.', ": { "));
+        }
+        format!("Keys here: {}. All keys are in config/countersign.yaml.", self.children(section).join(", "))
+    }
+
+    fn environment(&mut self, env: &Environment) {
+        let base: Arc<Path> = Arc::from(env.cwd.as_path());
+        let variables: BTreeMap<String, &'static str> = self.keys.iter().map(|key| (variable(key), *key)).collect();
+        for (name, key) in &variables {
+            match env.var(name) {
+                Ok(Some(text)) => {
+                    let (node, origin) = (Node::Text(text.to_owned()), Origin::Env(name.clone()));
+                    self.values.insert((*key).to_owned(), Placed { node, origin, base: Arc::clone(&base) });
+                }
+                Ok(None) => {}
+                Err(_) => self.problems.push(not_unicode(name, Some(key))),
+            }
+        }
+        for name in env.names(PREFIX) {
+            if variables.contains_key(name) || OTHER_VARIABLES.contains(&name) {
+                continue;
+            }
+            let section = variables.keys().find(|known| known.starts_with(&format!("{name}__")));
+            // Without the prefix that they all share, which would make everything look alike.
+            let own = name.get(PREFIX.len()..).unwrap_or_default();
+            let near = suggest::nearest(own, variables.keys().filter_map(|known| known.get(PREFIX.len()..)));
+            let meant = section.cloned().or_else(|| near.map(|near| format!("{PREFIX}{near}")));
+            // Others are let be: container platforms set such names on their own (COUNTERSIGN_PORT=tcp://…).
+            if let Some(meant) = meant {
+                self.unknown_variable(name, format!("Did you mean {meant}?"));
+            } else if name.contains("__") {
+                self.unknown_variable(name, "Unset it; `countersign config show` lists all keys.".to_owned());
+            }
+        }
+    }
+
+    fn unknown_variable(&mut self, name: &str, remedy: String) {
+        let origin = Origin::Env(name.to_owned());
+        self.problems.push(Problem { origin, key: None, message: "no key has this variable".to_owned(), remedy });
+    }
+
+    fn flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {
+        if let Some(text) = value {
+            let (node, base) = (Node::Text(text), Arc::from(env.cwd.as_path()));
+            self.values.insert(key.to_owned(), Placed { node, origin: Origin::Flag(flag), base });
+        }
+    }
+}
+
+pub(super) fn quoted_key(key: &str) -> String {
+    let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && key.len() <= 80;
+    if plain { key.to_owned() } else { quoted(key) }
+}

@@ -1,0 +1,199 @@
+//! Every key, its type and its bounds: the one place where the names in the file meet the fields of [`Config`].
+//!
+//! To add a key: the field in `mod.rs`, the line here, the line with its comment in `config/countersign.yaml`.
+//! Tests find what is missing.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig,
+    RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, reader::Reader,
+    servers, terms,
+};
+use countersign_domain::{
+    changes::{Editing, OnExpiry, OnReview, Terms},
+    policy::{PolicyConfig, PolicyDefault, PolicyMode},
+};
+use countersign_telemetry::logs::{LogConfig, LogFormat};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(366 * 86_400);
+const KIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 30;
+
+pub(super) fn config(r: &mut Reader) -> Config {
+    Config {
+        listen: r.address("listen"),
+        data: r.path("data"),
+        auth: AuthConfig {
+            mode: r.choice("auth.mode", &[("local", AuthMode::Local), ("keys", AuthMode::Keys)], AuthMode::Keys),
+        },
+        tls: tls(r),
+        behind_tls_proxy: r.truth("behind_tls_proxy"),
+        allowed_hosts: r.list("allowed_hosts", check::host),
+        public_url: r.optional_text("public_url", check::public_url),
+        strict_versions: r.truth("strict_versions"),
+        transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
+        modules: ModulesConfig { tracker: tracker(r) },
+        upstreams: servers::read(r),
+        routes: routes(r),
+        policy: policy(r),
+        changes: changes(r),
+        webhooks: servers::webhooks::read(r),
+        limits: limits(r),
+        log: log(r),
+    }
+}
+
+fn tls(r: &mut Reader) -> Option<TlsConfig> {
+    let cert = r.optional_path("tls.cert");
+    let key = r.optional_path("tls.key");
+    // One without the other is reported by the cross-checks.
+    Some(TlsConfig { cert: cert?, key: key? })
+}
+
+fn http(r: &mut Reader) -> HttpConfig {
+    HttpConfig {
+        max_connections: r.count("transports.http.max_connections", 1..=1_000_000),
+        request_timeout: r.duration("transports.http.request_timeout", 10 * MS..=HOUR),
+        cors_origins: r.list("transports.http.cors_origins", check::origin),
+        max_body: r.size("transports.http.max_body", KIB..=GIB),
+        reserved_connections: r.count("transports.http.reserved_connections", 0..=1_000_000),
+        max_concurrent_streams: r.count("transports.http.max_concurrent_streams", 1..=1_000_000),
+        max_connection_body_bytes: r.size("transports.http.max_connection_body_bytes", KIB..=16 * GIB),
+        max_body_bytes: r.size("transports.http.max_body_bytes", KIB..=16 * GIB),
+        body_wait: r.duration("transports.http.body_wait", Duration::ZERO..=HOUR),
+        header_timeout: r.duration("transports.http.header_timeout", 10 * MS..=HOUR),
+        keep_alive: r.duration("transports.http.keep_alive", 10 * MS..=HOUR),
+        workers: r.count("transports.http.workers", 0..=1024),
+        sse_keep_alive: r.duration("transports.http.sse_keep_alive", 10 * MS..=HOUR),
+    }
+}
+
+fn websocket(r: &mut Reader) -> WebSocketConfig {
+    WebSocketConfig {
+        max_connections: r.count("transports.websocket.max_connections", 1..=1_000_000),
+        ping_interval: r.duration("transports.websocket.ping_interval", 10 * MS..=HOUR),
+        max_message_size: r.size("transports.websocket.max_message_size", KIB..=GIB),
+        replay_frames: r.count("transports.websocket.replay_frames", 0..=1_000_000),
+        replay_bytes: r.size("transports.websocket.replay_bytes", 0..=GIB),
+    }
+}
+
+fn stdio(r: &mut Reader) -> StdioConfig {
+    StdioConfig {
+        max_message_size: r.size("transports.stdio.max_message_size", KIB..=GIB),
+        linger: r.duration("transports.stdio.linger", Duration::ZERO..=YEAR),
+    }
+}
+
+fn tracker(r: &mut Reader) -> TrackerConfig {
+    TrackerConfig {
+        enabled: r.truth("modules.tracker.enabled"),
+        workflow: r.lists("modules.tracker.workflow", check::status),
+        sample_project: r.truth("modules.tracker.sample_project"),
+        people: r.list("modules.tracker.people", check::person),
+    }
+}
+
+fn routes(r: &mut Reader) -> RoutesConfig {
+    RoutesConfig {
+        prefixes: r.pairs("routes.prefixes", check::prefix),
+        patterns: r.pairs("routes.patterns", check::pattern),
+        categories: r.pairs("routes.categories", check::category),
+        priority: r.list("routes.priority", check::provider),
+        fallback: r.optional_text("routes.fallback", check::provider),
+    }
+}
+
+fn policy(r: &mut Reader) -> PolicyConfig {
+    let modes = [("enforce", PolicyMode::Enforce), ("simulate", PolicyMode::Simulate)];
+    let mode = r.choice("policy.mode", &modes, PolicyMode::Enforce);
+    let default = policy_default(r);
+    let groups = r.lists("policy.groups", check::member);
+    let review = Arc::new(review(r));
+    let rules = r.rules("policy.rules", &review, &groups);
+    PolicyConfig { mode, default, rules, review, groups }
+}
+
+fn review(r: &mut Reader) -> Terms {
+    Terms {
+        reviewers: r.list("policy.review.reviewers", check::member),
+        quorum: r.count("policy.review.quorum", terms::QUORUM),
+        expire_after: r.optional_seconds("policy.review.expire_after", terms::EXPIRE_AFTER),
+        on_expiry: r.choice("policy.review.on_expiry", &terms::ON_EXPIRY, OnExpiry::Expire),
+        require_comment: r.truth("policy.review.require_comment"),
+        edit: r.choice("policy.review.edit", &terms::EDIT, Editing::Allowed),
+        preview_required: r.choice("policy.review.preview", &terms::PREVIEW, false),
+        on_review: r.choice("policy.review.on_review", &terms::ON_REVIEW, OnReview::Return),
+        hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR),
+        undo_for: r.seconds("policy.review.undo_for", terms::UNDO_FOR),
+        open_page: r.truth("policy.review.open_page"),
+        questions: r.choice("policy.review.questions", &terms::QUESTIONS, false),
+    }
+}
+
+fn policy_default(r: &mut Reader) -> PolicyDefault {
+    let choices = [
+        ("allow", PolicyDefault::Allow),
+        ("review_writes", PolicyDefault::ReviewWrites),
+        ("review_all", PolicyDefault::ReviewAll),
+        ("deny", PolicyDefault::Deny),
+    ];
+    r.choice("policy.default", &choices, PolicyDefault::Deny)
+}
+
+fn changes(r: &mut Reader) -> ChangesConfig {
+    ChangesConfig {
+        expire_after: r.duration("changes.expire_after", S..=YEAR),
+        max_pending: r.count("changes.max_pending", 1..=1_000_000),
+        max_pending_bytes: r.size("changes.max_pending_bytes", KIB..=16 * GIB),
+        retention: RetentionConfig {
+            arguments: r.duration_or_never("changes.retention.arguments", Duration::ZERO..=100 * YEAR),
+            large: r.duration_or_never("changes.retention.large", Duration::ZERO..=100 * YEAR),
+            large_bytes: r
+                .size("changes.retention.large_bytes", countersign_domain::changes::retention::LEAST_LARGE..=GIB),
+            finished: r.duration_or_never("changes.retention.finished", Duration::ZERO..=100 * YEAR),
+            events: r.duration_or_never("changes.retention.events", HOUR..=100 * YEAR),
+        },
+        max_proposals_per_minute: r.count("changes.max_proposals_per_minute", 0..=1_000_000),
+        max_bytes_per_day: r.size("changes.max_bytes_per_day", 0..=1024 * GIB),
+    }
+}
+
+fn limits(r: &mut Reader) -> LimitsConfig {
+    LimitsConfig {
+        max_sessions: r.count("limits.max_sessions", 1..=10_000_000),
+        session_idle: r.duration("limits.session_idle", 10 * MS..=30 * DAY),
+        max_in_flight: r.count("limits.max_in_flight", 1..=100_000),
+        max_batch: r.count("limits.max_batch", 1..=100_000),
+        batch_concurrency: r.count("limits.batch_concurrency", 1..=10_000),
+        // serde_json itself stops at 128 by default; deeper trees are refused before they are parsed.
+        max_depth: r.count("limits.max_depth", 8..=128),
+        rate_per_second: r.count("limits.rate_per_second", 0..=10_000_000),
+        rate_burst: r.count("limits.rate_burst", 1..=10_000_000),
+        rate_bytes: r.size("limits.rate_bytes", 0..=GIB),
+        large_threads: r.count("limits.large_threads", 0..=1024),
+        max_streams: r.count("limits.max_streams", 1..=1_000_000),
+        outbox_messages: r.count("limits.outbox_messages", 1..=10_000_000),
+        outbox_bytes: r.size("limits.outbox_bytes", KIB..=GIB),
+        max_subscriptions: r.count("limits.max_subscriptions", 0..=1_000_000),
+        max_client_text: r.count("limits.max_client_text", 1..=65_536),
+        max_capabilities: r.size("limits.max_capabilities", KIB..=GIB),
+        max_uri: r.size("limits.max_uri", 256..=GIB),
+        principal_memory: r.size("limits.principal_memory", 64 * KIB..=16 * GIB),
+        drain: r.duration("limits.drain", Duration::ZERO..=HOUR),
+        max_wait: r.duration("limits.max_wait", 10 * MS..=HOUR),
+        first_connection: r.duration("limits.first_connection", Duration::ZERO..=HOUR),
+    }
+}
+
+fn log(r: &mut Reader) -> LogConfig {
+    LogConfig {
+        filter: r.text("log.filter", check::log_filter),
+        format: r.choice("log.format", &[("text", LogFormat::Text), ("json", LogFormat::Json)], LogFormat::Text),
+    }
+}

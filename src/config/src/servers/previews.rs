@@ -1,0 +1,478 @@
+//! `previews` of a server: from the file's tree to recipes, each problem at its own line.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::fields::Fields;
+use crate::{
+    UpstreamTarget,
+    error::quoted,
+    load::quoted_key,
+    reader::{Wrong, found},
+    tree::{self, Entry, Node, Spot},
+};
+use countersign_domain::{
+    changes::{Operation, visible::is_hidden},
+    policy::{Condition, condition::Variables},
+};
+use countersign_protocol::suggest;
+use countersign_provider::previews::{
+    recipe::{DryRun, OF_ARGUMENTS, OF_BEFORE, OF_FOUND, Pattern, Pick, Read, Recipe, Recipes, Shown},
+    shipped::{self, Shipped},
+};
+
+pub(super) const KEY: &str = "previews";
+
+const RECIPE_KEYS: [&str; 9] =
+    ["entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads"];
+const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
+const BEFORE_KEYS: [&str; 6] = ["tool", "arguments", "text", "keep", "lines", "missing"];
+const READ_KEYS: [&str; 9] = ["label", "tool", "arguments", "text", "keep", "lines", "paths", "missing", "as"];
+
+const MAX_RECIPES: usize = 500;
+const MAX_READS: usize = 8;
+const MAX_TEXT: usize = 200;
+
+/// What is wrong, where, and below which key.
+struct Fault {
+    spot: Spot,
+    path: String,
+    wrong: Wrong,
+}
+
+#[derive(Default)]
+struct Parser {
+    faults: Vec<Fault>,
+}
+
+/// The recipes for a server that is started like this.
+pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
+    let mut parser = Parser::default();
+    let mut layers = Layers::default();
+    match f.spot(KEY) {
+        None => layers.automatic(target),
+        Some(Spot { node: Node::List(items), .. }) => {
+            items.iter().for_each(|item| parser.layer(item, target, &mut layers));
+        }
+        Some(one) => parser.layer(one, target, &mut layers),
+    }
+    for Fault { spot, path, wrong } in parser.faults {
+        f.wrong_at(&spot, &path, wrong);
+    }
+    layers.finish()
+}
+
+#[derive(Default)]
+struct Layers {
+    sets: Vec<&'static str>,
+    by_tool: BTreeMap<String, Recipe>,
+    written: Vec<String>,
+}
+
+impl Layers {
+    fn automatic(&mut self, target: Option<&UpstreamTarget>) {
+        if let Some(UpstreamTarget::Command { command, args, .. }) = target
+            && let Some(set) = shipped::recognised(command, args)
+        {
+            self.ship(set);
+        }
+    }
+
+    fn ship(&mut self, set: &'static Shipped) {
+        self.by_tool.extend(of_set(set));
+        self.sets.push(set.name);
+    }
+
+    fn finish(mut self) -> Recipes {
+        self.written.sort();
+        self.written.dedup();
+        Recipes { sets: self.sets, by_tool: Arc::new(self.by_tool), written: self.written }
+    }
+}
+
+/// The recipes of a shipped set. That each can be read is a test; one that could not would be left out.
+fn of_set(set: &Shipped) -> BTreeMap<String, Recipe> {
+    let mut parser = Parser::default();
+    let Ok(Spot { node: Node::Map(entries), .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
+    let all = entries.iter().filter_map(|entry| Some((entry.key.clone(), parser.recipe(entry, "")?)));
+    all.collect()
+}
+
+impl Parser {
+    fn wrong(&mut self, spot: &Spot, path: &str, message: impl Into<String>, remedy: impl Into<String>) {
+        self.faults.push(Fault { spot: spot.clone(), path: path.to_owned(), wrong: (message.into(), remedy.into()) });
+    }
+
+    fn layer(&mut self, spot: &Spot, target: Option<&UpstreamTarget>, layers: &mut Layers) {
+        let names = || {
+            let sets: Vec<&str> = shipped::SHIPPED.iter().map(|set| set.name).collect();
+            format!("auto, none, {}", sets.join(", "))
+        };
+        match &spot.node {
+            Node::Text(word) => match (word.as_str(), shipped::named(word)) {
+                ("auto", _) => layers.automatic(target),
+                ("none", _) => {}
+                (_, Some(set)) => layers.ship(set),
+                (other, None) => {
+                    let remedy = format!("Write one of {}, or recipes by tool.", names());
+                    self.wrong(spot, KEY, format!("there is no set of previews {}", quoted(other)), remedy);
+                }
+            },
+            Node::Map(entries) => {
+                if entries.len() > MAX_RECIPES {
+                    self.wrong(spot, KEY, format!("more than {MAX_RECIPES} recipes"), "Take some out.");
+                    return;
+                }
+                for entry in entries {
+                    if matches!(&entry.value.node, Node::Text(word) if word == "none") {
+                        layers.by_tool.remove(&entry.key);
+                        continue;
+                    }
+                    if let Some(recipe) = self.recipe(entry, KEY) {
+                        layers.by_tool.insert(entry.key.clone(), recipe);
+                        layers.written.push(entry.key.clone());
+                    }
+                }
+            }
+            other => {
+                let message = format!("expected previews, found {}", found(other));
+                self.wrong(spot, KEY, message, format!("Write one of {}, or {{tool: recipe}}.", names()));
+            }
+        }
+    }
+
+    /// The entries of a map, of these keys only.
+    fn map<'a>(&mut self, spot: &'a Spot, path: &str, keys: &[&str]) -> Option<&'a [Entry]> {
+        let Node::Map(entries) = &spot.node else {
+            let message = format!("expected a map, found {}", found(&spot.node));
+            self.wrong(spot, path, message, format!("Keys here: {}.", keys.join(", ")));
+            return None;
+        };
+        for entry in entries {
+            if !keys.contains(&entry.key.as_str()) {
+                let at = Spot { node: Node::Null, line: entry.line, column: entry.column };
+                let remedy = match suggest::nearest(&entry.key, keys.iter().copied()) {
+                    Some(near) => format!("Did you mean `{near}`?"),
+                    None => format!("Keys here: {}.", keys.join(", ")),
+                };
+                self.wrong(&at, &below(path, &entry.key), "unknown key", remedy);
+            }
+        }
+        Some(entries)
+    }
+
+    fn recipe(&mut self, entry: &Entry, path: &str) -> Option<Recipe> {
+        let before = self.faults.len();
+        let path = below(path, &entry.key);
+        let entries = self.map(&entry.value, &path, &RECIPE_KEYS)?;
+        let mut recipe = Recipe::default();
+        for Entry { key, value, .. } in entries {
+            let path = below(&path, key);
+            match key.as_str() {
+                "entity" => recipe.entity = self.text(value, &path),
+                "label" => recipe.label = self.text(value, &path),
+                "operation" => recipe.operation = self.operation(value, &path),
+                "target" => recipe.target = self.expression(value, &path, OF_ARGUMENTS),
+                "summary" => recipe.summary = self.expression(value, &path, OF_ARGUMENTS),
+                "after" => recipe.after = self.expression(value, &path, OF_BEFORE),
+                "before" => recipe.before = self.read(value, &path, &BEFORE_KEYS),
+                "dry_run" => recipe.dry_run = self.dry_run(value, &path),
+                "reads" => recipe.reads = self.reads(value, &path),
+                _ => {}
+            }
+        }
+        let sound = self.faults.len() == before;
+        let whole = &entry.value;
+        if sound && recipe.before.is_some() != recipe.after.is_some() {
+            let remedy = "Give both, or show the present state alone with reads.";
+            self.wrong(whole, &path, "`before` and `after` belong together", remedy);
+        } else if sound && recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
+            self.wrong(whole, &path, "it shows nothing", "Give dry_run, before and after, or reads; or write none.");
+        }
+        (self.faults.len() == before).then_some(recipe)
+    }
+
+    fn dry_run(&mut self, spot: &Spot, path: &str) -> Option<DryRun> {
+        let faults = self.faults.len();
+        let mut dry = DryRun { arguments: Vec::new(), label: None, pick: Pick::default(), shown: Shown::Text };
+        for Entry { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
+            let path = below(path, key);
+            match key.as_str() {
+                "arguments" => {
+                    let Node::Map(entries) = &value.node else {
+                        let message = format!("expected a map, found {}", found(&value.node));
+                        self.wrong(value, &path, message, "Write { dryRun: true }.");
+                        continue;
+                    };
+                    for entry in entries {
+                        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
+                        if entry.key.is_empty() || !entry.key.chars().all(plain) || entries.len() > 16 {
+                            let remedy = "Use letters, digits, _ - . and $, and at most 16 arguments.";
+                            self.wrong(&entry.value, &path, "it cannot be the name of an argument here", remedy);
+                            continue;
+                        }
+                        dry.arguments.push((entry.key.clone(), json(&entry.value.node)));
+                    }
+                }
+                "label" => dry.label = self.text(value, &path),
+                "as" => dry.shown = self.shown(value, &path).unwrap_or_default(),
+                _ => self.pick(key, value, &path, &mut dry.pick),
+            }
+        }
+        if self.faults.len() == faults && dry.arguments.is_empty() {
+            self.wrong(spot, path, "without arguments it is the call itself", "Write arguments: { dryRun: true }.");
+            return None;
+        }
+        Some(dry)
+    }
+
+    fn reads(&mut self, spot: &Spot, path: &str) -> Vec<Read> {
+        match &spot.node {
+            Node::List(items) if (1..=MAX_READS).contains(&items.len()) => {
+                items.iter().filter_map(|item| self.read(item, path, &READ_KEYS)).collect()
+            }
+            other => {
+                let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", found(other));
+                self.wrong(spot, path, message, "Write - { label: …, tool: …, arguments: {…} }.");
+                Vec::new()
+            }
+        }
+    }
+
+    fn read(&mut self, spot: &Spot, path: &str, keys: &[&str]) -> Option<Read> {
+        let (mut label, mut tool) = (None, None);
+        let (mut arguments, mut pick, mut shown, mut missing) = (Vec::new(), Pick::default(), Shown::Text, None);
+        let before = self.faults.len();
+        for Entry { key, value, .. } in self.map(spot, path, keys)? {
+            let path = below(path, key);
+            match key.as_str() {
+                "label" => label = self.text(value, &path),
+                "tool" => tool = self.text(value, &path),
+                "as" => shown = self.shown(value, &path).unwrap_or_default(),
+                "missing" => missing = self.pattern(value, &path),
+                "arguments" => arguments = self.arguments(value, &path),
+                _ => self.pick(key, value, &path, &mut pick),
+            }
+        }
+        if self.faults.len() != before {
+            return None;
+        }
+        let Some(tool) = tool else {
+            self.wrong(spot, path, "no `tool` that is called", "Name one by the server's own name of it.");
+            return None;
+        };
+        Some(Read { label: label.unwrap_or_else(|| tool.clone()), tool, arguments, pick, shown, missing })
+    }
+
+    fn arguments(&mut self, spot: &Spot, path: &str) -> Vec<(String, Condition)> {
+        let Node::Map(entries) = &spot.node else {
+            let message = format!("expected a map, found {}", found(&spot.node));
+            self.wrong(spot, path, message, "Write { path: arguments.path }.");
+            return Vec::new();
+        };
+        let each = entries.iter().filter_map(|entry| {
+            let expression = self.expression(&entry.value, &below(path, &entry.key), OF_ARGUMENTS)?;
+            Some((entry.key.clone(), expression))
+        });
+        each.collect()
+    }
+
+    fn pick(&mut self, key: &str, value: &Spot, path: &str, pick: &mut Pick) {
+        match key {
+            "text" => match &value.node {
+                Node::Text(pointer) if pointer.starts_with('/') => pick.pointer.clone_from(pointer),
+                other => {
+                    let message = format!("expected a JSON pointer, found {}", found(other));
+                    self.wrong(value, path, message, "Write /content/0/text or /structuredContent/….");
+                }
+            },
+            "keep" => pick.keep = self.expression(value, path, OF_FOUND),
+            "lines" => pick.lines = self.pattern(value, path),
+            "paths" => pick.paths = self.expression(value, path, OF_ARGUMENTS),
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, spot: &Spot, path: &str) -> Option<String> {
+        match &spot.node {
+            Node::Text(text)
+                if !text.trim().is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(is_hidden) =>
+            {
+                Some(text.clone())
+            }
+            other => {
+                let message = format!("expected a text, found {}", found(other));
+                self.wrong(spot, path, message, format!("1 to {MAX_TEXT} visible characters."));
+                None
+            }
+        }
+    }
+
+    fn operation(&mut self, spot: &Spot, path: &str) -> Option<Operation> {
+        match &spot.node {
+            Node::Text(word) if word == "create" => Some(Operation::Create),
+            Node::Text(word) if word == "update" => Some(Operation::Update),
+            Node::Text(word) if word == "delete" => Some(Operation::Delete),
+            other => {
+                let message = format!("{} is not one of create, update, delete", found(other));
+                self.wrong(spot, path, message, "Write one of them.");
+                None
+            }
+        }
+    }
+
+    fn shown(&mut self, spot: &Spot, path: &str) -> Option<Shown> {
+        match &spot.node {
+            Node::Text(word) if word == "text" => Some(Shown::Text),
+            Node::Text(word) if word == "diff" => Some(Shown::Diff),
+            other => {
+                let message = format!("{} is not one of text, diff", found(other));
+                self.wrong(spot, path, message, "Write one of them.");
+                None
+            }
+        }
+    }
+
+    fn pattern(&mut self, spot: &Spot, path: &str) -> Option<Pattern> {
+        let regex = match &spot.node {
+            Node::Text(text) if text.len() <= 1000 => Regex::new(text).ok(),
+            _ => None,
+        };
+        if regex.is_none() {
+            let message = format!("{} is not a regular expression", found(&spot.node));
+            self.wrong(spot, path, message, "Mend it; ^ and $ stand for the beginning and the end.");
+        }
+        regex.map(Pattern)
+    }
+
+    fn expression(&mut self, spot: &Spot, path: &str, variables: &'static Variables) -> Option<Condition> {
+        let source = match &spot.node {
+            Node::Text(source) => source.clone(),
+            Node::Bool(value) => value.to_string(),
+            Node::Int(number) => number.to_string(),
+            other => {
+                let message = format!("expected an expression, found {}", found(other));
+                self.wrong(spot, path, message, "Put it in quotes: 'arguments.path'.");
+                return None;
+            }
+        };
+        match Condition::compile_for(&source, variables) {
+            Ok(condition) => Some(condition),
+            Err(error) => {
+                let message = format!("the expression cannot be used: {}{}", error.message, error.place());
+                self.wrong(spot, path, message, "Mend it; it is written in CEL (https://cel.dev).");
+                None
+            }
+        }
+    }
+}
+
+fn below(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{}", quoted_key(key)) }
+}
+
+fn json(node: &Node) -> Value {
+    match node {
+        Node::Null => Value::Null,
+        Node::Bool(value) => (*value).into(),
+        Node::Int(number) => i64::try_from(*number).map_or(Value::Null, Value::from),
+        Node::Float(number) => (*number).into(),
+        Node::Text(text) => text.as_str().into(),
+        Node::List(items) => items.iter().map(|item| json(&item.node)).collect(),
+        Node::Map(entries) => entries.iter().map(|entry| (entry.key.clone(), json(&entry.value.node))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(yaml: &str) -> (Recipes, Vec<String>) {
+        let (mut parser, mut layers) = (Parser::default(), Layers::default());
+        let spot = tree::parse(yaml).unwrap();
+        let target = UpstreamTarget::Command {
+            command: "npx".into(),
+            args: vec!["@modelcontextprotocol/server-memory".into()],
+            env: Default::default(),
+            cwd: None,
+        };
+        match &spot.node {
+            Node::List(items) => items.iter().for_each(|item| parser.layer(item, Some(&target), &mut layers)),
+            _ => parser.layer(&spot, Some(&target), &mut layers),
+        }
+        let faults = parser
+            .faults
+            .iter()
+            .map(|fault| format!("{}:{} {}: {}", fault.spot.line, fault.spot.column, fault.path, fault.wrong.0));
+        (layers.finish(), faults.collect())
+    }
+
+    #[test]
+    fn every_shipped_recipe_can_be_read() {
+        for set in &shipped::SHIPPED {
+            let (recipes, faults) = parsed(set.yaml);
+            assert_eq!(faults, Vec::<String>::new(), "{}", set.name);
+            assert_eq!(of_set(set), *recipes.by_tool);
+            assert!(recipes.by_tool.len() >= 4, "{}", set.name);
+        }
+    }
+
+    #[test]
+    fn layers_come_one_after_the_other() {
+        let (recipes, faults) = parsed("auto");
+        assert!(faults.is_empty());
+        assert_eq!(recipes.sets, ["memory"]);
+        assert!(recipes.get("delete_entities").is_some() && recipes.written.is_empty());
+        let (recipes, faults) = parsed(
+            "[auto, git, {delete_entities: none, mine: {reads: [{tool: look, arguments: {a: 1, b: arguments.x}}]}}]",
+        );
+        assert!(faults.is_empty(), "{faults:?}");
+        assert_eq!(
+            (recipes.sets.as_slice(), recipes.written.as_slice()),
+            (&["memory", "git"][..], &["mine".to_owned()][..])
+        );
+        assert!(recipes.get("delete_entities").is_none() && recipes.get("git_add").is_some());
+        let mine = recipes.get("mine").unwrap();
+        assert_eq!((mine.reads[0].label.as_str(), mine.reads[0].arguments.len()), ("look", 2));
+        assert!(parsed("none").0.is_empty());
+    }
+
+    #[test]
+    fn only_what_the_operator_wrote_makes_more_calls() {
+        let (automatic, _) = parsed("auto");
+        let (mine, _) = parsed("{mine: {reads: [{tool: look}]}}");
+        let (other, _) = parsed("{mine: {reads: [{tool: touch}]}}");
+        let none = Recipes::default();
+        assert!(!automatic.calls_more_than(&none) && !none.calls_more_than(&mine));
+        assert!(mine.calls_more_than(&automatic) && other.calls_more_than(&mine) && !mine.calls_more_than(&mine));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (yaml, expected) in [
+            ("7", "1:1 previews: expected previews"),
+            ("nothing", "1:1 previews: there is no set of previews `nothing`"),
+            ("a: {}", "1:4 previews.a: it shows nothing"),
+            ("a: {befor: {}}", "1:5 previews.a.befor: unknown key"),
+            ("a: {before: {tool: x}}", "1:4 previews.a: `before` and `after` belong together"),
+            ("a: {before: {}, after: 'before'}", "1:13 previews.a.before: no `tool`"),
+            ("a: {dry_run: {arguments: {}}}", "1:14 previews.a.dry_run: without arguments"),
+            ("a: {dry_run: {arguments: {'a\"b': 1}}}", "previews.a.dry_run.arguments: it cannot be the name"),
+            ("a: {reads: [{tool: x, text: content}]}", "previews.a.reads.text: expected a JSON pointer"),
+            ("a: {reads: [{tool: x, lines: '('}]}", "previews.a.reads.lines: `(` is not a regular"),
+            ("a: {reads: [{tool: x, as: html}]}", "previews.a.reads.as: `html` is not one of"),
+            ("a: {reads: []}", "previews.a.reads: expected a list"),
+            (
+                "a: {target: before, reads: [{tool: x}]}",
+                "previews.a.target: the expression cannot be used: there is no `before`",
+            ),
+            ("a: {operation: move, reads: [{tool: x}]}", "previews.a.operation: `move` is not one of"),
+        ] {
+            let (_, faults) = parsed(yaml);
+            assert_eq!(faults.len(), 1, "{yaml}: {faults:?}");
+            assert!(faults[0].contains(expected), "{yaml}: {faults:?}");
+        }
+    }
+}

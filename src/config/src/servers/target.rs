@@ -1,0 +1,326 @@
+//! How a server is reached: a command or addresses, and what goes with them.
+
+use std::path::PathBuf;
+
+use actix_web::http::header::{HeaderName, HeaderValue};
+use url::Url;
+
+use super::fields::{Expanded, Fields, expanded};
+use crate::{
+    Environment, Secret, UpstreamTarget, UrlTransport,
+    error::quoted,
+    reader::{Wrong, text_of},
+    tree::Node,
+};
+
+/// Header fields that are the gateway's own to write.
+const OWN_HEADERS: [&str; 18] = [
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "mcp-method",
+];
+/// What such names begin with.
+const OWN_PREFIXES: [&str; 3] = ["sec-websocket-", "mcp-name", "mcp-param-"];
+
+/// What a client's own request says to the gateway alone: by what it signs in, and how it came here. No server gets these.
+const CLIENTS_OWN: [&str; 9] = [
+    "authorization",
+    "cookie",
+    "cookie2",
+    "forwarded",
+    "origin",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "set-cookie",
+    "x-api-key",
+];
+/// What such names begin with.
+const CLIENTS_OWN_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-countersign-", "x-forwarded-"];
+
+/// The keys of addresses: ours, and how two clients write it.
+const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
+const COMMAND_ONLY: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
+const URL_ONLY: [&str; 4] = ["headers", "replicas", "forward_headers", "tls"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Stdio,
+    Url(UrlTransport),
+}
+
+/// Stands for a target that could not be read.
+pub(super) fn filler() -> UpstreamTarget {
+    UpstreamTarget::Command { command: String::new(), args: Vec::new(), env: Default::default(), cwd: None }
+}
+
+/// `None` after a problem.
+pub(super) fn read(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
+    let transport = transport(f);
+    let url_keys: Vec<&str> = URL_KEYS.into_iter().filter(|key| f.has(key)).collect();
+    match (f.has("command"), url_keys.as_slice()) {
+        (true, []) => {
+            for key in URL_ONLY.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
+                f.wrong(key, "a server that is a command has none".to_owned(), "Take it out, or give a url.");
+            }
+            if let Some((key, Transport::Url(_))) = transport {
+                f.wrong(key, "a command is spoken to over stdio".to_owned(), "Write stdio, or leave it out.");
+            }
+            command(f)
+        }
+        (false, &[key]) => {
+            for key in COMMAND_ONLY.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
+                f.wrong(key, "a server that has a url has none".to_owned(), "Take it out, or give a command.");
+            }
+            let transport = match transport {
+                Some((key, Transport::Stdio)) => {
+                    let remedy = "Write streamable-http, sse or websocket, or leave it out.";
+                    f.wrong(key, "a url is not spoken to over stdio".to_owned(), remedy);
+                    return None;
+                }
+                Some((_, Transport::Url(transport))) => transport,
+                None if key == "httpUrl" => UrlTransport::StreamableHttp,
+                None => UrlTransport::Auto,
+            };
+            addresses(f, key, transport)
+        }
+        (false, []) => {
+            f.wrong("", "neither a command nor a url".to_owned(), "Give one of the two.");
+            None
+        }
+        (true, &[key, ..]) => {
+            f.wrong(key, "a command and a url".to_owned(), "Give one of the two.");
+            None
+        }
+        (false, &[_, key, ..]) => {
+            f.wrong(key, "two keys for the address".to_owned(), "Write one url; more go to replicas.");
+            None
+        }
+    }
+}
+
+/// `transport`, or `type` as desktop clients write it, with the key that said so.
+fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
+    let mut read = |key: &'static str| {
+        let text = f.text(key)?;
+        let word: String = text.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
+        let transport = match word.to_ascii_lowercase().as_str() {
+            "stdio" | "local" => Transport::Stdio,
+            "http" | "streamablehttp" => Transport::Url(UrlTransport::StreamableHttp),
+            "sse" => Transport::Url(UrlTransport::Sse),
+            "ws" | "websocket" => Transport::Url(UrlTransport::WebSocket),
+            "auto" | "remote" => Transport::Url(UrlTransport::Auto),
+            _ => {
+                let words = "stdio, streamable-http (or http), sse, websocket (or ws), auto";
+                f.wrong(key, format!("{} is not one of {words}", quoted(&text)), &format!("Write one of: {words}."));
+                return None;
+            }
+        };
+        Some((key, transport))
+    };
+    match (read("transport"), read("type")) {
+        (Some(ours), Some(theirs)) if ours.1 != theirs.1 => {
+            f.wrong("type", "it says something else than transport".to_owned(), "Keep one of the two.");
+            Some(ours)
+        }
+        (ours, theirs) => ours.or(theirs),
+    }
+}
+
+fn command(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
+    let command = f.expanded("command")?;
+    if command.value.trim().is_empty() {
+        f.wrong("command", "it is empty".to_owned(), "Name a program.");
+        return None;
+    }
+    let cwd = f.expanded("cwd");
+    let cwd = cwd.and_then(|cwd| match folder(f, &cwd) {
+        Ok(cwd) => Some(cwd),
+        Err((message, remedy)) => {
+            f.wrong("cwd", message, &remedy);
+            None
+        }
+    });
+    let command = match program(f, &command, cwd.as_ref()) {
+        Ok(command) => command,
+        Err((message, remedy)) => {
+            f.wrong("command", message, &remedy);
+            return None;
+        }
+    };
+    let args = f.each("args", |f, node| expanded(node, f.env()).map(|text| text.value));
+    let mut env = std::collections::BTreeMap::new();
+    for entry in f.map("env") {
+        let named = !entry.key.is_empty() && !entry.key.contains(['=', '\0']);
+        let value = if named {
+            expanded(&entry.value.node, f.env())
+        } else {
+            Err((format!("{} cannot name a variable", quoted(&entry.key)), "Choose another name.".to_owned()))
+        };
+        match value {
+            Ok(text) => drop(env.insert(entry.key.clone(), Secret(text.value))),
+            Err(wrong) => f.below("env", entry, wrong),
+        }
+    }
+    Some(UpstreamTarget::Command { command, args, env, cwd })
+}
+
+/// Where a child works: `~` and `$HOME` stand for what they do in other paths, what is relative counts from the
+/// folder of the file.
+fn folder(f: &Fields<'_>, text: &Expanded) -> Result<PathBuf, Wrong> {
+    path(f.env(), &text.written, &text.value, &f.placed().base)
+}
+
+pub(super) fn path(env: &Environment, written: &str, value: &str, base: &std::path::Path) -> Result<PathBuf, Wrong> {
+    if value.is_empty() {
+        return Err(("an empty path".to_owned(), "Name a folder, or take the line out.".to_owned()));
+    }
+    let symbolic = written.starts_with('~') || (written.starts_with('$') && !written.starts_with("${"));
+    if symbolic { env.expand(value, base) } else { Ok(base.join(value)) }
+}
+
+/// A bare name is looked up in `PATH` when the child starts; anything else is a path.
+fn program(f: &Fields<'_>, command: &Expanded, cwd: Option<&PathBuf>) -> Result<String, Wrong> {
+    if !command.value.contains('/') {
+        return Ok(command.value.clone());
+    }
+    let base = cwd.map_or(&*f.placed().base, PathBuf::as_path);
+    let path = path(f.env(), &command.written, &command.value, base)?;
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| ("the path is not Unicode".to_owned(), "Write it out.".to_owned()))
+}
+
+fn addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<UpstreamTarget> {
+    let first = f.expanded(key)?;
+    let first = match address(&first, transport) {
+        Ok(url) => url,
+        Err((message, remedy)) => {
+            f.wrong(key, message, &remedy);
+            return None;
+        }
+    };
+    let mut urls = vec![first];
+    let replicas = f.each("replicas", |f, node| address(&expanded(node, f.env())?, transport));
+    for url in replicas {
+        let web_socket = |url: &Url| url.scheme().starts_with("ws");
+        if urls.contains(&url) {
+            f.wrong("replicas", "an address twice".to_owned(), "Name each address once, and not that of url.");
+        } else if urls.first().is_some_and(|first| web_socket(first) != web_socket(&url)) {
+            f.wrong("replicas", "WebSocket and HTTP in one server".to_owned(), "Make two servers of them.");
+        } else {
+            urls.push(url);
+        }
+    }
+    let headers = headers(f);
+    let plain = |url: &&Url| matches!(url.scheme(), "http" | "ws") && !is_loopback(url);
+    if !headers.is_empty() && urls.iter().any(|url| plain(&url)) {
+        f.warn("its headers go over the network unencrypted; use https");
+    }
+    Some(UpstreamTarget::Url { urls, headers, transport })
+}
+
+fn address(text: &Expanded, transport: UrlTransport) -> Result<Url, Wrong> {
+    // As it stands in the file: what a variable holds is never repeated.
+    let told = quoted(&super::shown::url(&text.written));
+    let wrong = |why: &str, remedy: &str| Err((format!("{told} {why}"), remedy.to_owned()));
+    let Ok(url) = Url::parse(text.value.trim()) else {
+        return wrong("is not a URL", "Write https://host/path.");
+    };
+    let web_socket = match url.scheme() {
+        "http" | "https" => false,
+        "ws" | "wss" => true,
+        _ => return wrong("has a scheme that is not spoken here", "Write http, https, ws or wss."),
+    };
+    if url.host_str().is_none_or(str::is_empty) {
+        return wrong("names no host", "Write https://host/path.");
+    }
+    match transport {
+        UrlTransport::WebSocket if !web_socket => {
+            return wrong("is not a WebSocket's address", "Write ws://… or wss://….");
+        }
+        UrlTransport::StreamableHttp | UrlTransport::Sse if web_socket => {
+            return wrong("is a WebSocket's address", "Write http://… or https://…, or transport: websocket.");
+        }
+        _ => {}
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err((
+            "a URL with a user name or password in it".to_owned(),
+            "Put the credential into headers: { Authorization: … }.".to_owned(),
+        ));
+    }
+    Ok(url)
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        None => false,
+    }
+}
+
+fn headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
+    let mut all: Vec<(String, Secret)> = Vec::new();
+    for entry in f.map("headers") {
+        let header = header_name(&entry.key).and_then(|name| {
+            if all.iter().any(|(other, _)| *other == name) {
+                return Err(("the header stands here twice".to_owned(), "Keep one.".to_owned()));
+            }
+            let text = expanded(&entry.value.node, f.env())?;
+            HeaderValue::from_str(&text.value).map_err(|_| {
+                let remedy = "Take out line breaks and other control characters.".to_owned();
+                ("the value cannot be sent in a header".to_owned(), remedy)
+            })?;
+            Ok((name, Secret(text.value)))
+        });
+        match header {
+            Ok(header) => all.push(header),
+            Err(wrong) => f.below("headers", entry, wrong),
+        }
+    }
+    all
+}
+
+/// In lower case, and one that the gateway does not write itself.
+fn header_name(text: &str) -> Result<String, Wrong> {
+    let name = HeaderName::from_bytes(text.as_bytes())
+        .map_err(|_| (format!("{} is not a header's name", quoted(text)), "Mend it.".to_owned()))?;
+    let name = name.as_str().to_owned();
+    if OWN_HEADERS.contains(&name.as_str()) || OWN_PREFIXES.iter().any(|own| name.starts_with(own)) {
+        return Err((format!("{name} is written by the gateway"), "Take it out.".to_owned()));
+    }
+    Ok(name)
+}
+
+/// Headers of a client's request that are passed on. In whatever case they are written, none of them is a credential for the
+/// gateway.
+pub(super) fn forwarded(f: &mut Fields<'_>) -> Vec<String> {
+    let mut names = f.each("forward_headers", |_, node: &Node| {
+        let name = header_name(&text_of(node)?)?;
+        let own = CLIENTS_OWN.contains(&name.as_str()) || CLIENTS_OWN_PREFIXES.iter().any(|own| name.starts_with(own));
+        if own {
+            let message = format!("{name} is between a client and the gateway, and is never passed on");
+            let remedy = "Take it out; a credential for the server goes into headers.".to_owned();
+            return Err((message, remedy));
+        }
+        Ok(name)
+    });
+    names.dedup();
+    names
+}

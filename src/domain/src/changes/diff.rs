@@ -1,0 +1,401 @@
+//! Builds the diff that a person decides on: field by field, and line by line for long or multi-line text.
+//!
+//! Bounded in size and time. Whatever is cut is said to be cut ([`Diff::truncated`]); a changed field is never
+//! left out silently. The text stays as it was written: making odd characters visible is for whoever shows it
+//! ([`crate::changes::visible`]).
+
+use std::time::{Duration, Instant};
+
+use similar::{Algorithm, DiffOp, TextDiff};
+
+use super::{Diff, DiffLine, FieldDiff, LineOp};
+
+/// The budget of one diff.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffLimits {
+    /// Changed fields that are shown.
+    pub fields: usize,
+    /// Bytes of one value, before or after.
+    pub value_bytes: usize,
+    /// Bytes of all values and lines together.
+    pub total_bytes: usize,
+    /// Lines of a text on either side that are compared line by line; longer texts are shown whole (and cut).
+    pub input_lines: usize,
+    /// Lines shown for one field.
+    pub lines: usize,
+    /// Unchanged lines around a change; the rest is folded.
+    pub context: usize,
+    /// A value longer than this, in bytes, is shown line by line even if it is one line.
+    pub short_bytes: usize,
+    /// For all fields together; over it, the diff gets coarser but stays right.
+    pub time: Duration,
+}
+
+impl Default for DiffLimits {
+    fn default() -> Self {
+        Self {
+            fields: 200,
+            value_bytes: 64 << 10,
+            total_bytes: 512 << 10,
+            input_lines: 20_000,
+            lines: 2_000,
+            context: 3,
+            short_bytes: 160,
+            time: Duration::from_millis(50),
+        }
+    }
+}
+
+/// Collects the fields of a diff. Fields that do not change are left out.
+///
+/// ```
+/// use countersign::changes::diff::DiffBuilder;
+/// let diff = DiffBuilder::new()
+///     .field("title", "Title", Some("Fix login"), Some("Fix the login"))
+///     .field("type", "Type", Some("Bug"), Some("Bug"))
+///     .finish();
+/// assert_eq!(diff.fields.len(), 1);
+/// assert!(!diff.truncated);
+/// ```
+#[derive(Debug)]
+pub struct DiffBuilder {
+    limits: DiffLimits,
+    deadline: Instant,
+    bytes: usize,
+    diff: Diff,
+}
+
+impl Default for DiffBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl DiffBuilder {
+    /// With the default limits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_limits(DiffLimits::default())
+    }
+
+    #[must_use]
+    pub fn with_limits(limits: DiffLimits) -> Self {
+        Self { limits, deadline: Instant::now() + limits.time, bytes: 0, diff: Diff::default() }
+    }
+
+    /// Adds a field: its name in the entity, what a person calls it, and its text before and after
+    /// (`None` where there is none).
+    #[must_use]
+    pub fn field(mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) -> Self {
+        self.add(field, label, before, after);
+        self
+    }
+
+    /// As [`DiffBuilder::field`], for loops.
+    pub fn add(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
+        if before == after {
+            return;
+        }
+        if self.is_full() {
+            return;
+        }
+        // The lines come first: they show what changed even where both values are cut to the same beginning.
+        let lines = if self.is_long(before) || self.is_long(after) { self.lines(before, after) } else { Vec::new() };
+        let before = before.map(|text| self.cut(text));
+        let after = after.map(|text| self.cut(text));
+        self.diff.fields.push(FieldDiff {
+            field: field.to_owned(),
+            label: label.to_owned(),
+            before,
+            after,
+            lines,
+            restricted: false,
+        });
+    }
+
+    /// As [`DiffBuilder::add`], but line by line only, however short: for live state that would stand in the value too.
+    pub fn add_compared(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
+        if before == after || self.is_full() {
+            return;
+        }
+        let lines = self.lines(before, after);
+        self.push(field, label, lines);
+    }
+
+    /// Lines that somebody else compared, or that only tell what is there.
+    pub fn add_lines<'a>(
+        &mut self,
+        field: &str,
+        label: &str,
+        lines: impl IntoIterator<Item = (LineOp, std::borrow::Cow<'a, str>)>,
+    ) {
+        if self.is_full() {
+            return;
+        }
+        let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
+        for (op, line) in lines {
+            out.push(op, &line);
+            if out.full {
+                break;
+            }
+        }
+        let lines = out.lines;
+        self.push(field, label, lines);
+    }
+
+    fn push(&mut self, field: &str, label: &str, lines: Vec<DiffLine>) {
+        let (field, label) = (field.to_owned(), label.to_owned());
+        self.diff.fields.push(FieldDiff { field, label, before: None, after: None, lines, restricted: false });
+    }
+
+    fn is_full(&mut self) -> bool {
+        let full = self.diff.fields.len() >= self.limits.fields || self.bytes >= self.limits.total_bytes;
+        self.diff.truncated |= full;
+        full
+    }
+
+    /// What was added last shows live state that the proposer could not have read.
+    pub fn restrict_last(&mut self) {
+        if let Some(field) = self.diff.fields.last_mut() {
+            field.restricted = true;
+        }
+    }
+
+    /// How many fields there are so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.diff.fields.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.diff.fields.is_empty()
+    }
+
+    #[must_use]
+    pub fn finish(self) -> Diff {
+        self.diff
+    }
+
+    fn is_long(&self, text: Option<&str>) -> bool {
+        text.is_some_and(|t| t.len() > self.limits.short_bytes || t.contains('\n'))
+    }
+
+    /// The text within the budget; notes where it was cut.
+    fn cut(&mut self, text: &str) -> String {
+        let room = self.limits.value_bytes.min(self.limits.total_bytes.saturating_sub(self.bytes));
+        let kept = prefix(text, room);
+        self.bytes += kept.len();
+        if kept.len() == text.len() {
+            return kept.to_owned();
+        }
+        self.diff.truncated = true;
+        format!("{kept}…")
+    }
+
+    /// Compares split at `\n`, so that joining gives the text back and a missing last newline is seen.
+    fn lines(&mut self, before: Option<&str>, after: Option<&str>) -> Vec<DiffLine> {
+        let max = self.limits.input_lines;
+        let (Some(old), Some(new)) = (split(before, max), split(after, max)) else {
+            self.diff.truncated = true;
+            return Vec::new();
+        };
+        let text_diff =
+            TextDiff::configure().algorithm(Algorithm::Patience).deadline(self.deadline).diff_slices(&old, &new);
+        let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
+        let mut seen = 0;
+        for group in text_diff.grouped_ops(out.builder.limits.context) {
+            let start = group.first().map_or(seen, |op| op.old_range().start);
+            out.skip(start.saturating_sub(seen));
+            for op in &group {
+                seen = op.old_range().end;
+                out.op(op, &old, &new);
+            }
+        }
+        out.skip(old.len().saturating_sub(seen));
+        out.lines
+    }
+}
+
+/// Appends lines until the budget is used up.
+struct LineWriter<'a> {
+    lines: Vec<DiffLine>,
+    full: bool,
+    builder: &'a mut DiffBuilder,
+}
+
+impl LineWriter<'_> {
+    fn skip(&mut self, unchanged: usize) {
+        if unchanged > 0 {
+            self.push(LineOp::Skip, &unchanged.to_string());
+        }
+    }
+
+    fn op(&mut self, op: &DiffOp, old: &[&str], new: &[&str]) {
+        if let DiffOp::Equal { .. } = op {
+            self.all(LineOp::Equal, &old[op.old_range()]);
+        } else {
+            self.all(LineOp::Delete, &old[op.old_range()]);
+            self.all(LineOp::Insert, &new[op.new_range()]);
+        }
+    }
+
+    fn all(&mut self, op: LineOp, lines: &[&str]) {
+        for line in lines {
+            self.push(op, line);
+        }
+    }
+
+    fn push(&mut self, op: LineOp, line: &str) {
+        let limits = self.builder.limits;
+        if self.full || self.lines.len() >= limits.lines || self.builder.bytes >= limits.total_bytes {
+            self.full = true;
+            self.builder.diff.truncated = true;
+            return;
+        }
+        let text = self.builder.cut(line);
+        self.lines.push(DiffLine { op, text });
+    }
+}
+
+/// The lines of the text, unless there are more than `max`.
+fn split(text: Option<&str>, max: usize) -> Option<Vec<&str>> {
+    let lines: Vec<&str> = text.map_or_else(Vec::new, |t| t.split('\n').take(max + 1).collect());
+    (lines.len() <= max).then_some(lines)
+}
+
+/// The longest beginning of at most `max` bytes that ends between characters.
+fn prefix(text: &str, max: usize) -> &str {
+    if text.len() <= max {
+        return text;
+    }
+    let mut end = max;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(before: Option<&str>, after: Option<&str>) -> FieldDiff {
+        let diff = DiffBuilder::new().field("f", "F", before, after).finish();
+        assert!(!diff.truncated);
+        diff.fields.into_iter().next().unwrap()
+    }
+
+    fn shown(field: &FieldDiff) -> Vec<String> {
+        field
+            .lines
+            .iter()
+            .map(|l| {
+                let op = match l.op {
+                    LineOp::Equal => ' ',
+                    LineOp::Insert => '+',
+                    LineOp::Delete => '-',
+                    LineOp::Skip => '@',
+                    LineOp::Note => '#',
+                };
+                format!("{op}{}", l.text)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn unchanged_fields_are_left_out_and_short_ones_have_no_lines() {
+        let diff = DiffBuilder::new()
+            .field("a", "A", None, None)
+            .field("b", "B", Some("x"), Some("x"))
+            .field("c", "C", None, Some("x"))
+            .field("d", "D", Some("x"), None)
+            .finish();
+        let names: Vec<_> = diff.fields.iter().map(|f| f.field.as_str()).collect();
+        assert_eq!(names, ["c", "d"]);
+        assert!(diff.fields.iter().all(|f| f.lines.is_empty()));
+    }
+
+    #[test]
+    fn lines_are_compared_with_folded_context() {
+        let before: Vec<String> = (1..=20).map(|n| n.to_string()).collect();
+        let mut after = before.clone();
+        after[9] = "ten".into();
+        let field = one(Some(&before.join("\n")), Some(&after.join("\n")));
+        assert_eq!(shown(&field), ["@6", " 7", " 8", " 9", "-10", "+ten", " 11", " 12", " 13", "@7"]);
+    }
+
+    #[test]
+    fn a_missing_last_newline_and_a_carriage_return_show() {
+        assert_eq!(shown(&one(Some("a\nb"), Some("a\nb\n"))), [" a", " b", "+"]);
+        assert_eq!(shown(&one(Some("a\r\nb"), Some("a\nb"))), ["-a\r", "+a", " b"]);
+    }
+
+    #[test]
+    fn new_text_is_all_inserted() {
+        assert_eq!(shown(&one(None, Some("a\nb"))), ["+a", "+b"]);
+        assert_eq!(shown(&one(Some("a\nb"), None)), ["-a", "-b"]);
+    }
+
+    #[test]
+    fn what_is_cut_is_said_to_be_cut() {
+        let long = "é".repeat(40 << 10);
+        let diff = DiffBuilder::new().field("f", "F", None, Some(&long)).finish();
+        assert!(diff.truncated);
+        let after = diff.fields[0].after.as_deref().unwrap();
+        assert!(after.len() <= (64 << 10) + '…'.len_utf8() && after.ends_with('…'));
+
+        let limits = DiffLimits { fields: 1, ..DiffLimits::default() };
+        let diff =
+            DiffBuilder::with_limits(limits).field("a", "A", None, Some("1")).field("b", "B", None, Some("1")).finish();
+        assert!(diff.truncated);
+        assert_eq!(diff.fields.len(), 1);
+    }
+
+    #[test]
+    fn a_change_at_the_end_of_a_long_text_is_shown() {
+        let lines: Vec<String> = (0..10_000).map(|n| format!("line {n} of a long text")).collect();
+        let before = lines.join("\n");
+        let after = format!("{before}!");
+        let diff = DiffBuilder::new().field("f", "F", Some(&before), Some(&after)).finish();
+        let shown = shown(&diff.fields[0]);
+        assert_eq!(shown.last().unwrap(), "+line 9999 of a long text!");
+        assert!(diff.truncated, "the values themselves were cut");
+    }
+
+    #[test]
+    fn hostile_sizes_stay_within_the_budget() {
+        let before = "a\n".repeat(1 << 20);
+        let after = "b\n".repeat(1 << 20);
+        let mut builder = DiffBuilder::new();
+        for n in 0..300 {
+            builder.add(&n.to_string(), "F", Some(&before), Some(&after));
+        }
+        let diff = builder.finish();
+        assert!(diff.truncated);
+        assert!(serde_json::to_vec(&diff).unwrap().len() < 4 << 20);
+
+        let mut builder = DiffBuilder::new();
+        let (before, after): (String, String) = (0..15_000).map(|n| (format!("{n}\n"), format!("{}\n", n * 7))).unzip();
+        builder.add("f", "F", Some(&before), Some(&after));
+        let diff = builder.finish();
+        assert!(diff.truncated && diff.fields[0].lines.len() <= 2_000);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn lines_give_both_texts_back(before in "[ab\n]{1,60}", after in "[ab\n]{1,60}") {
+            let limits = DiffLimits { context: 1000, short_bytes: 0, ..DiffLimits::default() };
+            let diff = DiffBuilder::with_limits(limits).field("f", "F", Some(&before), Some(&after)).finish();
+            if let Some(field) = diff.fields.first() {
+                let side = |not: LineOp| {
+                    field.lines.iter().filter(|l| l.op != not).map(|l| l.text.as_str()).collect::<Vec<_>>().join("\n")
+                };
+                proptest::prop_assert_eq!(side(LineOp::Insert), before);
+                proptest::prop_assert_eq!(side(LineOp::Delete), after);
+            } else {
+                proptest::prop_assert_eq!(before, after);
+            }
+        }
+    }
+}

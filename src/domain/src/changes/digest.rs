@@ -1,0 +1,216 @@
+//! Hashes of a change: what was shown to a reviewer (`digest`) and the state it was computed against
+//! (`fingerprint`). Every part is hashed with its length, so that no two different inputs hash the same bytes.
+
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+use super::{Diff, LineOp, Operation, PreviewKind, PreviewNote, ServedBy, Target};
+
+/// SHA-256 over parts that are each preceded by their length.
+#[derive(Clone)]
+pub struct PartHasher(Sha256);
+
+impl PartHasher {
+    /// `domain` keeps hashes for different uses apart.
+    #[must_use]
+    pub fn new(domain: &str) -> Self {
+        let mut hasher = Self(Sha256::new());
+        hasher.part(domain.as_bytes());
+        hasher
+    }
+
+    pub fn part(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.update((bytes.len() as u64).to_be_bytes());
+        self.0.update(bytes);
+        self
+    }
+
+    pub fn number(&mut self, number: u64) -> &mut Self {
+        self.0.update(number.to_be_bytes());
+        self
+    }
+
+    /// Tells `None` from an empty text.
+    pub fn optional(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.number(1).part(text.as_bytes()),
+            None => self.number(0),
+        }
+    }
+
+    #[must_use]
+    pub fn bytes(self) -> [u8; 32] {
+        self.0.finalize().into()
+    }
+
+    /// `sha256:` and 64 hexadecimal digits.
+    #[must_use]
+    pub fn finish(self) -> String {
+        format!("sha256:{}", hex(&self.bytes()))
+    }
+}
+
+/// Lower-case hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut out = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        out.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    out
+}
+
+/// Hash of the live state that a preview was computed against: names and values, in the order given.
+#[must_use]
+pub fn fingerprint(parts: &[(&str, &str)]) -> String {
+    let mut hasher = PartHasher::new("countersign.fingerprint.1");
+    for (name, value) in parts {
+        hasher.part(name.as_bytes()).part(value.as_bytes());
+    }
+    hasher.finish()
+}
+
+/// Hash of the bytes of a call's arguments, as the audit trail and [`super::Edit`] name them: what `sha256sum` says.
+#[must_use]
+pub fn arguments_hash(arguments: &RawValue) -> String {
+    bytes_hash(arguments.get())
+}
+
+/// Hash of a whole change as it is stored, for the audit trail.
+#[must_use]
+pub fn body_hash(json: &str) -> String {
+    let mut hasher = PartHasher::new("countersign.change.1");
+    hasher.part(json.as_bytes());
+    hasher.finish()
+}
+
+/// Plain SHA-256 of a text's bytes, so that anybody can compute it again.
+#[must_use]
+pub fn bytes_hash(text: &str) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(text.as_bytes())))
+}
+
+/// What a reviewer is shown of a change.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    pub provider: &'a str,
+    pub tool: &'a str,
+    pub tool_title: &'a str,
+    pub tool_hash: &'a str,
+    /// The exact bytes that will run.
+    pub arguments: &'a RawValue,
+    pub operation: Operation,
+    pub target: &'a Target,
+    pub summary: &'a str,
+    pub preview: &'a PreviewNote,
+    pub diff: &'a Diff,
+    /// None of changes from before it was noted, whose digests stay as they are.
+    pub served_by: Option<&'a ServedBy>,
+}
+
+impl Shown<'_> {
+    /// The digest that a decision may carry, to prove what was on the screen.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let mut hasher = PartHasher::new(match self.served_by {
+            None => "countersign.shown.2",
+            Some(_) => "countersign.shown.3",
+        });
+        if let Some(ServedBy { fingerprint, label }) = self.served_by {
+            hasher.part(fingerprint.as_bytes()).part(label.as_bytes());
+        }
+        for text in [self.provider, self.tool, self.tool_title, self.tool_hash, self.arguments.get(), self.summary] {
+            hasher.part(text.as_bytes());
+        }
+        hasher.part(self.operation.as_str().as_bytes());
+        let Target { entity_type, id, label, lock_key } = self.target;
+        hasher.part(entity_type.as_bytes()).optional(id.as_deref());
+        let PreviewNote { kind, failed, restricted: _ } = self.preview;
+        hasher.number(match kind {
+            PreviewKind::Module => 0,
+            PreviewKind::DryRun => 1,
+            PreviewKind::BeforeAfter => 2,
+            PreviewKind::Arguments => 3,
+        });
+        hasher.optional(failed.as_deref());
+        hasher.part(label.as_bytes()).part(lock_key.as_bytes());
+        hasher.number(u64::from(self.diff.truncated)).number(self.diff.fields.len() as u64);
+        for field in &self.diff.fields {
+            hasher.part(field.field.as_bytes()).part(field.label.as_bytes());
+            hasher.optional(field.before.as_deref()).optional(field.after.as_deref());
+            hasher.number(field.lines.len() as u64);
+            for line in &field.lines {
+                hasher.number(match line.op {
+                    LineOp::Equal => 0,
+                    LineOp::Insert => 1,
+                    LineOp::Delete => 2,
+                    LineOp::Skip => 3,
+                    LineOp::Note => 4,
+                });
+                hasher.part(line.text.as_bytes());
+            }
+        }
+        hasher.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::diff::DiffBuilder;
+
+    #[test]
+    fn parts_cannot_be_shifted_into_one_another() {
+        assert_ne!(fingerprint(&[("a", "bc")]), fingerprint(&[("ab", "c")]));
+        assert_ne!(fingerprint(&[("a", "")]), fingerprint(&[("a", ""), ("", "")]));
+        assert!(fingerprint(&[]).starts_with("sha256:") && fingerprint(&[]).len() == 71);
+    }
+
+    #[test]
+    fn the_digest_covers_everything_shown() {
+        let target =
+            Target { entity_type: "issue".into(), id: None, label: "CORE-1".into(), lock_key: "CORE-1".into() };
+        let other = Target { id: Some(String::new()), ..target.clone() };
+        let arguments = RawValue::from_string(r#"{"a":1}"#.into()).unwrap();
+        let respaced = RawValue::from_string(r#"{"a": 1}"#.into()).unwrap();
+        let diff = DiffBuilder::new().field("a", "A", None, Some("1")).finish();
+        let other_diff = DiffBuilder::new().field("a", "A", Some(""), Some("1")).finish();
+        let (plain, failed) =
+            (PreviewNote::default(), PreviewNote { failed: Some("x".into()), ..PreviewNote::default() });
+        let shown = Shown {
+            provider: "tracker",
+            tool: "create_issue",
+            tool_title: "Create issue",
+            tool_hash: "sha256:0",
+            arguments: &arguments,
+            operation: Operation::Create,
+            target: &target,
+            summary: "Create",
+            preview: &plain,
+            diff: &diff,
+            served_by: None,
+        };
+        let (module, server) = (ServedBy::default(), ServedBy { fingerprint: "sha256:2".into(), label: String::new() });
+        let digests = [
+            shown,
+            Shown { provider: "docs", ..shown },
+            Shown { preview: &failed, ..shown },
+            Shown { tool: "create_project", ..shown },
+            Shown { tool_title: "x", ..shown },
+            Shown { tool_hash: "sha256:1", ..shown },
+            Shown { arguments: &respaced, ..shown },
+            Shown { operation: Operation::Delete, ..shown },
+            Shown { target: &other, ..shown },
+            Shown { summary: "x", ..shown },
+            Shown { diff: &other_diff, ..shown },
+            Shown { served_by: Some(&module), ..shown },
+            Shown { served_by: Some(&server), ..shown },
+        ]
+        .map(|s| s.digest());
+        let distinct: std::collections::HashSet<_> = digests.iter().collect();
+        assert_eq!(distinct.len(), digests.len());
+        assert_eq!(digests[0], shown.digest());
+    }
+}

@@ -1,0 +1,213 @@
+//! The audit trail as files for others: JSON lines, and CSV that a spreadsheet may open.
+//!
+//! JSON lines hold everything that the hashes are of, so that a trail can be checked again from them. In CSV a cell that
+//! a spreadsheet would take for a formula begins with an apostrophe, which changes it: CSV is for reading.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{ChangeState, audit::AuditEntry, digest::hex};
+
+/// What an export is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Jsonl,
+    Csv,
+}
+
+/// Which entries are exported.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    /// Not those before it.
+    pub since: Option<Timestamp>,
+    /// Neither this moment nor what comes after it.
+    pub until: Option<Timestamp>,
+}
+
+impl Span {
+    #[must_use]
+    pub fn holds(&self, entry: &AuditEntry) -> bool {
+        self.since.is_none_or(|since| entry.at >= since) && self.until.is_none_or(|until| entry.at < until)
+    }
+}
+
+const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "actor", "details", "prevHash", "hash"];
+
+/// An entry as JSON: a line of an export, and on the REST door.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line<'a> {
+    seq: u64,
+    at: Timestamp,
+    /// None for what is of no change: what was accepted of a server's definitions.
+    change_id: Option<&'a str>,
+    event: &'a str,
+    from: Option<ChangeState>,
+    to: Option<ChangeState>,
+    actor: &'a str,
+    details: &'a RawValue,
+    prev_hash: String,
+    hash: String,
+}
+
+impl<'a> From<&'a AuditEntry> for Line<'a> {
+    fn from(entry: &'a AuditEntry) -> Self {
+        Self {
+            seq: entry.seq,
+            at: entry.at,
+            change_id: Some(entry.change_id.as_str()).filter(|id| !id.is_empty()),
+            event: &entry.event,
+            from: entry.from,
+            to: entry.to,
+            actor: &entry.actor,
+            details: &entry.details,
+            prev_hash: hex(&entry.prev_hash),
+            hash: hex(&entry.hash),
+        }
+    }
+}
+
+impl Format {
+    /// By its name: `jsonl` or `csv`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "jsonl" => Some(Self::Jsonl),
+            "csv" => Some(Self::Csv),
+            _ => None,
+        }
+    }
+
+    /// As it stands behind the last dot of a file's name.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Jsonl => "jsonl",
+            Self::Csv => "csv",
+        }
+    }
+
+    #[must_use]
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::Jsonl => "application/jsonl",
+            Self::Csv => "text/csv; charset=utf-8; header=present",
+        }
+    }
+
+    /// What stands before the first entry.
+    #[must_use]
+    pub fn head(self) -> String {
+        match self {
+            Self::Jsonl => String::new(),
+            Self::Csv => COLUMNS.join(",") + "\r\n",
+        }
+    }
+
+    /// One entry with its line break.
+    pub fn entry(self, entry: &AuditEntry, out: &mut String) {
+        match self {
+            Self::Jsonl => {
+                // Texts and numbers only: nothing of it can fail.
+                out.push_str(&serde_json::to_string(&Line::from(entry)).unwrap_or_default());
+                out.push('\n');
+            }
+            Self::Csv => {
+                let state = |state: Option<ChangeState>| state.map_or("", ChangeState::as_str);
+                let cells = [
+                    &entry.seq.to_string(),
+                    &entry.at.to_string(),
+                    entry.change_id.as_str(),
+                    &entry.event,
+                    state(entry.from),
+                    state(entry.to),
+                    &entry.actor,
+                    entry.details.get(),
+                    &hex(&entry.prev_hash),
+                    &hex(&entry.hash),
+                ];
+                for (at, cell) in cells.into_iter().enumerate() {
+                    if at > 0 {
+                        out.push(',');
+                    }
+                    csv_cell(cell, out);
+                }
+                out.push_str("\r\n");
+            }
+        }
+    }
+}
+
+/// As RFC 4180 has it. What a spreadsheet would run as a formula is disarmed.
+fn csv_cell(text: &str, out: &mut String) {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']);
+    if !formula && !text.contains([',', '"', '\r', '\n', ';']) && text.trim() == text {
+        out.push_str(text);
+        return;
+    }
+    out.push('"');
+    if formula {
+        out.push('\'');
+    }
+    for c in text.chars() {
+        if c == '"' {
+            out.push('"');
+        }
+        out.push(c);
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::audit::GENESIS;
+
+    fn entry(actor: &str) -> AuditEntry {
+        AuditEntry {
+            seq: 7,
+            at: "2026-01-02T03:04:05Z".parse().unwrap(),
+            change_id: String::new(),
+            event: "approved".into(),
+            from: Some(ChangeState::Pending),
+            to: None,
+            actor: actor.into(),
+            details: RawValue::from_string(r#"{"comment":"a, \"b\"","n":1.10}"#.into()).unwrap(),
+            prev_hash: GENESIS,
+            hash: [1; 32],
+        }
+    }
+
+    fn csv(actor: &str) -> String {
+        let mut out = String::new();
+        Format::Csv.entry(&entry(actor), &mut out);
+        out
+    }
+
+    #[test]
+    fn a_cell_is_never_a_formula_and_never_two_cells() {
+        for evil in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1"] {
+            assert!(csv(evil).contains(&format!(",\"'{evil}\",")), "{evil:?}");
+        }
+        assert!(csv("a\",\"b\r\nc").contains(",\"a\"\",\"\"b\r\nc\","));
+        assert!(csv("alice").contains(",pending,,alice,\"{\"\"comment\"\":"));
+        assert!(csv("alice").starts_with("7,2026-01-02T03:04:05Z,,approved,") && csv("alice").ends_with("01\r\n"));
+    }
+
+    #[test]
+    fn lines_of_json_keep_the_details_as_they_are() {
+        let mut out = Format::Jsonl.head();
+        Format::Jsonl.entry(&entry("=1"), &mut out);
+        assert!(out.contains(r#""actor":"=1","details":{"comment":"a, \"b\"","n":1.10},"prevHash":"0000"#), "{out}");
+        assert_eq!((out.lines().count(), out.ends_with('\n')), (1, true));
+    }
+
+    #[test]
+    fn a_span_is_half_open() {
+        let at = |text: &str| Some(text.parse().unwrap());
+        let holds = |since, until| Span { since, until }.holds(&entry("a"));
+        assert!(holds(None, None) && holds(at("2026-01-02T03:04:05Z"), at("2026-01-02T03:04:06Z")));
+        assert!(!holds(at("2026-01-02T03:04:06Z"), None) && !holds(None, at("2026-01-02T03:04:05Z")));
+    }
+}

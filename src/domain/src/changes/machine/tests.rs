@@ -1,0 +1,492 @@
+//! The whole table of states and events, written out by hand, and properties of every sequence.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::changes::{Diff, Operation, PreviewNote, Proposer, ServedBy, Target, Terms, diff::DiffBuilder};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap()
+}
+
+fn raw(json: &str) -> Arc<RawValue> {
+    Arc::from(RawValue::from_string(json.into()).unwrap())
+}
+
+fn target() -> Target {
+    Target { entity_type: "issue".into(), id: None, label: "CORE-1".into(), lock_key: "CORE-1".into() }
+}
+
+fn preview(after: &str) -> Preview {
+    Preview {
+        note: PreviewNote::default(),
+        operation: Operation::Update,
+        target: target(),
+        summary: format!("Set it to {after}"),
+        diff: DiffBuilder::new().field("f", "F", None, Some(after)).finish(),
+        fingerprint: format!("sha256:{after}"),
+    }
+}
+
+fn change(state: ChangeState) -> Change {
+    let mut change = Change {
+        id: "chg_1".into(),
+        version: 7,
+        state,
+        proposer: Proposer {
+            principal: "agent".into(),
+            owner: None,
+            key_id: None,
+            client_name: None,
+            client_version: None,
+            session: None,
+            transport: "http".into(),
+            revision: None,
+        },
+        provider: "tracker".into(),
+        tool: "update_issue".into(),
+        tool_title: "Update issue".into(),
+        tool_hash: "sha256:0".into(),
+        served_by: None,
+        arguments: raw("{}"),
+        operation: Operation::Update,
+        target: target(),
+        summary: "Set it".into(),
+        diff: Diff::default(),
+        previous_diff: None,
+        fingerprint: "sha256:old".into(),
+        digest: String::new(),
+        idempotency_key: None,
+        terms: Terms::default(),
+        twin_of: None,
+        run_after: None,
+        proposed_arguments: None,
+        edits: Vec::new(),
+        preview: PreviewNote::default(),
+        decisions: Vec::new(),
+        created_at: at(0),
+        updated_at: at(0),
+        expires_at: at(3600),
+        result: None,
+        dialogue: Some(crate::changes::Dialogue::of(raw("{}"))),
+        fault: None,
+        redacted: None,
+        review: None,
+    };
+    change.digest = change.shown_digest();
+    change
+}
+
+fn vote(reviewer: &str, owner: Option<&str>, verdict: Verdict, version: u64) -> Decision {
+    let (reviewer, owner) = (reviewer.into(), owner.map(Into::into));
+    Decision { reviewer, owner, key_id: None, verdict, comment: None, at: at(1), version }
+}
+
+fn decision(reviewer: &str, verdict: Verdict, version: u64) -> ChangeEvent {
+    ChangeEvent::Decide(vote(reviewer, None, verdict, version))
+}
+
+fn edited(by: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
+    ChangeEvent::Edit {
+        by: by.into(),
+        owner: owner.map(Into::into),
+        key_id: None,
+        comment: Some("corrected".into()),
+        arguments: raw(arguments),
+        preview: preview("edited"),
+        served_by: ServedBy::default(),
+        terms: Terms::default(),
+    }
+}
+
+fn unapprove(by: &str) -> ChangeEvent {
+    ChangeEvent::Unapprove { by: by.into(), owner: None, key_id: None, all: false }
+}
+
+fn fault() -> ChangeFault {
+    ChangeFault { code: "X".into(), message: "why".into() }
+}
+
+fn question(key: &str) -> Question {
+    Question {
+        key: key.into(),
+        method: "elicitation/create".into(),
+        params: None,
+        at: at(0),
+        closed_at: None,
+        answer: None,
+        unanswered: None,
+    }
+}
+
+#[test]
+fn questions_end_once_and_with_the_call_at_the_latest() {
+    let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, at(3));
+    let answer = |change: &Change, key: &str| {
+        let closed = vec![Closed { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
+        apply(change, ChangeEvent::Answer { by: Some("agent".into()), closed, given_up: false }, at(4))
+    };
+    let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
+    assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, at(3));
+    assert_eq!(ask(&asked, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "no key twice");
+    let both = ask(&asked, "b").unwrap().after;
+    assert_eq!(answer(&both, "c").unwrap_err(), IllegalTransition::NotToBeAsked);
+    let step = answer(&both, "a").unwrap();
+    assert_eq!((step.actor.as_str(), step.after.state), ("agent", ChangeState::Executing));
+    assert_eq!(answer(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "once");
+    assert_eq!(ask(&step.after, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "nor after its answer");
+    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault() }, at(9)).unwrap().after;
+    let said = lost.dialogue.unwrap();
+    assert_eq!(said.open().count(), 0);
+    assert_eq!(
+        (said.questions[1].unanswered.as_deref(), said.questions[1].closed_at),
+        (Some("the call has ended"), Some(at(9)))
+    );
+    let silent = Change { dialogue: None, ..change(ChangeState::Executing) };
+    assert_eq!(ask(&silent, "a").unwrap_err(), IllegalTransition::NotToBeAsked, "no rule allows it");
+}
+
+fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
+    let by = String::from("alice");
+    [
+        ("approve", decision("alice", Verdict::Approve, change.version)),
+        ("reject", decision("alice", Verdict::Reject, change.version)),
+        ("edit", edited("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
+        ("unapprove", unapprove("alice")),
+        ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
+        ("withdraw", ChangeEvent::Withdraw { by: "agent".into() }),
+        ("expire", ChangeEvent::Expire { reason: "time".into() }),
+        ("stale", ChangeEvent::MarkStale { fault: fault() }),
+        ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServedBy::default() }),
+        ("claim", ChangeEvent::Claim),
+        ("ask", ChangeEvent::Ask { question: question("k") }),
+        ("answer", ChangeEvent::Answer { by: None, closed: Vec::new(), given_up: true }),
+        ("succeed", ChangeEvent::Succeed { result: raw("{}") }),
+        ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
+        ("lose", ChangeEvent::LoseTrack { fault: fault() }),
+        ("settle_applied", ChangeEvent::Settle { by: by.clone(), applied: true, comment: None }),
+        ("settle_failed", ChangeEvent::Settle { by, applied: false, comment: None }),
+    ]
+}
+
+/// DESIGN: "Changes". What is not here may not happen.
+fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)> {
+    use ChangeState as S;
+    use EventKind as E;
+    Some(match (state, event) {
+        (S::Pending, "approve") => (S::Approved, E::Approved),
+        (S::Pending | S::Stale, "reject") => (S::Rejected, E::Rejected),
+        (S::Pending | S::Stale, "edit") => (S::Pending, E::Edited),
+        (S::Approved, "unapprove") | (S::Pending | S::Approved, "void") => (S::Pending, E::Unapproved),
+        (S::Pending | S::Stale, "withdraw") => (S::Withdrawn, E::Withdrawn),
+        (S::Pending | S::Stale | S::Approved, "expire") => (S::Expired, E::Expired),
+        (S::Pending | S::Approved, "stale") => (S::Stale, E::Stale),
+        (S::Stale, "refresh") => (S::Pending, E::Refreshed),
+        (S::Approved, "claim") => (S::Executing, E::Executing),
+        (S::Executing, "ask") => (S::Executing, E::Asked),
+        (S::Executing, "answer") => (S::Executing, E::Answered),
+        (S::Executing, "succeed") => (S::Applied, E::Applied),
+        (S::Executing, "fail") => (S::Failed, E::Failed),
+        (S::Executing, "lose") => (S::OutcomeUnknown, E::OutcomeUnknown),
+        (S::OutcomeUnknown, "settle_applied") => (S::Applied, E::Settled),
+        (S::OutcomeUnknown, "settle_failed") => (S::Failed, E::Settled),
+        _ => return None,
+    })
+}
+
+#[track_caller]
+fn check(state: ChangeState, name: &str, event: ChangeEvent) {
+    let mut before = change(state);
+    if state == ChangeState::Approved {
+        // Not run yet: it may be undone.
+        before.run_after = Some(at(60));
+        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+    }
+    if state == ChangeState::Pending && name == "void" {
+        assert_eq!(apply(&before, event.clone(), at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
+        before.decisions.push(vote("alice", None, Verdict::Approve, 6));
+    }
+    match (apply(&before, event, at(5)), expected(state, name)) {
+        (Ok(step), Some((to, kind))) => {
+            assert_eq!((step.after.state, step.kind, step.from), (to, kind, Some(state)), "{state:?} {name}");
+            assert_eq!(step.after.version, before.version + 1);
+            assert_eq!(step.after.updated_at, at(5));
+            assert_eq!(step.after.digest, step.after.shown_digest(), "the digest is of what is shown");
+            assert_eq!(step.after.run_after, None, "no rule asks for a grace period");
+        }
+        (Err(IllegalTransition::State { from, .. }), None) => assert_eq!(from, state),
+        (got, want) => panic!("{state:?} {name}: got {got:?}, want {want:?}"),
+    }
+}
+
+#[test]
+fn every_state_and_every_event() {
+    for state in ChangeState::ALL {
+        for (name, event) in events(&change(state)) {
+            check(state, name, event);
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_the_json() {
+    for state in ChangeState::ALL {
+        assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+        assert_eq!(ChangeState::parse(state.as_str()), Some(state));
+    }
+    for kind in EventKind::ALL {
+        assert_eq!(kind.feed_type(), format!("change.{}", kind.as_str()));
+    }
+}
+
+#[test]
+fn a_vote_short_of_the_quorum_leaves_it_pending() {
+    let mut one = change(ChangeState::Pending);
+    one.terms.quorum = 2;
+    let voted = apply(&one, decision("alice", Verdict::Approve, 7), at(1)).unwrap();
+    assert_eq!((voted.kind, voted.after.state), (EventKind::Voted, ChangeState::Pending));
+    let again = apply(&voted.after, decision("alice", Verdict::Approve, 8), at(2));
+    assert_eq!(again.unwrap_err(), IllegalTransition::VotedAlready);
+    let approved = apply(&voted.after, decision("bob", Verdict::Approve, 8), at(2)).unwrap();
+    assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
+    let edit = edited("alice", None, r#"{"a":2}"#);
+    assert_eq!(apply(&voted.after, edit, at(2)).unwrap().after.approvals(), 0, "an edit voids votes");
+    let rejected = apply(&voted.after, decision("bob", Verdict::Reject, 8), at(2)).unwrap();
+    assert_eq!(rejected.after.state, ChangeState::Rejected, "one rejection is enough");
+}
+
+#[test]
+fn an_approval_taken_back_no_longer_counts() {
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.undo_for = 10;
+    pending.terms.quorum = 2;
+    let voted = apply(&pending, decision("alice", Verdict::Approve, 7), at(1)).unwrap().after;
+    assert_eq!(voted.run_after, None, "one vote runs nothing");
+    let approved = apply(&voted, decision("bob", Verdict::Approve, 8), at(2)).unwrap().after;
+    assert_eq!(approved.run_after, Some(at(12)));
+    let undo = |event| apply(&approved, event, at(11));
+    let undone = undo(unapprove("alice")).unwrap();
+    assert_eq!((undone.kind, undone.after.state), (EventKind::Unapproved, ChangeState::Pending));
+    assert_eq!((undone.after.run_after, undone.after.approvals()), (None, 1), "bob's vote stays");
+    let other_key = ChangeEvent::Unapprove { by: "desk".into(), owner: Some("bob".into()), key_id: None, all: false };
+    assert_eq!(undo(other_key).unwrap().after.decisions[0].reviewer, "alice");
+    assert_eq!(undo(unapprove("carol")).unwrap_err(), IllegalTransition::NotAnApprover);
+    let admin = ChangeEvent::Unapprove { by: "carol".into(), owner: None, key_id: None, all: true };
+    assert_eq!(undo(admin).unwrap().after.approvals(), 0);
+    assert_eq!(apply(&approved, unapprove("alice"), at(12)).unwrap_err(), IllegalTransition::GraceOver);
+    let again = apply(&undone.after, decision("alice", Verdict::Approve, 10), at(20)).unwrap().after;
+    assert_eq!((again.state, again.run_after), (ChangeState::Approved, Some(at(30))));
+    assert_eq!(apply(&again, ChangeEvent::Claim, at(30)).unwrap().after.run_after, None);
+}
+
+#[test]
+fn a_grace_period_ends_before_the_change_expires() {
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.undo_for = u64::MAX;
+    let approve = |now| apply(&pending, decision("alice", Verdict::Approve, 7), at(now)).unwrap().after.run_after;
+    assert_eq!(approve(1), Some(at(3595)));
+    assert_eq!(approve(3597), None, "there is no time left to wait");
+}
+
+#[test]
+fn who_edited_does_not_approve_where_somebody_else_has_to() {
+    let approve = |change: &Change, who: &str, owner| {
+        apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(2))
+            .map(|t| t.after.state)
+    };
+    let edited_under = |terms: Terms| {
+        let pending = Change { terms: terms.clone(), ..change(ChangeState::Pending) };
+        let ChangeEvent::Edit { by, owner, key_id, comment, arguments, preview, served_by, .. } =
+            edited("phone", Some("alice"), r#"{"a":1}"#)
+        else {
+            unreachable!()
+        };
+        let edit = ChangeEvent::Edit { by, owner, key_id, comment, arguments, preview, served_by, terms };
+        apply(&pending, edit, at(1)).unwrap().after
+    };
+    let allowed = edited_under(Terms::default());
+    assert_eq!(approve(&allowed, "phone", Some("alice")), Ok(ChangeState::Approved));
+    let other = edited_under(Terms { edit: Editing::Other, ..Terms::default() });
+    let two = edited_under(Terms { quorum: 2, ..Terms::default() });
+    for change in [&other, &two] {
+        for (who, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
+            assert_eq!(approve(change, who, owner), Err(IllegalTransition::OwnEdit), "{who}");
+        }
+        assert!(
+            apply(change, ChangeEvent::Decide(vote("alice", None, Verdict::Reject, change.version)), at(2)).is_ok()
+        );
+    }
+    assert_eq!(approve(&other, "bob", None), Ok(ChangeState::Approved));
+    assert_eq!(approve(&two, "bob", None), Ok(ChangeState::Pending));
+}
+
+#[test]
+fn one_person_is_one_vote_and_no_vote_on_their_own() {
+    let mut pending = change(ChangeState::Pending);
+    pending.proposer.owner = Some("carol".into());
+    pending.terms.quorum = 3;
+    let approve = |change: &Change, who, owner| {
+        apply(change, ChangeEvent::Decide(vote(who, owner, Verdict::Approve, change.version)), at(1))
+    };
+    for (who, owner) in [("carol", None), ("desk", Some("carol")), ("agent", None), ("agent", Some("dave"))] {
+        assert_eq!(approve(&pending, who, owner).unwrap_err(), IllegalTransition::SelfApproval, "{who} {owner:?}");
+    }
+    let voted = approve(&pending, "desk", Some("alice")).unwrap().after;
+    for (who, owner) in [("alice", None), ("laptop", Some("alice")), ("desk", None)] {
+        assert_eq!(approve(&voted, who, owner).unwrap_err(), IllegalTransition::VotedAlready, "{who} {owner:?}");
+    }
+    assert_eq!(approve(&voted, "bob", None).unwrap().after.approvals(), 2);
+}
+
+#[test]
+fn an_edit_keeps_what_was_proposed_and_shows_what_will_run() {
+    let pending = change(ChangeState::Pending);
+    let once = apply(&pending, edited("alice", None, r#"{"a":1}"#), at(1)).unwrap();
+    assert_eq!((once.actor.as_str(), once.comment.as_deref()), ("alice", Some("corrected")));
+    let twice = apply(&once.after, edited("bob", None, r#"{"a":2}"#), at(2)).unwrap().after;
+    assert_eq!((twice.asked_for().get(), twice.arguments.get()), ("{}", r#"{"a":2}"#));
+    assert_eq!(twice.proposed_arguments.as_ref().unwrap().get(), "{}");
+    assert_eq!((twice.edits[0].by.as_str(), twice.edits[1].by.as_str()), ("alice", "bob"));
+    assert_eq!(twice.edits[0].to, twice.edits[1].from);
+    assert_eq!(twice.edits[1].to, arguments_hash(&twice.arguments));
+    assert_eq!(twice.previous_diff, None, "the target has not moved");
+    assert_ne!(twice.digest, once.after.digest);
+    let err = |change: &Change, event| apply(change, event, at(3)).unwrap_err();
+    assert_eq!(err(&twice, edited("bob", None, r#"{"a":2}"#)), IllegalTransition::SameArguments);
+    assert_eq!(err(&twice, edited("agent", None, "{}")), IllegalTransition::SelfApproval);
+    assert_eq!(err(&twice, edited("desk", Some("agent"), "{}")), IllegalTransition::SelfApproval);
+    let mut fixed = pending;
+    fixed.terms.edit = Editing::Forbidden;
+    assert_eq!(err(&fixed, edited("alice", None, r#"{"a":1}"#)), IllegalTransition::EditForbidden);
+}
+
+#[test]
+fn a_rule_may_take_silence_for_a_no() {
+    let expire = |state| {
+        let mut change = change(state);
+        change.terms.on_expiry = OnExpiry::Reject;
+        apply(&change, ChangeEvent::Expire { reason: "nobody approved it".into() }, at(9)).unwrap()
+    };
+    for state in [ChangeState::Pending, ChangeState::Stale] {
+        let step = expire(state);
+        assert_eq!((step.kind, step.after.state), (EventKind::Rejected, ChangeState::Rejected));
+        assert_eq!((step.actor.as_str(), step.after.fault.unwrap().code.as_str()), (SYSTEM, "CHANGE_EXPIRED"));
+    }
+    assert_eq!(expire(ChangeState::Approved).after.state, ChangeState::Expired, "somebody said yes");
+}
+
+#[test]
+fn a_refreshed_change_shows_the_new_diff_and_keeps_the_old_one() {
+    let stale = apply(&change(ChangeState::Approved), ChangeEvent::MarkStale { fault: fault() }, at(1)).unwrap().after;
+    assert_eq!(stale.fault, Some(fault()));
+    let fresh = apply(&stale, ChangeEvent::Refresh { preview: preview("new"), served_by: ServedBy::default() }, at(2))
+        .unwrap()
+        .after;
+    assert_eq!(fresh.previous_diff, Some(stale.diff));
+    assert_eq!((fresh.fingerprint.as_str(), fresh.fault.clone()), ("sha256:new", None));
+    assert_ne!(fresh.digest, stale.digest);
+    assert!(fresh.decisions.is_empty(), "who approved the old diff did not approve the new one");
+}
+
+#[test]
+fn what_may_never_be_is_refused_whoever_asks() {
+    let pending = change(ChangeState::Pending);
+    let err = |event| apply(&pending, event, at(1)).unwrap_err();
+    assert_eq!(err(decision("agent", Verdict::Approve, 7)), IllegalTransition::SelfApproval);
+    assert_eq!(err(decision("alice", Verdict::Approve, 6)), IllegalTransition::Version { decided: 6, current: 7 });
+    assert_eq!(err(ChangeEvent::Withdraw { by: "alice".into() }), IllegalTransition::NotTheProposer);
+}
+
+#[test]
+fn the_history_of_a_change_never_goes_back_in_time() {
+    let step = apply(&change(ChangeState::Approved), ChangeEvent::Claim, at(-100)).unwrap();
+    assert_eq!(step.after.updated_at, at(0));
+}
+
+#[test]
+fn a_settled_failure_keeps_its_fault_and_says_who_looked() {
+    let lost = apply(&change(ChangeState::Executing), ChangeEvent::LoseTrack { fault: fault() }, at(1)).unwrap().after;
+    let settle = |applied| ChangeEvent::Settle { by: "alice".into(), applied, comment: Some("looked".into()) };
+    let told = ChangeFault { message: "why. alice has looked: it was not applied: “looked”".into(), ..fault() };
+    assert_eq!(apply(&lost, settle(false), at(2)).unwrap().after.fault, Some(told));
+    assert_eq!(apply(&lost, settle(true), at(2)).unwrap().after.fault, None);
+}
+
+proptest! {
+    #[test]
+    fn every_sequence_keeps_the_rules(
+        quorum in 1_u32..4,
+        undo_for in 0_u64..40,
+        rejects in any::<bool>(),
+        steps in proptest::collection::vec((0_usize..16, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
+    ) {
+        let mut now = change(ChangeState::Pending);
+        now.terms.quorum = quorum;
+        now.terms.undo_for = undo_for;
+        now.terms.on_expiry = if rejects { OnExpiry::Reject } else { OnExpiry::Expire };
+        now.proposer.owner = Some("dave".into());
+        let terms = now.terms.clone();
+        let (mut claims, mut approved_at) = (0, None);
+        for (which, who, right_version, time) in steps {
+            let (who, owner) = [
+                ("alice", None), ("bob", None), ("carol", None), ("agent", None),
+                ("phone", Some("alice")), ("desk", Some("bob")), ("door", Some("dave")),
+            ][who];
+            let version = if right_version { now.version } else { now.version + 1 };
+            let event = match which {
+                0 => ChangeEvent::Decide(vote(who, owner, Verdict::Approve, version)),
+                1 => ChangeEvent::Decide(vote(who, owner, Verdict::Reject, version)),
+                2 => ChangeEvent::Edit {
+                    by: who.into(),
+                    owner: owner.map(Into::into),
+                    key_id: None,
+                    comment: None,
+                    arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
+                    preview: preview("edited"),
+                    served_by: ServedBy::default(),
+                    terms: terms.clone(),
+                },
+                3 => ChangeEvent::Unapprove { by: who.into(), owner: owner.map(Into::into), key_id: None, all: !right_version },
+                4 => ChangeEvent::Withdraw { by: who.into() },
+                _ => events(&now)[which].1.clone(),
+            };
+            let Ok(step) = apply(&now, event, at(time)) else { continue };
+            let after = step.after;
+            prop_assert!(!now.state.is_final(), "a final change moved");
+            prop_assert_eq!(after.version, now.version + 1);
+            prop_assert!(after.updated_at >= now.updated_at);
+            prop_assert_eq!(step.from, Some(now.state));
+            if step.kind == EventKind::Approved {
+                let approvers: std::collections::HashSet<_> = after
+                    .decisions
+                    .iter()
+                    .filter(|d| d.verdict == Verdict::Approve)
+                    .map(|d| d.owner.as_ref().unwrap_or(&d.reviewer).as_str())
+                    .collect();
+                prop_assert!(approvers.len() >= quorum as usize, "{:?}", approvers);
+                prop_assert!(!approvers.contains("agent") && !approvers.contains("dave"));
+                approved_at = Some(after.digest.clone());
+            }
+            prop_assert!(after.run_after.is_none() || after.state == ChangeState::Approved);
+            prop_assert!(after.run_after.is_none_or(|end| end > after.updated_at && end < after.expires_at));
+            prop_assert_eq!(after.asked_for().get(), "{}", "what was proposed stays known");
+            prop_assert_eq!(after.edits.last().map(|e| e.to.clone()), after.edits.last().map(|_| arguments_hash(&after.arguments)));
+            if step.kind == EventKind::Edited {
+                prop_assert!(who != "agent" && owner != Some("dave") && after.decisions.is_empty());
+            }
+            if step.kind == EventKind::Executing {
+                claims += 1;
+                prop_assert_eq!(now.state, ChangeState::Approved);
+                prop_assert_eq!(approved_at.as_ref(), Some(&after.digest), "what runs is what was approved");
+            }
+            if matches!(after.state, ChangeState::Applied | ChangeState::OutcomeUnknown) {
+                prop_assert_eq!(claims, 1);
+            }
+            prop_assert!(claims <= 1, "claimed twice");
+            now = after;
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A change as whoever proposed it may see it. Where its preview was made of state that they could not have read, what
+//! they see of it is the same whatever that state is: else proposing what is hidden, and looking whether anything would
+//! change, would tell what it is.
+//!
+//! Whatever goes to an agent about a change takes its preview, its headline and its fault from here.
+
+use std::borrow::Cow;
+
+use super::{Change, ChangeFault, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation};
+
+/// What stands in place of the preview.
+const PREVIEW: &str =
+    "You may not read the present state yourself, so what this would alter in it is shown to reviewers only.";
+/// What stands in place of the reason why a diff does not hold any more.
+const STALE: &str =
+    "What this was previewed against is not as it was, or cannot be looked at; a person must look again.";
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct ProposerView<'a> {
+    pub operation: Operation,
+    pub entity_type: &'a str,
+    pub entity_id: Option<&'a str>,
+    pub label: Cow<'a, str>,
+    pub summary: Cow<'a, str>,
+    pub diff: Cow<'a, Diff>,
+    pub fault: Option<Cow<'a, ChangeFault>>,
+}
+
+impl Change {
+    /// Whether its preview was made of state that its proposer could not have read.
+    #[must_use]
+    pub fn is_restricted(&self) -> bool {
+        // Of changes from before that was noted, the fields tell.
+        self.preview.restricted || self.diff.fields.iter().any(|field| field.restricted)
+    }
+
+    /// See the module's page.
+    #[must_use]
+    pub fn for_proposer(&self) -> ProposerView<'_> {
+        let fault = self.fault.as_ref();
+        if !self.is_restricted() {
+            return ProposerView {
+                operation: self.operation,
+                entity_type: &self.target.entity_type,
+                entity_id: self.target.id.as_deref(),
+                label: Cow::Borrowed(&self.target.label),
+                summary: Cow::Borrowed(&self.summary),
+                diff: Cow::Borrowed(&self.diff),
+                fault: fault.map(Cow::Borrowed),
+            };
+        }
+        // A module names things as they are; a recipe names them by the arguments, which are the proposer's own.
+        let named_by_state = self.served_by.as_ref().is_some_and(|by| by.fingerprint.is_empty());
+        let (operation, label, summary) = match (named_by_state, self.operation) {
+            (true, _) => (Operation::Update, Cow::Borrowed(&*self.tool), format!("Call {}", self.tool).into()),
+            // That nothing is there yet is state too.
+            (false, Operation::Delete) => (Operation::Delete, (&*self.target.label).into(), (&*self.summary).into()),
+            (false, _) => (Operation::Update, (&*self.target.label).into(), (&*self.summary).into()),
+        };
+        let fault = fault.map(|fault| match self.state {
+            ChangeState::Stale => Cow::Owned(ChangeFault { code: "CHANGE_STALE".into(), message: STALE.into() }),
+            _ => Cow::Borrowed(fault),
+        });
+        let entity_type = if named_by_state { "tool" } else { &self.target.entity_type };
+        ProposerView {
+            operation,
+            entity_type,
+            entity_id: None,
+            label,
+            summary,
+            diff: Cow::Owned(Diff::withheld()),
+            fault,
+        }
+    }
+}
+
+impl Diff {
+    /// What a proposer sees where the state is hidden from them.
+    #[must_use]
+    pub fn withheld() -> Self {
+        let field = FieldDiff {
+            field: "$preview".into(),
+            label: "Preview".into(),
+            before: None,
+            after: None,
+            lines: vec![DiffLine { op: LineOp::Note, text: PREVIEW.into() }],
+            restricted: false,
+        };
+        Self { fields: vec![field], truncated: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::{PreviewKind, PreviewNote, ServedBy, diff::DiffBuilder};
+
+    fn change() -> Change {
+        let mut change = crate::changes::testing::change("chg_1", "bot", 1, ChangeState::Stale);
+        change.diff = DiffBuilder::new().field("f", "F", Some("secret"), Some("x")).finish();
+        change.target.id = Some("7".into());
+        change.served_by = Some(ServedBy { fingerprint: "sha256:s".into(), label: "s".into() });
+        change.fault = Some(ChangeFault { code: "NOT_FOUND".into(), message: "secret".into() });
+        change
+    }
+
+    #[test]
+    fn who_may_read_it_sees_it_as_it_is() {
+        let change = change();
+        let seen = change.for_proposer();
+        assert_eq!((seen.operation, seen.entity_id), (Operation::Create, Some("7")));
+        assert_eq!((seen.diff.as_ref(), seen.fault.unwrap().as_ref()), (&change.diff, change.fault.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn who_may_not_sees_the_same_whatever_is_there() {
+        let hidden = |with: &dyn Fn(&mut Change)| {
+            let mut change = change();
+            change.preview.restricted = true;
+            with(&mut change);
+            format!("{:?}", change.for_proposer())
+        };
+        let first = hidden(&|_| {});
+        assert!(!first.contains("secret"), "{first}");
+        let same: [&dyn Fn(&mut Change); 5] = [
+            &|c| c.diff = Diff::default(),
+            &|c| c.diff.truncated = true,
+            &|c| c.operation = Operation::Update,
+            &|c| c.preview = PreviewNote { kind: PreviewKind::Arguments, failed: Some("no".into()), restricted: true },
+            &|c| c.fault = Some(ChangeFault { code: "X".into(), message: "y".into() }),
+        ];
+        for with in same {
+            assert_eq!(hidden(with), first);
+        }
+        // A module's headlines tell of the state too.
+        let module = |with: &dyn Fn(&mut Change)| {
+            hidden(&|c| {
+                c.served_by = Some(ServedBy::default());
+                with(c);
+            })
+        };
+        let first = module(&|_| {});
+        assert_eq!(module(&|c| c.target.label = "CORE-1 Secret".into()), first);
+        assert_eq!(module(&|c| c.target.entity_type = "project".into()), first);
+        assert_eq!(module(&|c| c.summary = "Update “Secret”".into()), first);
+        assert_eq!(module(&|c| c.operation = Operation::Delete), first);
+        // Of older changes the fields tell.
+        let mut old = change();
+        old.diff.fields[0].restricted = true;
+        assert!(old.is_restricted() && !format!("{:?}", old.for_proposer()).contains("secret"));
+    }
+}

@@ -1,0 +1,59 @@
+//! A change for tests, of this crate and of those that use it.
+#![allow(clippy::unwrap_used, reason = "it is only built for tests")]
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use super::{Change, ChangeState, Diff, Operation, PreviewNote, Proposer, Target, Terms};
+
+/// With that proposer, in that state, and everything else as little as it can be.
+#[must_use]
+pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Change {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    Change {
+        id: id.into(),
+        version,
+        state,
+        proposer: Proposer {
+            principal: principal.into(),
+            owner: None,
+            key_id: None,
+            client_name: None,
+            client_version: None,
+            session: None,
+            transport: "http".into(),
+            revision: None,
+        },
+        provider: "tracker".into(),
+        tool: "create_issue".into(),
+        tool_title: "Create issue".into(),
+        tool_hash: "sha256:0".into(),
+        served_by: None,
+        arguments: Arc::from(RawValue::from_string(r#"{ "a" :1.50}"#.into()).unwrap()),
+        operation: Operation::Create,
+        target: Target { entity_type: "issue".into(), id: None, label: "x".into(), lock_key: "x".into() },
+        summary: "Create".into(),
+        diff: Diff::default(),
+        previous_diff: None,
+        fingerprint: "sha256:1".into(),
+        digest: "sha256:2".into(),
+        idempotency_key: None,
+        terms: Terms::default(),
+        twin_of: None,
+        run_after: None,
+        proposed_arguments: None,
+        edits: Vec::new(),
+        preview: PreviewNote::default(),
+        decisions: Vec::new(),
+        created_at: now,
+        updated_at: now,
+        expires_at: now,
+        dialogue: None,
+        result: None,
+        fault: None,
+        redacted: None,
+        review: None,
+    }
+}

@@ -1,0 +1,611 @@
+//! Conditions of rules: expressions in CEL, the Common Expression Language, compiled when the configuration is read.
+//!
+//! An expression is the operator's, what it looks at is an agent's, and CEL alone bounds neither: it has loops that
+//! nest, and `==`, `in` and `matches` cost what their operands are long. So every loop and every such operand is
+//! wrapped, when it is compiled, in a call that pays for it from a budget ([`MAX_STEPS`], and time).
+
+mod compare;
+mod errors;
+mod paths;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use cel::{
+    Context, Env, ExecutionError, IdedExpr, Value,
+    common::{
+        ast::{CallExpr, EntryExpr, Expr, LiteralValue, operators},
+        types::{CelList, CelMap, CelString, DYN_TYPE},
+        value::{CowVal, Val},
+    },
+    parser::Parser,
+};
+
+use countersign_protocol::suggest;
+
+/// Bytes of an expression.
+pub const MAX_SOURCE: usize = 4096;
+/// How deep an expression nests.
+const MAX_DEPTH: u16 = 48;
+/// What one evaluation may spend: an element looped over or compared is one, and so are 256 bytes of text.
+pub const MAX_STEPS: u64 = 50_000;
+/// How long one evaluation may take; looked at whenever it pays.
+pub const MAX_TIME: Duration = Duration::from_millis(100);
+/// A regular expression is compiled each time it is used.
+const REGEX_STEPS: u64 = 250;
+
+/// What an expression may look at: the name, and what it consists of (empty: anything).
+pub type Variables = [(&'static str, &'static [&'static str])];
+
+const VARIABLES: &Variables = &[
+    ("arguments", &[]),
+    ("principal", &["name", "role"]),
+    ("session", &["transport", "revision", "client"]),
+    ("tool", &["name", "server", "annotations"]),
+];
+
+const FUNCTIONS: [&str; 14] = [
+    "size",
+    "contains",
+    "startsWith",
+    "endsWith",
+    "matches",
+    "string",
+    "int",
+    "uint",
+    "double",
+    "bytes",
+    "bool",
+    "dyn",
+    "type",
+    paths::WITHIN,
+];
+
+const TYPES: [&str; 11] =
+    ["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type", "dyn"];
+
+/// Pays for the value that it gives back. No expression can name it.
+const PAY: &str = "@pay";
+const PAY_ELEMENTS: &str = "@pay_elements";
+const PAY_REGEX: &str = "@pay_regex";
+
+/// Why an expression cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ConditionError {
+    pub message: String,
+    /// Within the expression, from 1; 0 where it is not known.
+    pub line: u64,
+    pub column: u64,
+}
+
+impl ConditionError {
+    /// For the end of a sentence: ` (at character 7)`, or nothing.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (self.line, self.column) {
+            (0, _) => String::new(),
+            (1, column) => format!(" (at character {column})"),
+            (line, column) => format!(" (at line {line}, character {column} of it)"),
+        }
+    }
+}
+
+/// Why an evaluation has no answer. Names keys, never values: those are an agent's, and may be secrets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionFault {
+    #[error("its condition gives {0} where it should give true or false")]
+    NotBoolean(&'static str),
+    #[error("its condition looks at `{0}`, which is not there")]
+    Missing(String),
+    #[error("its condition compares or combines values whose types do not fit")]
+    Types,
+    #[error("its condition is given a path that is not absolute, or has `..`, a NUL or a backslash in it")]
+    Path,
+    #[error("its condition would take too long")]
+    Budget,
+    #[error("{0}")]
+    Arguments(&'static str),
+    #[error("its condition cannot be evaluated")]
+    Other,
+}
+
+/// What an expression looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    pub arguments: bool,
+    pub principal: bool,
+    pub session: bool,
+    pub tool: bool,
+}
+
+/// The values that an expression looks at; those it does not use may be left out.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    pub arguments: Option<Value>,
+    pub principal: Option<Value>,
+    pub session: Option<Value>,
+    pub tool: Option<Value>,
+}
+
+/// A compiled expression.
+#[derive(Clone)]
+pub struct Condition {
+    source: Arc<str>,
+    expression: Arc<IdedExpr>,
+    uses: Uses,
+    /// The variables that it looks at.
+    named: Arc<[&'static str]>,
+    loops: bool,
+    /// See [`Condition::compares_paths_as_text`].
+    paths_as_text: Arc<[String]>,
+    /// See [`Condition::arguments`].
+    arguments: Arc<[String]>,
+}
+
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Condition").field(&self.source).finish()
+    }
+}
+
+impl PartialEq for Condition {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
+impl Eq for Condition {}
+
+impl Condition {
+    /// # Errors
+    /// What is no CEL, too long or too deep, or names something that is not there.
+    pub fn compile(source: &str) -> Result<Self, ConditionError> {
+        Self::compile_for(source, VARIABLES)
+    }
+
+    /// An expression over other variables, for [`Condition::value`].
+    ///
+    /// # Errors
+    /// As [`Condition::compile`].
+    pub fn compile_for(source: &str, variables: &'static Variables) -> Result<Self, ConditionError> {
+        if source.trim().is_empty() {
+            return Err(errors::whole("an empty condition"));
+        }
+        if source.len() > MAX_SOURCE {
+            return Err(errors::whole(format!("a condition of more than {MAX_SOURCE} bytes")));
+        }
+        // The parser is another's: what it cannot take must not end the process.
+        let parsed = catch_unwind(AssertUnwindSafe(|| {
+            Parser::default()
+                .enable_optional_syntax(false)
+                .max_recursion_depth(MAX_DEPTH)
+                .parse_with_source_info(source)
+        }));
+        let (mut expression, info) = match parsed {
+            Ok(Ok(parsed)) => parsed,
+            Ok(Err(errors)) => return Err(errors::of_parser(source, &errors.errors)),
+            Err(_) => return Err(errors::whole("it is not an expression")),
+        };
+        let mut compiler = Compiler { variables, ..Compiler::default() };
+        if let Err(message) = compiler.visit(&mut expression) {
+            return Err(errors::at_node(message, compiler.failed, &info));
+        }
+        let Compiler { uses, named, loops, paths_as_text, arguments, .. } = compiler;
+        Ok(Self {
+            source: source.into(),
+            expression: Arc::new(expression),
+            uses,
+            named: named.into(),
+            loops,
+            paths_as_text: paths_as_text.into(),
+            arguments: arguments.into(),
+        })
+    }
+
+    /// The arguments that it looks at, by name.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
+    /// Arguments that are paths by their names, and whose beginnings it compares as if they were any text: `..` in them
+    /// leads out of where they seem to be.
+    #[must_use]
+    pub fn compares_paths_as_text(&self) -> &[String] {
+        &self.paths_as_text
+    }
+
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    #[must_use]
+    pub fn uses(&self) -> Uses {
+        self.uses
+    }
+
+    /// Whether it looks at that variable.
+    #[must_use]
+    pub fn looks_at(&self, variable: &str) -> bool {
+        self.named.contains(&variable)
+    }
+
+    /// Whether it may take long, by what it is given: it loops.
+    #[must_use]
+    pub fn loops(&self) -> bool {
+        self.loops
+    }
+
+    /// Whether it holds.
+    ///
+    /// # Errors
+    /// [`ConditionFault`]; what follows from one is the caller's to decide.
+    pub fn holds(&self, known: &Known) -> Result<bool, ConditionFault> {
+        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+        for (name, value) in [
+            ("arguments", &known.arguments),
+            ("principal", &known.principal),
+            ("session", &known.session),
+            ("tool", &known.tool),
+        ] {
+            if let Some(value) = value {
+                context.add_variable_from_value(name, value.clone());
+            }
+        }
+        match self.evaluate(&context, MAX_STEPS)? {
+            Value::Bool(holds) => Ok(holds),
+            other => Err(ConditionFault::NotBoolean(kind(&other))),
+        }
+    }
+
+    /// What it comes to, whatever that is; `steps` as in [`MAX_STEPS`].
+    ///
+    /// # Errors
+    /// [`ConditionFault`]
+    pub fn value(&self, variables: &[(&str, &Value)], steps: u64) -> Result<Value, ConditionFault> {
+        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+        for (name, value) in variables.iter().filter(|(name, _)| self.looks_at(name)) {
+            context.add_variable_from_value(*name, (*value).clone());
+        }
+        self.evaluate(&context, steps)
+    }
+
+    fn evaluate(&self, context: &Context<'_, '_>, steps: u64) -> Result<Value, ConditionFault> {
+        BUDGET.set(Budget { steps, until: Some(Instant::now() + MAX_TIME) });
+        let outcome = catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, context)));
+        let spent = BUDGET.replace(Budget::default()).steps == 0;
+        match outcome {
+            // Whatever a loop made of the refusal to pay on.
+            _ if spent => Err(ConditionFault::Budget),
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(fault(&error)),
+            Err(_) => Err(ConditionFault::Other),
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Int(_) | Value::UInt(_) | Value::Float(_) => "a number",
+        Value::String(_) => "a text",
+        Value::List(_) => "a list",
+        Value::Map(_) => "a map",
+        Value::Null => "nothing",
+        _ => "something else",
+    }
+}
+
+fn fault(error: &ExecutionError) -> ConditionFault {
+    use ExecutionError as E;
+    match error {
+        E::FunctionError { function, .. } if function == paths::WITHIN => ConditionFault::Path,
+        E::NoSuchKey(key) => ConditionFault::Missing(key.chars().take(64).flat_map(char::escape_debug).collect()),
+        E::IndexOutOfBounds(_) => ConditionFault::Missing("an element of a list".to_owned()),
+        E::NoSuchOverload(_)
+        | E::UnexpectedType { .. }
+        | E::UnsupportedTargetType { .. }
+        | E::NotSupportedAsMethod { .. }
+        | E::UnsupportedKeyType(_)
+        | E::ValuesNotComparable(..)
+        | E::UnsupportedBinaryOperator(..)
+        | E::UnsupportedIndex(..) => ConditionFault::Types,
+        _ => ConditionFault::Other,
+    }
+}
+
+/// Checks names, puts the paying calls in, and gives comparisons the meaning of [`compare`].
+#[derive(Default)]
+struct Compiler {
+    variables: &'static Variables,
+    uses: Uses,
+    named: Vec<&'static str>,
+    loops: bool,
+    /// Variables of the loops around.
+    bound: Vec<String>,
+    /// Those of them that are paths.
+    paths: Vec<String>,
+    paths_as_text: Vec<String>,
+    arguments: Vec<String>,
+    /// The innermost node with an error.
+    failed: Option<u64>,
+}
+
+impl Compiler {
+    fn visit(&mut self, node: &mut IdedExpr) -> Result<(), String> {
+        let id = node.id;
+        self.look_at(node).inspect_err(|_| {
+            self.failed.get_or_insert(id);
+        })
+    }
+
+    fn look_at(&mut self, node: &mut IdedExpr) -> Result<(), String> {
+        match &mut node.expr {
+            Expr::Unspecified | Expr::Literal(_) => Ok(()),
+            Expr::Ident(name) => self.name(name),
+            Expr::Select(select) => {
+                if let Expr::Ident(name) = &select.operand.expr
+                    && !self.bound.contains(name)
+                    && let Some((_, members)) = self.variables.iter().find(|(variable, _)| variable == name)
+                    && !members.is_empty()
+                    && !members.contains(&select.field.as_str())
+                {
+                    let meant = meant(&select.field, members);
+                    return Err(format!("`{name}` has no `{}`{meant}; it has {}", select.field, members.join(", ")));
+                }
+                self.argument(&select.operand, &select.field);
+                self.visit(&mut select.operand)
+            }
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) => list.elements.iter_mut().try_for_each(|element| self.visit(element)),
+            Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| match &mut entry.expr {
+                EntryExpr::MapEntry(entry) => {
+                    self.visit(&mut entry.key)?;
+                    self.visit(&mut entry.value)
+                }
+                EntryExpr::StructField(field) => self.visit(&mut field.value),
+            }),
+            Expr::Struct(_) => Err("an expression cannot make structures".to_owned()),
+            Expr::Comprehension(comprehension) => {
+                self.loops = true;
+                self.visit(&mut comprehension.iter_range)?;
+                pay(&mut comprehension.iter_range, PAY_ELEMENTS);
+                self.visit(&mut comprehension.accu_init)?;
+                let (before, paths_before) = (self.bound.len(), self.paths.len());
+                if paths::path_like(&comprehension.iter_range, &self.paths).is_some() {
+                    self.paths.push(comprehension.iter_var.clone());
+                }
+                self.bound.push(comprehension.iter_var.clone());
+                self.bound.extend(comprehension.iter_var2.clone());
+                self.bound.push(comprehension.accu_var.clone());
+                self.visit(&mut comprehension.loop_cond)?;
+                self.visit(&mut comprehension.loop_step)?;
+                self.visit(&mut comprehension.result)?;
+                self.bound.truncate(before);
+                self.paths.truncate(paths_before);
+                Ok(())
+            }
+        }
+    }
+
+    fn name(&mut self, name: &str) -> Result<(), String> {
+        if self.bound.iter().any(|bound| bound == name) || TYPES.contains(&name) {
+            return Ok(());
+        }
+        let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
+            let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
+            let meant = meant(name, &known);
+            return Err(format!("there is no `{name}`{meant}; a condition may look at {}", known.join(", ")));
+        };
+        if !self.named.contains(known) {
+            self.named.push(known);
+        }
+        match name {
+            "arguments" => self.uses.arguments = true,
+            "principal" => self.uses.principal = true,
+            "session" => self.uses.session = true,
+            "tool" => self.uses.tool = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes a member of `arguments`.
+    fn argument(&mut self, holder: &IdedExpr, name: &str) {
+        if matches!(&holder.expr, Expr::Ident(holder) if holder == "arguments")
+            && !self.bound.iter().any(|bound| bound == "arguments")
+            && !self.arguments.iter().any(|known| known == name)
+        {
+            self.arguments.push(name.to_owned());
+        }
+    }
+
+    fn call(&mut self, call: &mut CallExpr) -> Result<(), String> {
+        let operator = call.func_name.starts_with(['_', '@', '!', '-']);
+        if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
+            let meant = meant(&call.func_name, &FUNCTIONS);
+            return Err(format!(
+                "there is no function `{}`{meant}; there are {}",
+                call.func_name,
+                FUNCTIONS.join(", ")
+            ));
+        }
+        if call.func_name == "matches" {
+            regex_literal(call)?;
+        }
+        if call.func_name == paths::WITHIN {
+            paths::check(call)?;
+        }
+        if let (operators::INDEX, [holder, key]) = (call.func_name.as_str(), call.args.as_slice())
+            && let Expr::Literal(LiteralValue::String(key)) = &key.expr
+        {
+            self.argument(holder, key.inner());
+        }
+        if let Some(path) = paths::compared_as_text(call, &self.paths)
+            && !self.paths_as_text.contains(&path)
+        {
+            self.paths_as_text.push(path);
+        }
+        for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
+            self.visit(operand)?;
+        }
+        let name = call.func_name.as_str();
+        let boundless = matches!(name, operators::EQUALS | operators::NOT_EQUALS | operators::IN | operators::ADD)
+            || matches!(
+                name,
+                operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS
+            )
+            || (!operator && name != "dyn" && name != "type");
+        let how = if name == "matches" { PAY_REGEX } else { PAY };
+        if boundless {
+            for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
+                // A literal is as long as the expression says.
+                if !matches!(operand.expr, Expr::Literal(_)) {
+                    pay(operand, how);
+                }
+            }
+        }
+        if let Some(stand_in) = compare::stand_in(&call.func_name) {
+            stand_in.clone_into(&mut call.func_name);
+        }
+        Ok(())
+    }
+}
+
+fn meant(name: &str, known: &[&str]) -> String {
+    let near = suggest::nearest(name, known.iter().copied());
+    near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
+}
+
+/// An agent's text as a regular expression could be made to cost much; the operator's is proved here.
+fn regex_literal(call: &CallExpr) -> Result<(), String> {
+    match call.args.last().map(|pattern| &pattern.expr) {
+        Some(Expr::Literal(LiteralValue::String(pattern))) => match regex::Regex::new(pattern.inner()) {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the pattern of `matches` is not a regular expression".to_owned()),
+        },
+        _ => Err("the pattern of `matches` must be written out as a text".to_owned()),
+    }
+}
+
+fn pay(operand: &mut IdedExpr, how: &str) {
+    let inner = std::mem::take(operand);
+    operand.id = inner.id;
+    operand.expr = Expr::Call(CallExpr { func_name: how.to_owned(), target: None, args: vec![inner] });
+}
+
+#[derive(Clone, Copy, Default)]
+struct Budget {
+    steps: u64,
+    until: Option<Instant>,
+}
+
+thread_local! {
+    /// Of the evaluation that runs on this thread: it never waits, so there is one.
+    static BUDGET: Cell<Budget> = const { Cell::new(Budget { steps: 0, until: None }) };
+}
+
+static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
+    let mut env = Env::stdlib();
+    // Refused only where one of that name exists, and none does: `@` begins no name.
+    for (name, function) in [(PAY, pay_whole as _), (PAY_ELEMENTS, pay_elements as _), (PAY_REGEX, pay_regex as _)] {
+        let declared = env.add_overload(name, name, vec![DYN_TYPE], function);
+        debug_assert!(declared.is_ok());
+    }
+    for (name, function) in [
+        (compare::EQUALS, compare::equals as _),
+        (compare::DIFFERS, compare::differs as _),
+        (compare::IN, compare::is_in as _),
+        (paths::WITHIN, paths::within as _),
+    ] {
+        let declared = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
+        debug_assert!(declared.is_ok());
+    }
+    Arc::new(env)
+});
+
+fn spend(steps: u64) -> Result<(), ExecutionError> {
+    let mut budget = BUDGET.get();
+    let late = budget.until.is_none_or(|until| Instant::now() >= until);
+    budget.steps = if late { 0 } else { budget.steps.saturating_sub(steps) };
+    BUDGET.set(budget);
+    if budget.steps > 0 { Ok(()) } else { Err(ExecutionError::InternalError("budget".to_owned())) }
+}
+
+fn first<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)
+}
+
+fn two<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<(CowVal<'b, 'v>, CowVal<'b, 'v>), ExecutionError> {
+    let mut args = args.into_iter();
+    args.next().zip(args.next()).ok_or(ExecutionError::MissingArgumentOrTarget)
+}
+
+fn pay_whole<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = first(args)?;
+    spend(size(&*value, MAX_STEPS))?;
+    Ok(value)
+}
+
+fn pay_elements<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = first(args)?;
+    let elements = value
+        .downcast_ref::<CelList>()
+        .map(|list| list.inner().len())
+        .or_else(|| value.downcast_ref::<CelMap>().map(|map| map.inner().len()));
+    spend(1 + elements.unwrap_or(0) as u64)?;
+    Ok(value)
+}
+
+fn pay_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let value = first(args)?;
+    spend(REGEX_STEPS + size(&*value, MAX_STEPS))?;
+    Ok(value)
+}
+
+/// What it costs to look at all of a value; more than `most` is not counted on.
+fn size(value: &dyn Val, most: u64) -> u64 {
+    let mut total = 1;
+    if let Some(text) = value.downcast_ref::<CelString<'_>>() {
+        total += text.inner().len() as u64 / 256;
+    } else if let Some(list) = value.downcast_ref::<CelList<'_>>() {
+        for element in list.inner() {
+            if total > most {
+                break;
+            }
+            total += size(element.as_ref(), most - total);
+        }
+    } else if let Some(map) = value.downcast_ref::<CelMap<'_>>() {
+        for element in map.inner().values() {
+            if total > most {
+                break;
+            }
+            total += 1 + size(element.as_ref(), most.saturating_sub(total));
+        }
+    }
+    total
+}
+
+/// A map of texts, for what an expression looks at.
+#[must_use]
+pub fn texts(entries: &[(&str, Option<&str>)]) -> Value {
+    let map: BTreeMap<String, Value> =
+        entries.iter().map(|(key, value)| ((*key).to_owned(), value.map_or(Value::Null, Value::from))).collect();
+    object(map)
+}
+
+/// A map.
+#[must_use]
+pub fn object(entries: BTreeMap<String, Value>) -> Value {
+    let map: std::collections::HashMap<String, Value> = entries.into_iter().collect();
+    Value::Map(map.into())
+}

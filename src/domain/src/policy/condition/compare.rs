@@ -1,0 +1,159 @@
+//! `==`, `!=` and `in` as conditions mean them: text beside a list or a map has no answer.
+//!
+//! Plain CEL calls them unequal. An agent that sends `["/etc"]` where a text is expected would so pass by a rule that
+//! denies `arguments.path == "/etc"`, and some servers take such a list for the text in it.
+
+use cel::{
+    ExecutionError,
+    common::{
+        ast::operators,
+        types::{CelBool, CelList, CelMap, CelString},
+        value::{CowVal, Val},
+    },
+};
+
+/// No expression can name these: `@` begins no name.
+pub(super) const EQUALS: &str = "@equals";
+pub(super) const DIFFERS: &str = "@differs";
+pub(super) const IN: &str = "@is_in";
+
+/// What stands in for an operator of CEL.
+pub(super) fn stand_in(operator: &str) -> Option<&'static str> {
+    match operator {
+        operators::EQUALS => Some(EQUALS),
+        operators::NOT_EQUALS => Some(DIFFERS),
+        operators::IN => Some(IN),
+        _ => None,
+    }
+}
+
+pub(super) fn equals<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let (left, right) = super::two(args)?;
+    same(&*left, &*right).map(truth)
+}
+
+pub(super) fn differs<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let (left, right) = super::two(args)?;
+    same(&*left, &*right).map(|same| truth(!same))
+}
+
+pub(super) fn is_in<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let (needle, holder) = super::two(args)?;
+    if let Some(list) = holder.downcast_ref::<CelList<'_>>() {
+        let mut unclear = false;
+        for element in list.inner() {
+            match same(&*needle, element.as_ref()) {
+                Ok(true) => return Ok(truth(true)),
+                Ok(false) => {}
+                Err(_) => unclear = true,
+            }
+        }
+        return if unclear { Err(misfit()) } else { Ok(truth(false)) };
+    }
+    // Keys are never lists or maps.
+    if holds(&*needle) {
+        return Err(misfit());
+    }
+    holder.as_container().ok_or_else(misfit)?.contains(&*needle).map(truth)
+}
+
+pub(super) fn truth<'b, 'v>(is: bool) -> CowVal<'b, 'v> {
+    CowVal::owned(CelBool::from(is))
+}
+
+/// The types do not fit; which they are is nobody's to read in a message.
+pub(super) fn misfit() -> ExecutionError {
+    ExecutionError::UnexpectedType { got: String::new(), want: String::new() }
+}
+
+fn same(left: &dyn Val, right: &dyn Val) -> Result<bool, ExecutionError> {
+    if left.equals(right) {
+        return Ok(true);
+    }
+    if collide(left, right) { Err(misfit()) } else { Ok(false) }
+}
+
+/// Whether text stands beside a list or a map, here or at the same place within.
+fn collide(left: &dyn Val, right: &dyn Val) -> bool {
+    if (is_text(left) && holds(right)) || (holds(left) && is_text(right)) {
+        return true;
+    }
+    if let (Some(left), Some(right)) = (left.downcast_ref::<CelList<'_>>(), right.downcast_ref::<CelList<'_>>()) {
+        let (left, right) = (left.inner(), right.inner());
+        return left.len() == right.len() && left.iter().zip(right).any(|(a, b)| collide(a.as_ref(), b.as_ref()));
+    }
+    if let (Some(left), Some(right)) = (left.downcast_ref::<CelMap<'_>>(), right.downcast_ref::<CelMap<'_>>()) {
+        let (left, right) = (left.inner(), right.inner());
+        return left.len() == right.len()
+            && left.iter().any(|(key, a)| right.get(key).is_some_and(|b| collide(a.as_ref(), b.as_ref())));
+    }
+    false
+}
+
+fn is_text(value: &dyn Val) -> bool {
+    value.downcast_ref::<CelString<'_>>().is_some()
+}
+
+fn holds(value: &dyn Val) -> bool {
+    value.downcast_ref::<CelList<'_>>().is_some() || value.downcast_ref::<CelMap<'_>>().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::condition::tests::{holds, is_unknown};
+
+    #[test]
+    fn a_list_where_text_is_compared_has_no_answer() {
+        for condition in [
+            r#"arguments.path == "/x""#,
+            r#"arguments.path != "/x""#,
+            r#""/x" == arguments.path"#,
+            r#"arguments.path in ["/x", "/y"]"#,
+            r#"arguments.path in {"/x": true}"#,
+            r#"arguments.path.startsWith("/x")"#,
+            r#"arguments.path.endsWith("x")"#,
+            r#"arguments.path.contains("x")"#,
+            r#"arguments.path.matches("^/x")"#,
+            r#"arguments.path < "/y""#,
+            r#"arguments.path + "y" == "/xy""#,
+            r#"string(arguments.path) == "/x""#,
+            r#"[arguments.path] == ["/x"]"#,
+            r#"{"a": arguments.path} == {"a": "/x"}"#,
+            r#"!(arguments.path == "/x")"#,
+            r#"arguments.path == "/x" ? true : false"#,
+        ] {
+            for path in [r#"["/x"]"#, "[]", r#"{"0":"/x"}"#] {
+                assert!(is_unknown(condition, &format!(r#"{{"path":{path}}}"#)), "{condition} of {path}");
+            }
+            assert!(!is_unknown(condition, r#"{"path":"/x"}"#), "{condition} of text");
+        }
+        assert!(is_unknown(r#""a" in arguments.tags"#, r#"{"tags":[["a"]]}"#));
+        assert!(is_unknown(r#""a" in arguments.tags"#, r#"{"tags":"a"}"#));
+    }
+
+    #[test]
+    fn what_has_an_answer_keeps_it() {
+        let arguments = r#"{"path":"/x","n":5,"nothing":null,"tags":["a","b"],"deep":[["a"]],"map":{"k":"v"}}"#;
+        for (condition, expected) in [
+            (r#"arguments.path == "/x""#, true),
+            (r#"arguments.path != "/x""#, false),
+            (r#"arguments.nothing == "/x""#, false),
+            ("arguments.nothing == null", true),
+            ("arguments.n == 5", true),
+            (r#"arguments.n == "5""#, false),
+            (r#"arguments.tags == ["a", "b"]"#, true),
+            (r#"arguments.tags == ["a"]"#, false),
+            (r#""a" in arguments.tags"#, true),
+            (r#""c" in arguments.tags"#, false),
+            (r#"["a"] in arguments.deep"#, true),
+            (r#""k" in arguments.map"#, true),
+            (r#"arguments.map == {"k": "w"}"#, false),
+            (r#"arguments.tags.exists(t, t == "b")"#, true),
+            (r#"arguments.tags.exists_one(t, t == "b")"#, true),
+            // True is true whatever stands beside it.
+            (r#"arguments.tags == "a" || arguments.n == 5"#, true),
+        ] {
+            assert_eq!(holds(condition, arguments), Ok(expected), "{condition}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What is wrong with an expression, in a sentence and with its place. The parser's own words are those of its grammar.
+
+use cel::{ParseError, common::ast::SourceInfo};
+
+use super::{ConditionError, MAX_DEPTH};
+
+/// Characters of a token that is shown.
+const MAX_SHOWN: usize = 40;
+
+/// An error without a place.
+pub(super) fn whole(message: impl Into<String>) -> ConditionError {
+    ConditionError { message: message.into(), line: 0, column: 0 }
+}
+
+/// An error at a node of the parsed expression.
+pub(super) fn at_node(message: String, node: Option<u64>, info: &SourceInfo) -> ConditionError {
+    let Some((start, _)) = node.and_then(|id| info.offset_for(id)) else { return whole(message) };
+    // A node begins at a byte, and people count characters.
+    let before = usize::try_from(start).ok().and_then(|start| info.source.get(..start)).unwrap_or_default();
+    let (mut line, mut column) = (1, 1);
+    for c in before.chars() {
+        (line, column) = if c == '\n' { (line + 1, 1) } else { (line, column + 1) };
+    }
+    ConditionError { message, line, column }
+}
+
+/// The first of what the parser found.
+pub(super) fn of_parser(source: &str, errors: &[ParseError]) -> ConditionError {
+    let Some(error) = errors.first() else { return whole("it is not an expression") };
+    let place = |n: isize| u64::try_from(n).ok().filter(|n| *n > 0);
+    let (Some(line), Some(column)) = (place(error.pos.0), place(error.pos.1)) else {
+        return whole(sentence(source, source, "", &error.msg));
+    };
+    // Line and column count characters from 1.
+    let mut rest = source;
+    for _ in 1..line {
+        rest = rest.split_once('\n').map_or("", |(_, rest)| rest);
+    }
+    let skipped: usize = rest.chars().take(usize::try_from(column - 1).unwrap_or(0)).map(char::len_utf8).sum();
+    let rest = rest.get(skipped..).unwrap_or_default();
+    let before = source.get(..source.len() - rest.len()).unwrap_or_default();
+    ConditionError { message: sentence(source, rest, before, &error.msg), line, column }
+}
+
+fn sentence(source: &str, rest: &str, before: &str, said: &str) -> String {
+    if said.contains("Recursion limit") {
+        return format!("it nests deeper than {MAX_DEPTH} levels");
+    }
+    if said.contains("has() macro") {
+        return "`has` asks for one member: has(arguments.path)".to_owned();
+    }
+    if said.contains("must be a simple name") {
+        return "a loop needs a name for its element first: arguments.list.all(x, x > 1)".to_owned();
+    }
+    if said.contains("invalid int literal") || said.contains("invalid uint literal") {
+        return "this whole number does not fit into 64 bits".to_owned();
+    }
+    if said.contains("invalid double literal") {
+        return "this number cannot be read".to_owned();
+    }
+    if let Some(word) = said.strip_prefix("reserved identifier: ") {
+        return format!("{} is a reserved word", shown(word));
+    }
+    let rest = rest.trim_start();
+    if rest.is_empty() || said.contains("'<EOF>'") && !said.contains("expecting <EOF>") {
+        return match (unclosed(source), before.split_whitespace().last()) {
+            (Some(bracket), _) => format!("a `{bracket}` is not closed"),
+            (None, Some(last)) => format!("it ends too early: something is missing after {}", shown(last)),
+            (None, None) => "it is empty".to_owned(),
+        };
+    }
+    match rest.chars().next() {
+        Some('"' | '\'') if said.contains("token recognition") => {
+            return "a text that begins here is not closed".into();
+        }
+        Some('=') if !rest.starts_with("==") => return "a single `=` compares nothing; write `==`".to_owned(),
+        Some('&') if !rest.starts_with("&&") => return "a single `&` means nothing; write `&&`".to_owned(),
+        Some('|') if !rest.starts_with("||") => return "a single `|` means nothing; write `||`".to_owned(),
+        _ => {}
+    }
+    let token = token(rest);
+    let previous = before.split_whitespace().last().unwrap_or_default();
+    for (word, sign) in [("and", "&&"), ("or", "||"), ("not", "!")] {
+        if token.eq_ignore_ascii_case(word) || previous.eq_ignore_ascii_case(word) {
+            return format!("there is no `{word}`; write `{sign}`");
+        }
+    }
+    if matches!(token.as_str(), ")" | "]" | "}") && unclosed(before).is_none() {
+        return format!("this `{token}` closes nothing");
+    }
+    format!("{} does not belong here", shown(&token))
+}
+
+/// The word, number or sign that the text begins with.
+fn token(text: &str) -> String {
+    let word: String = text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    if !word.is_empty() {
+        return word;
+    }
+    ["&&", "||", "==", "!=", "<=", ">="]
+        .iter()
+        .find(|sign| text.starts_with(**sign))
+        .map_or_else(|| text.chars().take(1).collect(), |sign| (*sign).to_owned())
+}
+
+fn shown(token: &str) -> String {
+    let short: String = token.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    format!("`{short}`")
+}
+
+/// The innermost bracket, or the quote, that nothing closes.
+fn unclosed(text: &str) -> Option<char> {
+    let mut open = Vec::new();
+    let mut quote = None;
+    let mut escaped = false;
+    for c in text.chars() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if c == '\\' => escaped = true,
+            Some(by) if c == by => quote = None,
+            Some(_) => {}
+            None => match c {
+                '"' | '\'' => quote = Some(c),
+                '(' | '[' | '{' => open.push(c),
+                ')' | ']' | '}' => drop(open.pop()),
+                _ => {}
+            },
+        }
+    }
+    quote.or(open.pop())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::Condition;
+
+    #[test]
+    fn each_error_has_a_sentence_and_a_place() {
+        for (source, message, place) in [
+            ("arguments.", "it ends too early: something is missing after `arguments.`", (1, 11)),
+            ("arguments.x == ", "it ends too early: something is missing after `==`", (1, 16)),
+            ("(arguments.x == 1", "a `(` is not closed", (1, 18)),
+            ("arguments.x in [1, 2", "a `[` is not closed", (1, 21)),
+            ("arguments.x = 1", "a single `=` compares nothing; write `==`", (1, 13)),
+            ("\"é\" = 1", "a single `=` compares nothing; write `==`", (1, 5)),
+            ("arguments.x & true", "a single `&` means nothing; write `&&`", (1, 13)),
+            ("arguments.x == 1 and arguments.y == 2", "there is no `and`; write `&&`", (1, 18)),
+            ("arguments.x == 1)", "this `)` closes nothing", (1, 17)),
+            ("arguments.x == 1 2", "`2` does not belong here", (1, 18)),
+            ("arguments.x == \"a", "a text that begins here is not closed", (1, 16)),
+            ("true &&\n  || 1", "`||` does not belong here", (2, 3)),
+            ("has(arguments)", "`has` asks for one member: has(arguments.path)", (1, 5)),
+            ("arguments.x == 99999999999999999999", "this whole number does not fit into 64 bits", (1, 16)),
+            // What is CEL and means nothing here has its place, too; characters count, not bytes.
+            ("\"é\" == \"é\" && argument.x == 1", "there is no `argument`", (1, 15)),
+            ("true &&\n  arguments.x.frobnicate()", "there is no function `frobnicate`", (2, 25)),
+            ("principal.nam == 'x'", "`principal` has no `nam`", (1, 10)),
+        ] {
+            let error = Condition::compile(source).unwrap_err();
+            assert!(error.message.starts_with(message), "{source}: {error:?}");
+            assert_eq!((error.line, error.column), place, "{source}: {error:?}");
+            for word in ["Syntax error", "<EOF>", "mismatched", "extraneous", "viable", "token recognition"] {
+                assert!(!error.message.contains(word), "{source}: {error:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! `path_within(path, folder)`, and what tells that a condition compares a path as if it were plain text.
+
+use cel::{
+    ExecutionError, IdedExpr,
+    common::{
+        ast::{CallExpr, Expr, LiteralValue, operators},
+        types::CelString,
+        value::CowVal,
+    },
+};
+
+use super::compare::{misfit, truth};
+
+pub(super) const WITHIN: &str = "path_within";
+
+/// Words in the name of an argument that say that it is a path.
+const WORDS: [&str; 22] = [
+    "path",
+    "paths",
+    "file",
+    "files",
+    "filename",
+    "filenames",
+    "filepath",
+    "filepaths",
+    "dir",
+    "dirs",
+    "directory",
+    "directories",
+    "folder",
+    "folders",
+    "uri",
+    "uris",
+    "source",
+    "src",
+    "destination",
+    "dest",
+    "dst",
+    "cwd",
+];
+
+/// Whether the path is the folder or below it: by the names in them alone, so links are not followed.
+pub(super) fn within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let (path, folder) = super::two(args)?;
+    let text = |value: &CowVal<'b, 'v>| -> Result<String, ExecutionError> {
+        value.downcast_ref::<CelString<'_>>().map(|text| text.inner().to_owned()).ok_or_else(misfit)
+    };
+    let (path, folder) = (text(&path)?, text(&folder)?);
+    let unclear = || ExecutionError::FunctionError { function: WITHIN.to_owned(), message: String::new() };
+    let (path, folder) = (parts(&path).ok_or_else(unclear)?, parts(&folder).ok_or_else(unclear)?);
+    Ok(truth(path.starts_with(&folder)))
+}
+
+/// The names in an absolute path; `None` where it could lead elsewhere than it reads.
+fn parts(path: &str) -> Option<Vec<&str>> {
+    if !path.starts_with('/') || path.contains(['\0', '\\']) {
+        return None;
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    (!parts.contains(&"..")).then_some(parts)
+}
+
+/// # Errors
+/// A call that has no answer whatever the arguments are.
+pub(super) fn check(call: &CallExpr) -> Result<(), String> {
+    const FORM: &str = r#"write path_within(arguments.path, "/notes")"#;
+    let (None, [_, folder]) = (&call.target, call.args.as_slice()) else {
+        return Err(format!("path_within takes a path and a folder: {FORM}"));
+    };
+    match &folder.expr {
+        Expr::Literal(LiteralValue::String(text)) if parts(text.inner()).is_some() => Ok(()),
+        Expr::Literal(_) => Err(format!(
+            "the folder of path_within must be an absolute path without `..`, a NUL or a backslash: {FORM}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The argument, as it is written, whose beginning a call of `startsWith` compares though its name says that it is a path.
+/// `paths` are the variables of loops over such arguments.
+pub(super) fn compared_as_text(call: &CallExpr, paths: &[String]) -> Option<String> {
+    if call.func_name != "startsWith" {
+        return None;
+    }
+    path_like(call.target.as_deref()?, paths)
+}
+
+/// How an operand that holds a path, or a list of paths, is written.
+pub(super) fn path_like(operand: &IdedExpr, paths: &[String]) -> Option<String> {
+    match &operand.expr {
+        Expr::Ident(name) => paths.contains(name).then(|| name.clone()),
+        Expr::Select(select) if of_arguments(&select.operand) => {
+            names_a_path(&select.field).then(|| format!("{}.{}", written(&select.operand), select.field))
+        }
+        Expr::Call(call) if call.func_name == operators::INDEX => match call.args.as_slice() {
+            [holder, key] => match &key.expr {
+                Expr::Literal(LiteralValue::String(key)) if of_arguments(holder) => {
+                    names_a_path(key.inner()).then(|| format!("{}[{:?}]", written(holder), key.inner()))
+                }
+                // One of a list of paths.
+                _ => path_like(holder, paths).map(|holder| format!("{holder}[…]")),
+            },
+            _ => None,
+        },
+        // What is paid for is what was written.
+        Expr::Call(call) if call.func_name.starts_with('@') => path_like(call.args.first()?, paths),
+        _ => None,
+    }
+}
+
+fn of_arguments(operand: &IdedExpr) -> bool {
+    match &operand.expr {
+        Expr::Ident(name) => name == "arguments",
+        Expr::Select(select) => of_arguments(&select.operand),
+        Expr::Call(call) => call.args.first().is_some_and(of_arguments),
+        _ => false,
+    }
+}
+
+fn written(operand: &IdedExpr) -> String {
+    match &operand.expr {
+        Expr::Ident(name) => name.clone(),
+        Expr::Select(select) => format!("{}.{}", written(&select.operand), select.field),
+        _ => "…".to_owned(),
+    }
+}
+
+/// `old_path`, `targetFile` and `file-name` do; `profile` does not.
+fn names_a_path(name: &str) -> bool {
+    let mut word = String::new();
+    let mut words = Vec::new();
+    for c in name.chars() {
+        if !c.is_alphanumeric() || c.is_uppercase() {
+            words.push(std::mem::take(&mut word));
+        }
+        if c.is_alphanumeric() {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words.push(word);
+    words.iter().any(|word| WORDS.contains(&word.as_str())) || WORDS.contains(&name.to_lowercase().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::{
+        Condition,
+        condition::tests::{fault, holds, is_unknown},
+    };
+
+    fn arguments(path: &str) -> String {
+        serde_json::json!({ "path": path }).to_string()
+    }
+
+    #[test]
+    fn a_path_is_within_a_folder_by_whole_names() {
+        for (path, folder, expected) in [
+            ("/notes/a.md", "/notes", true),
+            ("/notes/a.md", "/notes/", true),
+            ("/notes", "/notes", true),
+            ("/notes/", "/notes", true),
+            ("//notes//deep/./x", "/notes/deep", true),
+            ("/./notes/x", "//notes/.", true),
+            ("/notes2", "/notes", false),
+            ("/notes2/x", "/notes", false),
+            ("/note", "/notes", false),
+            ("/Notes/x", "/notes", false),
+            ("/etc/notes/x", "/notes", false),
+            ("/", "/notes", false),
+            ("/anything", "/", true),
+            ("/", "/", true),
+            // Nobody decodes anything, and these are names like others.
+            ("/notes/%2e%2e/etc", "/notes", true),
+            ("/%6eotes/x", "/notes", false),
+            ("/notes/...", "/notes", true),
+            ("/notes/..x", "/notes", true),
+        ] {
+            let condition = format!("path_within(arguments.path, {folder:?})");
+            assert_eq!(holds(&condition, &arguments(path)), Ok(expected), "{path} in {folder}");
+            assert_eq!(holds(&format!("!{condition}"), &arguments(path)), Ok(!expected), "{path} in {folder}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_could_lead_elsewhere_has_no_answer() {
+        for path in [
+            "",
+            "notes/x",
+            "./notes/x",
+            "~/notes",
+            "../notes",
+            "/notes/../etc/cron.d/x",
+            "/notes/..",
+            "/..",
+            "/notes\\..\\etc",
+            "C:\\notes",
+            "/notes/\0/x",
+            "file:///notes/x",
+        ] {
+            for condition in [r#"path_within(arguments.path, "/notes")"#, r#"!path_within(arguments.path, "/notes")"#] {
+                assert!(is_unknown(condition, &arguments(path)), "{condition} of {path:?}");
+            }
+        }
+        let told = fault(r#"path_within(arguments.path, "/notes")"#, &arguments("/notes/../secret")).to_string();
+        assert!(told.contains("`..`") && !told.contains("secret"), "{told}");
+        for path in [r#"["/notes/x"]"#, "5", "null", "{}", "true"] {
+            let arguments = format!(r#"{{"path":{path}}}"#);
+            assert!(is_unknown(r#"path_within(arguments.path, "/notes")"#, &arguments), "{path}");
+        }
+        // The folder may be an argument too; what it cannot be has no answer either.
+        let two = r#"{"path":"/a/b","folder":"/a","bad":"a"}"#;
+        assert_eq!(holds("path_within(arguments.path, arguments.folder)", two), Ok(true));
+        assert!(is_unknown("path_within(arguments.path, arguments.bad)", two));
+    }
+
+    #[test]
+    fn a_call_that_never_has_an_answer_is_refused() {
+        for source in [
+            "path_within(arguments.path)",
+            r#"path_within(arguments.path, "notes")"#,
+            r#"path_within(arguments.path, "/notes/..")"#,
+            "path_within(arguments.path, 5)",
+            r#"arguments.path.path_within("/notes")"#,
+        ] {
+            let error = Condition::compile(source).unwrap_err();
+            assert!(error.message.contains("path_within"), "{source}: {error}");
+            assert_eq!(error.line, 1, "{source}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_compared_as_text_is_told() {
+        let told = |source: &str| Condition::compile(source).unwrap().compares_paths_as_text().to_vec();
+        for (source, expected) in [
+            (r#"arguments.path.startsWith("/notes/")"#, "arguments.path"),
+            (r#"has(arguments.path) && arguments.path.startsWith("/notes/")"#, "arguments.path"),
+            (r#"arguments["path"].startsWith("/notes/")"#, r#"arguments["path"]"#),
+            (r#"arguments.sourceFile.startsWith("/a")"#, "arguments.sourceFile"),
+            (r#"arguments.new_path.startsWith("/a")"#, "arguments.new_path"),
+            (r#"arguments.options.dir.startsWith("/a")"#, "arguments.options.dir"),
+            (r#"arguments.uri.startsWith("file:///notes/")"#, "arguments.uri"),
+            (r#"arguments.paths.all(p, p.startsWith("/a"))"#, "p"),
+            (r#"arguments.paths[0].startsWith("/a")"#, "arguments.paths[…]"),
+            (r#"!(arguments.destination.startsWith("/a"))"#, "arguments.destination"),
+        ] {
+            assert_eq!(told(source), [expected], "{source}");
+        }
+        for source in [
+            r#"arguments.title.startsWith("/a")"#,
+            r#"arguments.profile.startsWith("a")"#,
+            r#"arguments.path.endsWith(".md")"#,
+            r#"path_within(arguments.path, "/notes")"#,
+            r#"tool.name.startsWith("file_")"#,
+            r#"arguments.tags.all(p, p.startsWith("a"))"#,
+        ] {
+            assert!(told(source).is_empty(), "{source}");
+        }
+    }
+}

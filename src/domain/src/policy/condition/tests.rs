@@ -1,0 +1,22 @@
+//! What conditions say of arguments, for the tests of each part.
+
+use serde_json::value::RawValue;
+
+use super::{Condition, ConditionFault, Known};
+use crate::policy::values;
+
+/// Whether the condition holds for these arguments.
+pub(super) fn holds(condition: &str, arguments: &str) -> Result<bool, ConditionFault> {
+    let raw = RawValue::from_string(arguments.to_owned()).unwrap();
+    let known = Known { arguments: Some(values::arguments(&raw).unwrap()), ..Known::default() };
+    Condition::compile(condition).unwrap_or_else(|error| panic!("{condition}: {error}")).holds(&known)
+}
+
+/// Why it has no answer.
+pub(super) fn fault(condition: &str, arguments: &str) -> ConditionFault {
+    holds(condition, arguments).expect_err(condition)
+}
+
+pub(super) fn is_unknown(condition: &str, arguments: &str) -> bool {
+    holds(condition, arguments).is_err()
+}

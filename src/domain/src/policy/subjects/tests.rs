@@ -1,0 +1,136 @@
+use super::*;
+use crate::{
+    policy::{Condition, Globs},
+    principal::Role,
+};
+
+fn globs(text: &str) -> Globs {
+    Globs::new(text.split_whitespace().map(str::to_owned).collect()).unwrap()
+}
+
+fn rule(then: Verdict) -> Rule {
+    Rule {
+        label: "r".into(),
+        tools: Globs::default(),
+        methods: Globs::default(),
+        resources: Globs::default(),
+        prompts: Globs::default(),
+        servers: Globs::default(),
+        roles: Vec::new(),
+        principals: Globs::default(),
+        annotations: Default::default(),
+        when: None,
+        then,
+        reason: None,
+        terms: Default::default(),
+    }
+}
+
+fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {
+    Policy::new(&crate::policy::PolicyConfig { rules, ..default.into() })
+}
+
+fn principal(name: &str) -> Principal {
+    Principal { name: name.to_owned(), role: Role::Agent, key_id: None, owner: None }
+}
+
+fn asker(principal: &Principal) -> Asker<'_> {
+    Asker { principal, transport: "http", revision: "2026-07-28", client: Some("c") }
+}
+
+fn word(passage: Passage) -> &'static str {
+    match passage {
+        Passage::Allowed => "allowed",
+        Passage::Unnamed => "unnamed",
+        Passage::Refused(_) => "refused",
+    }
+}
+
+#[test]
+fn deny_covers_what_upstreams_have_and_not_what_the_gateway_has() {
+    let policy = policy(PolicyDefault::Deny, Vec::new());
+    let who = principal("a");
+    for subject in [Subject::Resource("x:y"), Subject::Prompt("p"), Subject::Method("acme/write")] {
+        assert_eq!(word(policy.passage(subject, Owner::Upstream("u"), &asker(&who))), "refused");
+        assert_eq!(word(policy.passage(subject, Owner::Module("tracker"), &asker(&who))), "unnamed");
+    }
+    for default in [PolicyDefault::Allow, PolicyDefault::ReviewWrites, PolicyDefault::ReviewAll] {
+        let policy = super::tests::policy(default, Vec::new());
+        assert!(!policy.refuses_some());
+        assert_eq!(word(policy.passage(Subject::Resource("x:y"), Owner::Upstream("u"), &asker(&who))), "unnamed");
+    }
+}
+
+#[test]
+fn the_first_rule_that_speaks_of_it_decides() {
+    let open = Rule { resources: globs("u+file:///pub/*"), ..rule(Verdict::Allow) };
+    let ours = Rule { resources: globs("tracker://secret*"), ..rule(Verdict::Deny) };
+    let tools = Rule { tools: globs("*"), ..rule(Verdict::Allow) };
+    let reads = Rule { when: Some(Condition::compile("arguments.a == 1").unwrap()), ..rule(Verdict::Allow) };
+    let all = Rule { principals: globs("boss"), ..rule(Verdict::Allow) };
+    let review = rule(Verdict::Review);
+    let policy = policy(PolicyDefault::Deny, vec![tools, reads, review, open, ours, all]);
+    let ask = |who: &str, subject, owner| word(policy.passage(subject, owner, &asker(&principal(who))));
+    let upstream = Owner::Upstream("u");
+    assert_eq!(ask("a", Subject::Resource("u+file:///pub/x"), upstream), "allowed");
+    assert_eq!(ask("a", Subject::Resource("u+file:///priv/x"), upstream), "refused");
+    assert_eq!(ask("a", Subject::Prompt("p"), upstream), "refused");
+    assert_eq!(ask("boss", Subject::Prompt("p"), upstream), "allowed");
+    assert_eq!(ask("boss", Subject::Method("acme/write"), upstream), "refused", "it is not named");
+    assert_eq!(ask("boss", Subject::Resource("tracker://secret/1"), Owner::Module("tracker")), "refused");
+    assert_eq!(ask("boss", Subject::Resource("tracker://secret/1"), Owner::Module("gateway")), "unnamed");
+    assert_eq!(ask("boss", Subject::Resource("tracker://issue/1"), Owner::Module("tracker")), "unnamed");
+}
+
+#[test]
+fn no_way_to_write_a_uri_leads_past_a_rule() {
+    let deny = policy(PolicyDefault::Allow, vec![Rule { resources: globs("u+file:///etc/*"), ..rule(Verdict::Deny) }]);
+    let allow = policy(PolicyDefault::Deny, vec![Rule { resources: globs("u+file:///pub/*"), ..rule(Verdict::Allow) }]);
+    let who = principal("a");
+    for uri in [
+        "u+file:///etc/x",
+        "U+FILE:///etc/x",
+        "u+file:///%65tc/x",
+        "u+file:///pub/../etc/x",
+        "u+file:///pub/%2e%2E/etc/x",
+        "u+file:///pub/..\\etc/x",
+        "u+file:///./etc/x",
+    ] {
+        let subject = Subject::Resource(uri);
+        assert_eq!(word(deny.passage(subject, Owner::Upstream("u"), &asker(&who))), "refused", "{uri}");
+        assert_eq!(word(allow.passage(subject, Owner::Upstream("u"), &asker(&who))), "refused", "{uri}");
+    }
+    let fine = Subject::Resource("u+file:///pub/a%20b");
+    assert_eq!(word(allow.passage(fine, Owner::Upstream("u"), &asker(&who))), "allowed");
+}
+
+#[test]
+fn a_condition_that_cannot_be_evaluated_makes_it_stricter() {
+    let fails = Condition::compile("principal.name + 1 == session.client").unwrap();
+    let denies = policy(PolicyDefault::Allow, vec![Rule { when: Some(fails.clone()), ..rule(Verdict::Deny) }]);
+    let allows = policy(PolicyDefault::Deny, vec![Rule { when: Some(fails), ..rule(Verdict::Allow) }]);
+    let who = principal("a");
+    for policy in [denies, allows] {
+        assert_eq!(word(policy.passage(Subject::Prompt("p"), Owner::Upstream("u"), &asker(&who))), "refused");
+    }
+}
+
+#[test]
+fn a_method_passes_where_all_is_free_or_a_rule_names_it() {
+    let who = principal("a");
+    let named = Rule { methods: globs("acme/*"), ..rule(Verdict::Allow) };
+    let not = Rule { methods: globs("acme/*"), ..rule(Verdict::Deny) };
+    let general = Rule { servers: globs("u"), ..rule(Verdict::Deny) };
+    for (default, rules, gated, passes) in [
+        (PolicyDefault::Allow, vec![], false, true),
+        (PolicyDefault::Allow, vec![], true, false),
+        (PolicyDefault::ReviewWrites, vec![], false, false),
+        (PolicyDefault::ReviewWrites, vec![named.clone()], true, true),
+        (PolicyDefault::Deny, vec![named], true, true),
+        (PolicyDefault::Allow, vec![not], false, false),
+        (PolicyDefault::Allow, vec![general], false, false),
+    ] {
+        let policy = policy(default, rules);
+        assert_eq!(policy.passes("u", "acme/write", &asker(&who), || gated), passes, "{default:?} {gated}");
+    }
+}

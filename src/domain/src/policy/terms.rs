@@ -1,0 +1,136 @@
+//! Terms of two reviews, compared and joined. What is stricter lets fewer people decide, asks more of them, or gives
+//! more time to take a decision back; when a change expires and how its caller waits is neither.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    changes::{Editing, OnExpiry, Terms},
+    principal::Role,
+};
+
+/// The stricter of each, where it is open which of two rules is the one to follow. Whom of several reviewers both would
+/// ask for cannot be guessed: the first's are asked, where it asks for any. How the caller waits is the first's.
+#[must_use]
+pub fn stricter(first: &Terms, second: &Terms) -> Terms {
+    let reviewers = if first.reviewers.is_empty() { &second.reviewers } else { &first.reviewers };
+    let rejects = first.on_expiry == OnExpiry::Reject || second.on_expiry == OnExpiry::Reject;
+    Terms {
+        reviewers: reviewers.clone(),
+        quorum: first.quorum.max(second.quorum),
+        expire_after: [first.expire_after, second.expire_after].into_iter().flatten().min(),
+        on_expiry: if rejects { OnExpiry::Reject } else { OnExpiry::Expire },
+        require_comment: first.require_comment || second.require_comment,
+        edit: first.edit.max(second.edit),
+        on_review: first.on_review,
+        hold_for: first.hold_for,
+        undo_for: first.undo_for.max(second.undo_for),
+        preview_required: first.preview_required || second.preview_required,
+        open_page: first.open_page,
+        questions: first.questions && second.questions,
+    }
+}
+
+/// In what `new` lets pass what `old` does not, for people: `quorum 2` and `quorum 1`.
+#[must_use]
+pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut note = |is: bool, from: String, to: String| {
+        if is {
+            found.push((from, to));
+        }
+    };
+    let names = |terms: &Terms| match terms.reviewers.as_slice() {
+        [] => "reviewers: anybody".to_owned(),
+        some => format!("reviewers: {}", some.join(", ")),
+    };
+    note(!admits_only(old, new), names(old), names(new));
+    note(new.quorum < old.quorum, format!("quorum {}", old.quorum), format!("quorum {}", new.quorum));
+    note(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
+    let edits = |terms: &Terms| match terms.edit {
+        Editing::Allowed => "edits".to_owned(),
+        Editing::Other => "edits that somebody else approves".to_owned(),
+        Editing::Forbidden => "no edits".to_owned(),
+    };
+    note(new.edit < old.edit, edits(old), edits(new));
+    note(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
+    note(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
+    let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
+    note(new.undo_for < old.undo_for, undo(old), undo(new));
+    found
+}
+
+/// Whether nobody may decide by `new` who may not by `old`. Groups are taken for strangers to each other and to roles.
+fn admits_only(old: &Terms, new: &Terms) -> bool {
+    fn asked(terms: &Terms) -> Option<BTreeSet<&str>> {
+        // Whoever may decide at all is a reviewer or more.
+        let all = terms.reviewers.is_empty() || terms.reviewers.iter().any(|asked| asked == Role::Reviewer.as_str());
+        (!all).then(|| terms.reviewers.iter().map(String::as_str).collect())
+    }
+    match (asked(old), asked(new)) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(old), Some(new)) => new.is_subset(&old),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(reviewers: &[&str]) -> Terms {
+        Terms { reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(), ..Terms::default() }
+    }
+
+    #[test]
+    fn what_is_joined_is_never_looser_than_either() {
+        let strict = Terms {
+            quorum: 3,
+            expire_after: Some(60),
+            on_expiry: OnExpiry::Reject,
+            require_comment: true,
+            edit: Editing::Forbidden,
+            undo_for: 9,
+            preview_required: true,
+            questions: false,
+            ..asks(&["dba"])
+        };
+        let lax = Terms { quorum: 2, expire_after: Some(90), undo_for: 10, questions: true, ..Terms::default() };
+        let whole = Terms { undo_for: 10, ..strict.clone() };
+        assert_eq!(stricter(&strict, &lax), whole);
+        assert_eq!(stricter(&lax, &strict), whole);
+        for (a, b) in [(&strict, &lax), (&lax, &strict)] {
+            assert_eq!(loosened(a, &stricter(a, b)), []);
+        }
+        assert_eq!(stricter(&asks(&["dba"]), &asks(&["ops"])).reviewers, ["dba"], "the first's");
+    }
+
+    #[test]
+    fn each_way_to_loosen_is_told_and_no_other() {
+        let strict = Terms {
+            quorum: 2,
+            require_comment: true,
+            edit: Editing::Forbidden,
+            preview_required: true,
+            undo_for: 5,
+            ..asks(&["dba", "ops"])
+        };
+        let all: Vec<String> = loosened(&strict, &Terms::default()).into_iter().map(|(from, _)| from).collect();
+        assert_eq!(all, ["reviewers: dba, ops", "quorum 2", "a comment", "no edits", "a preview", "undo for 5 s"]);
+        let asked = Terms { questions: true, ..strict.clone() };
+        assert_eq!(loosened(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
+        assert_eq!(loosened(&Terms::default(), &strict), []);
+        let other = Terms { expire_after: Some(1), on_expiry: OnExpiry::Reject, hold_for: 1, ..strict.clone() };
+        assert_eq!(loosened(&strict, &other), []);
+        assert_eq!(loosened(&other, &strict), []);
+        for (old, new, looser) in [
+            (asks(&["dba", "ops"]), asks(&["ops"]), false),
+            (asks(&["ops"]), asks(&["dba", "ops"]), true),
+            (asks(&["reviewer"]), asks(&[]), false),
+            (asks(&[]), asks(&["admin"]), false),
+            (asks(&["admin"]), asks(&["reviewer"]), true),
+            (asks(&["reviewer", "x"]), asks(&["y"]), false),
+        ] {
+            assert_eq!(!loosened(&old, &new).is_empty(), looser, "{old:?} → {new:?}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+mod standing;
+
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::{
+    policy::PolicyDefault,
+    principal::{Principal, Role},
+};
+
+fn rule(label: &str, then: Verdict) -> Rule {
+    Rule {
+        label: label.into(),
+        tools: Globs::default(),
+        methods: Globs::default(),
+        resources: Globs::default(),
+        prompts: Globs::default(),
+        servers: Globs::default(),
+        roles: Vec::new(),
+        principals: Globs::default(),
+        annotations: AnnotationsMatch::default(),
+        when: None,
+        then,
+        reason: None,
+        terms: Arc::default(),
+    }
+}
+
+fn globs(pattern: &str) -> Globs {
+    Globs::new(vec![pattern.to_owned()]).unwrap()
+}
+
+fn when(source: &str) -> Option<Condition> {
+    Some(Condition::compile(source).unwrap())
+}
+
+fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {
+    Policy::new(&PolicyConfig { rules, ..default.into() })
+}
+
+fn tool(read_only: bool) -> ToolFacts {
+    ToolFacts {
+        name: "fs__write".into(),
+        server: "fs".into(),
+        annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
+        hash: "sha256:t".into(),
+        target: String::new(),
+        standing: Standing::Module,
+        trusted: false,
+        self_service: false,
+    }
+}
+
+fn principal(role: Role) -> Principal {
+    Principal { name: "ci-7".into(), role, key_id: None, owner: None }
+}
+
+fn ask_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> Decision {
+    let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
+    policy.ruling(tool).decide(&CallFacts {
+        principal: &principal(role),
+        transport: "http",
+        revision: "2025-11-25",
+        client: None,
+        arguments: &arguments,
+    })
+}
+
+fn ask(policy: &Policy, tool: &ToolFacts, arguments: &str) -> Decision {
+    ask_as(policy, tool, arguments, Role::Agent)
+}
+
+#[test]
+fn verdict_by_default_and_hint() {
+    use PolicyDefault as P;
+    use Verdict as V;
+    // (default, read, write, self-service write)
+    for (default, read, write, own) in [
+        (P::Allow, V::Allow, V::Allow, V::Allow),
+        (P::ReviewWrites, V::Allow, V::Review, V::Allow),
+        (P::ReviewAll, V::Review, V::Review, V::Allow),
+        (P::Deny, V::Deny, V::Deny, V::Allow),
+    ] {
+        let policy = policy(default, Vec::new());
+        assert_eq!(ask(&policy, &tool(true), "{}").verdict, read, "{default:?}");
+        assert_eq!(ask(&policy, &tool(false), "{}").verdict, write, "{default:?}");
+        let own_tool = ToolFacts { self_service: true, ..tool(false) };
+        assert_eq!(ask(&policy, &own_tool, "{}").verdict, own, "{default:?}");
+    }
+}
+
+#[test]
+fn no_rule_takes_a_callers_own_changes_away() {
+    let own = ToolFacts { self_service: true, ..tool(false) };
+    for then in [Verdict::Review, Verdict::Deny] {
+        let policy = policy(PolicyDefault::Deny, vec![rule("all", then)]);
+        assert!(policy.ruling(&own).always_allows());
+        assert!(policy.ruling(&own).lists_to(&principal(Role::Agent)));
+    }
+}
+
+#[test]
+fn a_claim_to_only_read_counts_once_somebody_vouches_for_it() {
+    let policy = policy(PolicyDefault::ReviewWrites, Vec::new());
+    for (standing, trusted, expected) in [
+        (Standing::Module, false, Verdict::Allow),
+        (Standing::Accepted, false, Verdict::Allow),
+        (Standing::Seen, true, Verdict::Allow),
+        (Standing::Seen, false, Verdict::Review),
+        (Standing::New, true, Verdict::Review),
+        (Standing::Changed, true, Verdict::Review),
+    ] {
+        let tool = ToolFacts { standing, trusted, ..tool(true) };
+        assert_eq!(ask(&policy, &tool, "{}").verdict, expected, "{standing:?} {trusted}");
+        let write = ToolFacts { annotations: ToolAnnotations::default(), ..tool };
+        assert_eq!(ask(&policy, &write, "{}").verdict, Verdict::Review, "{standing:?} {trusted}");
+    }
+}
+
+#[test]
+fn what_is_new_or_changed_is_reviewed_whatever_is_said_but_not_where_it_is_denied() {
+    for standing in [Standing::New, Standing::Changed] {
+        let tool = ToolFacts { standing, trusted: true, ..tool(true) };
+        for (then, expected) in
+            [(Verdict::Allow, Verdict::Review), (Verdict::Review, Verdict::Review), (Verdict::Deny, Verdict::Deny)]
+        {
+            let by_rule = policy(PolicyDefault::Allow, vec![rule("r", then)]);
+            let decision = ask(&by_rule, &tool, "{}");
+            assert_eq!((decision.verdict, decision.mark), (expected, standing.mark()), "{standing:?} {then:?}");
+        }
+        assert_eq!(ask(&policy(PolicyDefault::Allow, Vec::new()), &tool, "{}").verdict, Verdict::Review);
+        let by_condition = Rule { when: when("arguments.ok"), ..rule("r", Verdict::Allow) };
+        let by_condition = policy(PolicyDefault::Allow, vec![by_condition]);
+        assert_eq!(ask(&by_condition, &tool, r#"{"ok":true}"#).verdict, Verdict::Review);
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let rules = vec![
+        Rule { tools: globs("db__*"), ..rule("other tool", Verdict::Deny) },
+        Rule { servers: globs("d*"), ..rule("other server", Verdict::Deny) },
+        Rule { roles: vec![Role::Reviewer, Role::Admin], ..rule("reviewers", Verdict::Allow) },
+        Rule { principals: globs("ci-?"), when: when("arguments.n > 10"), ..rule("ci", Verdict::Deny) },
+        Rule { tools: globs("{fs,git}__w*"), ..rule("writes", Verdict::Review) },
+        rule("never reached", Verdict::Allow),
+    ];
+    let policy = policy(PolicyDefault::Deny, rules);
+    let tool = tool(false);
+    let decided = |arguments, role| {
+        let decision = ask_as(&policy, &tool, arguments, role);
+        (decision.verdict, decision.rule.unwrap().to_string())
+    };
+    assert_eq!(decided(r#"{"n":1}"#, Role::Reviewer), (Verdict::Allow, "reviewers".into()));
+    assert_eq!(decided(r#"{"n":11}"#, Role::Agent), (Verdict::Deny, "ci".into()));
+    assert_eq!(decided(r#"{"n":10}"#, Role::Agent), (Verdict::Review, "writes".into()));
+    assert!(policy.ruling(&tool).fixed().is_none());
+    let labels: Vec<String> = policy.ruling(&tool).rules().map(str::to_owned).collect();
+    assert_eq!(labels, ["reviewers", "ci", "writes"]);
+}
+
+#[test]
+fn what_no_call_changes_is_decided_beforehand() {
+    let annotated = AnnotationsMatch { destructive_hint: Some(false), ..AnnotationsMatch::default() };
+    let rules = vec![
+        Rule { when: when("tool.server == 'db'"), ..rule("db", Verdict::Deny) },
+        Rule { annotations: annotated, when: when("tool.name.startsWith('fs__')"), ..rule("fs", Verdict::Allow) },
+        Rule { when: when("arguments.n > 10"), ..rule("never asked", Verdict::Deny) },
+    ];
+    let policy = policy(PolicyDefault::Deny, rules);
+    let ruling = policy.ruling(&tool(false));
+    assert_eq!(ruling.fixed().map(|d| (d.verdict, d.rule.as_deref())), Some((Verdict::Allow, Some("fs"))));
+}
+
+#[test]
+fn a_condition_without_an_answer_never_loosens() {
+    use Verdict as V;
+    let tool = tool(false);
+    // (what the rule says, what comes after it, the verdict)
+    for (then, after, expected) in [
+        (V::Allow, V::Allow, V::Review),
+        (V::Allow, V::Review, V::Review),
+        (V::Allow, V::Deny, V::Deny),
+        (V::Review, V::Allow, V::Review),
+        (V::Review, V::Deny, V::Deny),
+        (V::Deny, V::Allow, V::Deny),
+    ] {
+        for condition in ["arguments.missing > 1", "arguments.text > 1", "arguments.n", "arguments.list[7] == 1"] {
+            let rules = vec![Rule { when: when(condition), ..rule("first", then) }, rule("second", after)];
+            let policy = policy(PolicyDefault::Allow, rules);
+            let arguments = r#"{"text":"a secret","n":1,"list":[]}"#;
+            let decision = ask(&policy, &tool, arguments);
+            assert_eq!(decision.verdict, expected, "{condition} {then:?} {after:?}");
+            assert!(!decision.reason.contains("secret"), "{decision:?}");
+        }
+    }
+}
+
+#[test]
+fn arguments_that_a_condition_could_misread_are_reviewed() {
+    let rules = vec![Rule { when: when("arguments.amount < 100"), ..rule("small", Verdict::Allow) }];
+    let policy = policy(PolicyDefault::ReviewAll, rules);
+    let verdict = |arguments: &str| ask(&policy, &tool(false), arguments);
+    assert_eq!(verdict(r#"{"amount":99}"#).verdict, Verdict::Allow);
+    assert_eq!(verdict(r#"{"amount":-9223372036854775808}"#).verdict, Verdict::Allow);
+    assert_eq!(verdict(r#"{"amount":18446744073709551615}"#).rule, None);
+    for unclear in [
+        r#"{"amount":99,"amount":1000000}"#,
+        r#"{"amount":-9223372036854775809}"#,
+        r#"{"amount":1,"x":123456789012345678901234567890}"#,
+    ] {
+        let decision = verdict(unclear);
+        assert_eq!((decision.verdict, decision.rule.as_deref()), (Verdict::Review, Some("small")), "{unclear}");
+    }
+}
+
+#[test]
+fn no_arguments_make_a_condition_expensive() {
+    let list = |n: usize| format!("[{}]", vec!["1"; n].join(","));
+    let policy_of =
+        |condition| policy(PolicyDefault::Allow, vec![Rule { when: when(condition), ..rule("r", Verdict::Deny) }]);
+    let arguments = format!(r#"{{"a":{},"s":"{}"}}"#, list(2000), "x".repeat(500_000));
+    for condition in [
+        "arguments.a.exists(x, arguments.a.exists(y, x + y == 3))",
+        "arguments.a.exists(x, x == 2 || 2 in arguments.a)",
+        "arguments.a.map(x, arguments.a.map(y, [x, y])).size() == 0",
+        "arguments.a.exists(x, arguments.s.contains('y'))",
+        "arguments.a.all(x, arguments.s.matches('^x*$'))",
+        "arguments.a.exists(x, [arguments] == [x])",
+    ] {
+        let decision = ask(&policy_of(condition), &tool(false), &arguments);
+        assert_eq!(&*decision.reason, "r: its condition would take too long", "{condition}");
+        assert_eq!(decision.verdict, Verdict::Deny);
+    }
+    // And what is honest is not held up.
+    for condition in ["arguments.a.all(x, x == 1)", "arguments.s.size() == 500000", "arguments.a.size() == 2000"] {
+        let decision = ask(&policy_of(condition), &tool(false), &arguments);
+        assert_eq!(&*decision.reason, "r says deny", "{condition}");
+    }
+}
+
+#[test]
+fn a_rule_by_annotation_does_not_believe_what_nobody_vouched_for() {
+    use Verdict as V;
+    let reads = AnnotationsMatch { read_only_hint: Some(true), ..AnnotationsMatch::default() };
+    let destroys = AnnotationsMatch { destructive_hint: Some(true), ..AnnotationsMatch::default() };
+    let seen = ToolFacts { standing: Standing::Seen, ..tool(true) };
+    let accepted = ToolFacts { standing: Standing::Accepted, ..tool(true) };
+    for (asked, then, of_seen, of_accepted) in [
+        (reads, V::Allow, V::Review, V::Allow),
+        (reads, V::Deny, V::Deny, V::Deny),
+        (destroys, V::Deny, V::Deny, V::Review),
+        (destroys, V::Allow, V::Review, V::Review),
+    ] {
+        let rules = vec![Rule { annotations: asked, ..rule("r", then) }];
+        let policy = policy(PolicyDefault::ReviewAll, rules);
+        assert_eq!(ask(&policy, &seen, "{}").verdict, of_seen, "{asked:?} {then:?}");
+        assert_eq!(ask(&policy, &accepted, "{}").verdict, of_accepted, "{asked:?} {then:?}");
+    }
+    let condition = Rule { when: when("tool.annotations.readOnlyHint"), ..rule("r", V::Allow) };
+    let policy = policy(PolicyDefault::ReviewAll, vec![condition]);
+    assert_eq!(ask(&policy, &seen, "{}").verdict, V::Review);
+    assert_eq!(ask(&policy, &accepted, "{}").verdict, V::Allow);
+}
+
+#[test]
+fn what_every_call_of_a_principal_is_denied_is_not_listed_to_it() {
+    let denied_to = |rules: Vec<Rule>| {
+        let ruling = policy(PolicyDefault::Allow, rules).ruling(&tool(false));
+        [Role::Agent, Role::Reviewer].map(|role| !ruling.lists_to(&principal(role)))
+    };
+    let deny = || rule("deny", Verdict::Deny);
+    let agents = || Rule { roles: vec![Role::Agent], ..deny() };
+    assert_eq!(denied_to(vec![]), [false, false]);
+    assert_eq!(denied_to(vec![deny()]), [true, true]);
+    assert_eq!(denied_to(vec![agents()]), [true, false]);
+    assert_eq!(denied_to(vec![Rule { principals: globs("ci-*"), ..deny() }]), [true, true]);
+    assert_eq!(denied_to(vec![Rule { when: when("principal.role == 'agent'"), ..deny() }]), [true, false]);
+    // Some calls may go through.
+    assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }]), [false, false]);
+    assert_eq!(denied_to(vec![Rule { when: when("session.transport == 'http'"), ..deny() }]), [false, false]);
+    assert_eq!(
+        denied_to(vec![Rule { when: when("arguments.x"), ..rule("a", Verdict::Allow) }, agents()]),
+        [false, false]
+    );
+    assert_eq!(denied_to(vec![Rule { when: when("arguments.x"), ..deny() }, agents()]), [true, false]);
+    // A condition that cannot be evaluated denies.
+    assert_eq!(denied_to(vec![Rule { when: when("principal.name > 3"), ..deny() }]), [true, true]);
+}
+
+#[test]
+fn expressions_are_proved_when_they_are_read() {
+    let refused = |source: &str| Condition::compile(source).unwrap_err();
+    for (source, part) in [
+        ("", "empty"),
+        ("arguments.", ""),
+        ("argument.x == 1", "there is no `argument`"),
+        ("principal.nam == 'x'", "`principal` has no `nam`"),
+        ("arguments.x.matches(arguments.y)", "written out"),
+        ("arguments.x.matches('(')", "not a regular expression"),
+        ("arguments.x.frobnicate()", "no function `frobnicate`"),
+        ("@pay(arguments)", ""),
+        ("arguments.all(x, y == 1)", "there is no `y`"),
+        ("session.client == 'a' ? b : true", "there is no `b`"),
+    ] {
+        let error = refused(source);
+        assert!(error.message.contains(part), "{source}: {error:?}");
+    }
+    assert_eq!(refused("true &&\n  || 1").line, 2);
+    assert!(refused(&format!("true{}", " || true".repeat(1000))).message.contains("4096"));
+    // Nesting beyond any honest expression is refused and ends nothing.
+    assert!(Condition::compile(&format!("{}true{}", "(".repeat(1500), ")".repeat(1500))).is_err());
+    for good in [
+        "has(arguments.x) && arguments.x > 1.5",
+        "arguments.list.exists(a, a.b in ['x', 'y'])",
+        "type(arguments.x) == string",
+        "session.client != null && session.client.startsWith('a')",
+        "arguments['a b'] == {'k': [1, 2]}",
+        "size(arguments) > 3 ? principal.role == 'agent' : tool.annotations.openWorldHint",
+    ] {
+        assert!(Condition::compile(good).is_ok(), "{good}: {:?}", Condition::compile(good));
+    }
+}
+
+#[test]
+fn only_what_looks_at_arguments_is_held_up_by_them() {
+    let ruling = policy(
+        PolicyDefault::Allow,
+        vec![
+            Rule { roles: vec![Role::Reviewer], when: when("arguments.a.all(x, x > 1)"), ..rule("a", Verdict::Deny) },
+            Rule { when: when("arguments.b > 1"), ..rule("b", Verdict::Deny) },
+        ],
+    )
+    .ruling(&tool(false));
+    let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+    let large = raw(&format!("\"{}\"", "x".repeat(20_000)));
+    assert!(!ruling.may_take_long(&principal(Role::Agent), &raw("{}")));
+    assert!(ruling.may_take_long(&principal(Role::Reviewer), &raw("{}")));
+    assert!(ruling.may_take_long(&principal(Role::Agent), &large));
+}

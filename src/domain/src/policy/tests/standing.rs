@@ -1,0 +1,166 @@
+//! Standing rules and a policy that is not enforced.
+
+use super::*;
+use crate::{
+    changes::Terms,
+    policy::{Everybody, PolicyMode, Says, StandingRule, StandingSource, standing_rules::Uses},
+};
+use countersign_protocol::arguments::canonical_text_hash;
+
+struct Given(Vec<StandingRule>);
+
+impl StandingSource for Given {
+    fn of_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
+        self.0.iter().cloned().map(Arc::new).collect()
+    }
+}
+
+/// By alice, for every call of the tool, for an hour.
+fn given(says: Says) -> StandingRule {
+    let now = jiff::Timestamp::now();
+    StandingRule {
+        id: "srl_1".into(),
+        verdict: says,
+        provider: "fs".into(),
+        tool: "fs__write".into(),
+        tool_hash: "sha256:t".into(),
+        principal: None,
+        proposer: None,
+        arguments_hash: None,
+        arguments: None,
+        served_by: Some(String::new()),
+        from_change: Some("chg_1".into()),
+        created_by: "alice".into(),
+        created_by_role: Role::Reviewer,
+        created_by_owner: None,
+        created_by_key: None,
+        comment: None,
+        created_at: now,
+        expires_at: Some(now + jiff::SignedDuration::from_hours(1)),
+        revoked_at: None,
+        revoked_by: None,
+        expired_at: None,
+        orphaned_at: None,
+        uses: Uses::default(),
+        deadline: None,
+    }
+}
+
+fn with(config: PolicyConfig, rules: Vec<StandingRule>) -> Policy {
+    Policy::new(&config).with_standing_rules(Arc::new(Given(rules)), Arc::new(Everybody))
+}
+
+fn verdict(config: PolicyConfig, rule: StandingRule, tool: &ToolFacts, arguments: &str) -> Verdict {
+    ask(&with(config, vec![rule]), tool, arguments).verdict
+}
+
+#[test]
+fn a_rule_that_allows_stands_in_for_one_approval_and_no_more() {
+    use Verdict::{Allow, Deny, Review};
+    let review = || PolicyConfig::from(PolicyDefault::ReviewAll);
+    let asks = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..review() };
+    let says = |config, rule| verdict(config, rule, &tool(false), "{}");
+    let allow = || given(Says::Allow);
+    assert_eq!(says(review(), allow()), Allow);
+    assert_eq!(says(PolicyDefault::Deny.into(), allow()), Deny, "never over a denial");
+    assert_eq!(says(asks(Terms { quorum: 2, ..Terms::default() }), allow()), Review);
+    assert_eq!(says(asks(Terms { preview_required: true, ..Terms::default() }), allow()), Review);
+    let another = [
+        StandingRule { tool_hash: "sha256:other".into(), ..allow() },
+        StandingRule { served_by: Some("sha256:elsewhere".into()), ..allow() },
+        StandingRule { served_by: None, ..allow() },
+        StandingRule { principal: Some("somebody".into()), ..allow() },
+        StandingRule { created_by: "ci-7".into(), ..allow() },
+        StandingRule { created_by_owner: Some("ci-7".into()), ..allow() },
+        StandingRule { created_by_owner: Some("CI-7".into()), ..allow() },
+        StandingRule { created_by_role: Role::Agent, ..allow() },
+        StandingRule { expires_at: Some(jiff::Timestamp::UNIX_EPOCH), ..allow() },
+        StandingRule { deadline: Some(std::time::Instant::now()), ..allow() },
+        StandingRule { revoked_at: Some(jiff::Timestamp::now()), ..allow() },
+    ];
+    for rule in another {
+        assert_eq!(says(review(), rule.clone()), Review, "{rule:?}");
+    }
+    for standing in [Standing::New, Standing::Changed] {
+        let marked = ToolFacts { standing, ..tool(false) };
+        assert_eq!(verdict(review(), allow(), &marked, "{}"), Review, "{standing:?}");
+    }
+    let decided = ask(&with(review(), vec![allow()]), &tool(false), "{}");
+    assert_eq!(decided.rule.as_deref(), Some("standing rule srl_1"));
+    assert!(decided.standing.is_some());
+}
+
+#[test]
+fn exact_arguments_are_the_same_whatever_their_order_and_nothing_else_is() {
+    let exact =
+        |says| StandingRule { arguments_hash: Some(canonical_text_hash(r#"{"a":1,"b":{"c":1.10}}"#)), ..given(says) };
+    let says = |arguments| verdict(PolicyDefault::ReviewAll.into(), exact(Says::Allow), &tool(false), arguments);
+    assert_eq!(says(r#"{ "b": {"c":1.10}, "a": 1 }"#), Verdict::Allow);
+    for other in
+        ["{}", r#"{"a":2,"b":{"c":1.10}}"#, r#"{"a":1,"b":{"c":1.10},"x":1}"#, r#"{"a":1,"a":1,"b":{"c":1.10}}"#]
+    {
+        assert_eq!(says(other), Verdict::Review, "{other}");
+    }
+}
+
+#[test]
+fn a_rule_that_denies_counts_always() {
+    let deny = || given(Says::Deny);
+    for default in [PolicyDefault::Allow, PolicyDefault::ReviewAll, PolicyDefault::Deny] {
+        assert_eq!(verdict(default.into(), deny(), &tool(true), "{}"), Verdict::Deny);
+    }
+    // Another description does not shake it off, and no permission outweighs it.
+    let other = StandingRule { tool_hash: "sha256:other".into(), id: "srl_2".into(), ..deny() };
+    let policy = with(PolicyDefault::ReviewAll.into(), vec![given(Says::Allow), other]);
+    let decision = ask(&policy, &tool(false), "{}");
+    assert_eq!((decision.verdict, decision.rule.as_deref()), (Verdict::Deny, Some("standing rule srl_2")));
+    let ruling = policy.ruling(&tool(false));
+    assert!(!ruling.lists_to(&principal(Role::Agent)), "what is always denied is not listed");
+    assert!(ruling.fixed().is_none() && !ruling.always_allows());
+    let one = StandingRule { principal: Some("somebody".into()), ..deny() };
+    assert_eq!(verdict(PolicyDefault::Allow.into(), one, &tool(false), "{}"), Verdict::Allow);
+}
+
+#[test]
+fn a_simulated_policy_lets_all_through_and_says_what_it_means() {
+    let simulate = |config: PolicyConfig| PolicyConfig { mode: PolicyMode::Simulate, ..config };
+    let conditional = vec![Rule { when: when("arguments.x"), ..rule("r", Verdict::Deny) }];
+    for (config, meant) in [
+        (PolicyDefault::Allow.into(), None),
+        (PolicyDefault::ReviewAll.into(), Some(Verdict::Review)),
+        (PolicyDefault::Deny.into(), Some(Verdict::Deny)),
+        (PolicyConfig { rules: conditional, ..PolicyDefault::Allow.into() }, Some(Verdict::Deny)),
+    ] {
+        let policy = Policy::new(&simulate(config));
+        let decision = ask(&policy, &tool(false), r#"{"x":true}"#);
+        assert_eq!((decision.verdict, decision.simulated), (Verdict::Allow, meant));
+        let ruling = policy.ruling(&tool(false));
+        assert!(ruling.lists_to(&principal(Role::Agent)) && !ruling.may_review());
+        assert_eq!(ruling.always_allows(), meant.is_none(), "what would not pass is still looked at");
+    }
+    let decision = ask(&with(simulate(PolicyDefault::Allow.into()), vec![given(Says::Deny)]), &tool(false), "{}");
+    assert_eq!((decision.verdict, decision.meant()), (Verdict::Allow, Verdict::Deny));
+}
+
+#[test]
+fn what_is_asked_of_a_review_comes_from_the_rule_or_the_whole() {
+    let quorum = |quorum| Arc::new(Terms { quorum, ..Terms::default() });
+    let config = PolicyConfig {
+        review: quorum(2),
+        rules: vec![
+            Rule { when: when("arguments.a == 1"), terms: quorum(3), ..rule("three", Verdict::Review) },
+            Rule { when: when("arguments.b"), terms: quorum(2), ..rule("free", Verdict::Allow) },
+        ],
+        ..PolicyDefault::ReviewAll.into()
+    };
+    let asked = |arguments: &str| {
+        let decision = ask(&Policy::new(&config), &tool(false), arguments);
+        (decision.verdict, decision.terms.quorum)
+    };
+    assert_eq!(asked(r#"{"a":1,"b":false}"#), (Verdict::Review, 3));
+    assert_eq!(asked(r#"{"a":2,"b":false}"#), (Verdict::Review, 2));
+    assert_eq!(asked(r#"{"a":2,"b":true}"#).0, Verdict::Allow);
+    // Whether the first matches cannot be told: the stricter of it and of what follows.
+    assert_eq!(asked(r#"{"b":false}"#), (Verdict::Review, 3));
+    assert_eq!(asked(r#"{"b":true}"#), (Verdict::Review, 3));
+}

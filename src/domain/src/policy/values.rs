@@ -1,0 +1,228 @@
+//! Arguments of a call as the values that conditions look at: bounded, and never anything else than what was sent.
+
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use cel::{Value, objects::Key};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::condition::ConditionFault;
+use countersign_protocol::alike::folded;
+
+/// Bytes of arguments that conditions look at.
+pub const MAX_BYTES: usize = 1 << 20;
+/// Values in them.
+pub const MAX_VALUES: usize = 20_000;
+/// A double tells apart numbers of so many digits.
+const MAX_DIGITS: usize = 17;
+
+/// # Errors
+/// Arguments that a condition could misread: whole numbers beyond 64 bits, numbers with more digits than a double
+/// holds, a key that stands twice in one object (in another case, too), or too many of everything.
+pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
+    within(raw.get(), MAX_BYTES, MAX_VALUES)
+}
+
+/// As [`arguments`], with other bounds: bytes of the JSON text, and values in it.
+///
+/// # Errors
+/// As [`arguments`].
+pub fn within(text: &str, bytes: usize, values: usize) -> Result<Value, ConditionFault> {
+    if text.len() > bytes {
+        return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
+    }
+    if !numbers_are_exact(text) {
+        return Err(ConditionFault::Arguments("the arguments hold a number that its condition could not tell exactly"));
+    }
+    let left = Cell::new(values);
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    Seed { left: &left }.deserialize(&mut deserializer).map_err(|_| {
+        ConditionFault::Arguments(if left.get() == 0 {
+            "the arguments hold too many values for its condition"
+        } else {
+            "the arguments cannot be read in one way only"
+        })
+    })
+}
+
+/// The text is JSON: a digit or a minus outside of a string begins a number.
+fn numbers_are_exact(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut i = 0;
+    while let Some(&byte) = bytes.get(i) {
+        match byte {
+            b'"' => {
+                i += 1;
+                while let Some(&byte) = bytes.get(i) {
+                    match byte {
+                        b'\\' => i += 1,
+                        b'"' => break,
+                        _ => {}
+                    }
+                    i += 1;
+                }
+            }
+            b'-' | b'0'..=b'9' => {
+                let rest = bytes.get(i..).unwrap_or_default();
+                let part = |b: &u8| matches!(b, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
+                let end = i + rest.iter().take_while(|b| part(b)).count();
+                if !text.get(i..end).is_some_and(is_exact) {
+                    return false;
+                }
+                i = end;
+                continue;
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    true
+}
+
+fn is_exact(number: &str) -> bool {
+    if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
+        return true;
+    }
+    let Some(end) = number.find(['.', 'e', 'E']) else { return false };
+    let mantissa_end = number.find(['e', 'E']).unwrap_or(number.len());
+    debug_assert!(end <= mantissa_end);
+    let digits: String = number.get(..mantissa_end).unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+    digits.trim_start_matches('0').trim_end_matches('0').len() <= MAX_DIGITS
+        && number.parse::<f64>().is_ok_and(f64::is_finite)
+}
+
+struct Seed<'a> {
+    left: &'a Cell<usize>,
+}
+
+impl Seed<'_> {
+    fn again(&self) -> Self {
+        Self { left: self.left }
+    }
+
+    fn count<E: serde::de::Error>(&self) -> Result<(), E> {
+        match self.left.get().checked_sub(1) {
+            Some(left) if left > 0 => {
+                self.left.set(left);
+                Ok(())
+            }
+            _ => {
+                self.left.set(0);
+                Err(E::custom("too many values"))
+            }
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.count()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value))
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or(Value::UInt(value), Value::Int))
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(Arc::new(value.to_owned())))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(self.again())? {
+            items.push(item);
+        }
+        Ok(Value::List(Arc::new(items)))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries: HashMap<Key, Value> = HashMap::new();
+        let mut seen: HashSet<String> = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let value = map.next_value_seed(self.again())?;
+            // The one who decides and the one who runs might take different ones; some readers disregard case.
+            if !seen.insert(key.chars().map(folded).collect()) {
+                return Err(A::Error::custom("two keys differ in case only"));
+            }
+            if entries.insert(Key::String(Arc::new(key)), value).is_some() {
+                return Err(A::Error::custom("a key stands twice"));
+            }
+        }
+        Ok(Value::Map(cel::objects::Map { map: Arc::new(entries) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Value, ConditionFault> {
+        arguments(&RawValue::from_string(json.to_owned()).unwrap())
+    }
+
+    #[test]
+    fn numbers_stay_what_they_are_or_are_refused() {
+        for good in [
+            "0",
+            "-1",
+            "9223372036854775807",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1.5",
+            "0.1",
+            "-0.0",
+            "1e10",
+            "1.50e-3",
+            "100000000000000000000.0",
+            r#""12345678901234567890123""#,
+            r#""\"-12345678901234567890123""#,
+        ] {
+            assert!(read(&format!(r#"{{"a":[{good}]}}"#)).is_ok(), "{good}");
+        }
+        for bad in [
+            "18446744073709551616",
+            "-9223372036854775809",
+            "12345678901234567890123",
+            "9007199254740993.00000001",
+            "0.1234567890123456789",
+        ] {
+            assert!(read(&format!(r#"{{"a":[{bad}]}}"#)).is_err(), "{bad}");
+        }
+        let Ok(Value::Map(map)) = read(r#"{"a":18446744073709551615}"#) else { panic!("no map") };
+        assert_eq!(map.map.get(&Key::from("a")), Some(&Value::UInt(u64::MAX)));
+    }
+
+    #[test]
+    fn what_two_could_read_differently_is_refused() {
+        assert!(read(r#"{"a":1,"a":2}"#).is_err());
+        assert!(read(r#"{"x":[{"b":1,"\u0062":2}]}"#).is_err());
+        assert!(read(r#"{"path":"/ok","Path":"/etc"}"#).is_err());
+        assert!(read(r#"{"path":"/ok","other":{"Path":"/etc"}}"#).is_ok());
+        let many = format!("[{}]", vec!["1"; MAX_VALUES].join(","));
+        assert_eq!(read(&many), Err(ConditionFault::Arguments("the arguments hold too many values for its condition")));
+        assert!(read(&format!("\"{}\"", "x".repeat(MAX_BYTES))).is_err());
+    }
+}

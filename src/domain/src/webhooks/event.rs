@@ -1,0 +1,166 @@
+//! What an event of the feed is about, which webhooks want it, and what of it goes out.
+//!
+//! Events of changes are durable in the feed. The others (`rule.*`, `provider.*`, `config.*`, `webhook.*`) are told only
+//! to who listens at that moment: a webhook keeps those that it hears, and what happens while the gateway is down is
+//! nobody's news.
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::changes::ChangeState;
+
+/// Every type that can be sent.
+pub const KINDS: [&str; 32] = [
+    "change.created",
+    "change.voted",
+    "change.edited",
+    "change.approved",
+    "change.unapproved",
+    "change.rejected",
+    "change.expired",
+    "change.withdrawn",
+    "change.stale",
+    "change.refreshed",
+    "change.executing",
+    "change.asked",
+    "change.answered",
+    "change.applied",
+    "change.failed",
+    "change.outcome_unknown",
+    "change.settled",
+    "rule.created",
+    "rule.revoked",
+    "rule.expired",
+    "rule.orphaned",
+    "provider.up",
+    "provider.down",
+    "provider.breaker_opened",
+    "provider.breaker_closed",
+    "provider.tools_waiting",
+    "provider.changed",
+    "config.applied",
+    "config.refused",
+    "config.waiting",
+    "webhook.failing",
+    "webhook.recovered",
+];
+
+/// What an event is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// What goes out in order: the id of a change or of a standing rule, or words for something else.
+    pub subject: String,
+    pub server: Option<String>,
+    /// As clients see them.
+    pub tools: Vec<String>,
+    /// Of a change.
+    pub state: Option<ChangeState>,
+    /// The webhook that it is about.
+    pub webhook: Option<String>,
+}
+
+impl Facts {
+    /// Of an event's JSON; one that nothing is known of has no facts.
+    #[must_use]
+    pub fn of(json: &[u8]) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Event {
+            change: Option<Subject>,
+            rule: Option<Subject>,
+            provider: Option<String>,
+            tools: Vec<String>,
+            webhook: Option<String>,
+        }
+        #[derive(Deserialize)]
+        struct Subject {
+            id: String,
+            provider: String,
+            tool: String,
+            state: Option<ChangeState>,
+        }
+        let event: Event = serde_json::from_slice(json).unwrap_or_default();
+        match event {
+            Event { change: Some(about), .. } | Event { rule: Some(about), .. } => Self {
+                subject: about.id,
+                server: Some(about.provider),
+                tools: vec![about.tool],
+                state: about.state,
+                webhook: None,
+            },
+            Event { provider: Some(server), tools, .. } => {
+                Self { subject: format!("server {server}"), server: Some(server), tools, ..Self::default() }
+            }
+            Event { webhook: Some(webhook), .. } => {
+                Self { subject: format!("webhook {webhook}"), webhook: Some(webhook), ..Self::default() }
+            }
+            _ => Self { subject: "configuration".to_owned(), ..Self::default() },
+        }
+    }
+}
+
+/// What of an event may leave the gateway: not the arguments that a standing rule holds.
+#[must_use]
+pub fn outward(json: &[u8]) -> String {
+    let text = String::from_utf8_lossy(json).into_owned();
+    let Ok(mut event) = serde_json::from_str::<Value>(&text) else { return text };
+    match event.get_mut("rule").and_then(Value::as_object_mut) {
+        Some(rule) if rule.contains_key("arguments") => {
+            rule.shift_remove("arguments");
+            event.to_string()
+        }
+        _ => text,
+    }
+}
+
+/// Whether a pattern matches any type at all.
+#[must_use]
+pub fn matches_some(pattern: &str) -> bool {
+    let all = globs(&[pattern.to_owned()]);
+    KINDS.iter().any(|kind| all.is_match(kind))
+}
+
+/// All of these patterns in one set.
+#[must_use]
+pub fn globs(patterns: &[String]) -> GlobSet {
+    let mut set = GlobSetBuilder::new();
+    // The configuration was checked for what is no pattern.
+    patterns.iter().filter_map(|pattern| Glob::new(pattern).ok()).for_each(|glob| {
+        set.add(glob);
+    });
+    set.build().unwrap_or_else(|_| GlobSet::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::changes::machine::EventKind;
+
+    fn facts(event: &Value) -> Facts {
+        Facts::of(event.to_string().as_bytes())
+    }
+
+    #[test]
+    fn every_event_of_a_change_can_be_sent() {
+        for kind in EventKind::ALL {
+            assert!(KINDS.contains(&kind.feed_type()), "{}", kind.feed_type());
+        }
+        assert!(matches_some("change.*") && matches_some("*") && matches_some("rule.created"));
+        assert!(!matches_some("chnage.*") && !matches_some("session.*"));
+    }
+
+    #[test]
+    fn the_arguments_of_a_rule_stay_here() {
+        let rule = json!({ "type": "rule.created", "rule": {
+            "id": "srl_1", "provider": "files", "tool": "files__write", "arguments": { "secret": 1 }, "uses": 0,
+        } });
+        let out = outward(rule.to_string().as_bytes());
+        assert!(!out.contains("secret") && out.contains("srl_1"), "{out}");
+        assert_eq!(facts(&rule).tools, ["files__write"]);
+        assert_eq!(outward(b"{\"change\":1}"), "{\"change\":1}");
+        assert_eq!(Facts::of(b"no json").subject, "configuration");
+    }
+}

@@ -1,0 +1,353 @@
+//! What goes out: the event as it is in the feed, or a message for a chat that is made of it.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::template::{Template, Values, json_text};
+use crate::webhooks::summary::{details, headline};
+
+/// For whom a delivery is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The feed's event with a `link`, or a template of JSON.
+    Json,
+    /// An incoming webhook of Slack.
+    Slack,
+    /// A workflow of Microsoft Teams that takes adaptive cards.
+    Teams,
+    /// A webhook of a Discord channel.
+    Discord,
+    /// Plain text.
+    Text,
+}
+
+impl Format {
+    /// As the configuration has them.
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("json", Self::Json),
+        ("slack", Self::Slack),
+        ("teams", Self::Teams),
+        ("discord", Self::Discord),
+        ("text", Self::Text),
+    ];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, format)| *format == self).map_or("json", |(name, _)| name)
+    }
+
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; charset=utf-8",
+            _ => "application/json",
+        }
+    }
+
+    /// The body for one event: its JSON as it is in the feed, and the link to its change.
+    #[must_use]
+    pub fn body(self, event: &str, link: &str, template: Option<&Template>) -> Bytes {
+        if self == Self::Json && template.is_none() {
+            return with_link(event, link).into();
+        }
+        let event: Value = serde_json::from_str(event).unwrap_or_default();
+        let values = Values::new(&event, link);
+        match self {
+            Self::Json => {
+                template.map_or(String::new(), |template| template.fill(&values, |text| json_text(&unread(text))))
+            }
+            Self::Slack => slack(&values, template).to_string(),
+            Self::Teams => teams(&values, template).to_string(),
+            Self::Discord => discord(&values, template).to_string(),
+            Self::Text => match template {
+                Some(template) => template.fill(&values, str::to_owned),
+                None => {
+                    let lines = [headline(&values), details(&values), link.to_owned()];
+                    lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+                }
+            },
+        }
+        .into()
+    }
+}
+
+/// The event's own bytes, with one more member.
+fn with_link(event: &str, link: &str) -> String {
+    match event.trim_end().strip_suffix('}') {
+        Some(open) => format!("{open},\"link\":{}}}", Value::from(link)),
+        None => event.to_owned(),
+    }
+}
+
+/// Slack reads `<…>` as links and mentions, in every kind of text (api.slack.com, "Formatting text for app surfaces").
+fn slack_text(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Block Kit; what others wrote stands in plain text, or where nothing is made a link by itself (`verbatim`). A text of a
+/// section or a context has at most 3000 characters, and one that is longer fails the whole message
+/// (docs.slack.dev/reference/block-kit, "Section block", "Text object").
+fn slack(values: &Values<'_>, template: Option<&Template>) -> Value {
+    const MOST: usize = 2900;
+    let plain = |text: &str| json!({ "type": "plain_text", "text": within(text, MOST, slack_text), "emoji": false });
+    let (headline, details) = (headline(values), details(values));
+    let mut blocks = match template {
+        Some(template) => {
+            let text = template.fill(values, |text| defanged(&slack_text(text)));
+            vec![json!({ "type": "section", "text": { "type": "mrkdwn", "text": cut(&text, MOST), "verbatim": true } })]
+        }
+        None => vec![json!({ "type": "section", "text": plain(&headline) })],
+    };
+    // An empty text is refused, too.
+    if template.is_none() && !details.is_empty() {
+        blocks.push(json!({ "type": "context", "elements": [plain(&details)] }));
+    }
+    blocks.push(json!({
+        "type": "actions",
+        "elements": [{ "type": "button", "text": plain(button(values)), "url": values.link() }],
+    }));
+    json!({
+        "text": within(&defanged(&headline), MOST, slack_text), "blocks": blocks, "unfurl_links": false,
+        "unfurl_media": false,
+    })
+}
+
+fn button(values: &Values<'_>) -> &'static str {
+    if values.get("type").starts_with("change.") { "Open the change" } else { "Open the dashboard" }
+}
+
+/// An adaptive card; its text runs know no markup (adaptivecards.io, "TextRun"). A message has at most 28 KB
+/// (learn.microsoft.com, "Format cards in Microsoft Teams" and "Limits and specifications").
+fn teams(values: &Values<'_>, template: Option<&Template>) -> Value {
+    let line = |text: String, bold: bool| {
+        let weight = if bold { "Bolder" } else { "Default" };
+        json!({ "type": "RichTextBlock", "inlines": [{ "type": "TextRun", "text": text, "weight": weight }] })
+    };
+    let body: Vec<Value> = match template {
+        Some(template) => {
+            // A character takes 4 bytes at most, or 6 as JSON has it.
+            let text = cut(&template.fill(values, defanged), 3000);
+            text.lines().take(50).map(|text| line(text.to_owned(), false)).collect()
+        }
+        None => [(headline(values), true), (details(values), false)]
+            .into_iter()
+            .filter(|(text, _)| !text.is_empty())
+            .map(|(text, bold)| line(cut(&defanged(&text), 1500), bold))
+            .collect(),
+    };
+    json!({
+        "type": "message",
+        "attachments": [{
+            "contentType": "application/vnd.microsoft.card.adaptive",
+            "content": {
+                "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+                "type": "AdaptiveCard",
+                "version": "1.4",
+                "body": body,
+                "actions": [{ "type": "Action.OpenUrl", "title": button(values), "url": values.link() }],
+            },
+        }],
+    })
+}
+
+/// Discord's markdown, with every mark of it escaped in what others wrote.
+fn discord_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in defanged(text).chars() {
+        if matches!(c, '\\' | '*' | '_' | '~' | '`' | '|' | '>' | '<' | '#' | '-' | '[' | ']' | '(' | ')' | '@' | ':') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `allowed_mentions` without any: whatever stands in it, nobody is called. At most 2000 characters
+/// (docs.discord.com, "Webhook resource", "Execute webhook").
+fn discord(values: &Values<'_>, template: Option<&Template>) -> Value {
+    /// Links get no pictures (`SUPPRESS_EMBEDS`).
+    const NO_EMBEDS: u32 = 1 << 2;
+    let text = match template {
+        Some(template) => cut(&template.fill(values, discord_text), 1900),
+        // What is cut is what comes before the link, and never within what is bold.
+        None => {
+            let (headline, details) =
+                (within(&headline(values), 900, discord_text), within(&details(values), 700, discord_text));
+            let details = if details.is_empty() { details } else { format!("{details}\n") };
+            format!("**{headline}**\n{details}<{}>", values.link())
+        }
+    };
+    json!({ "content": text, "allowed_mentions": { "parse": [] }, "flags": NO_EMBEDS })
+}
+
+/// For a message of unknown kind: what chats read as marks, mentions and links becomes signs that look the same and mean
+/// nothing to them. Which chat reads it is not known, so no chat's own escapes would do.
+fn unread(text: &str) -> String {
+    defanged(text).replace('<', "\u{ff1c}").replace('>', "\u{ff1e}").replace('@', "\u{ff20}")
+}
+
+/// Addresses that no chat makes a link of by itself.
+fn defanged(text: &str) -> String {
+    text.replace("://", "[:]//").replace("www.", "www[.]")
+}
+
+/// As chats count: in units of UTF-16, which is never less than characters.
+fn cut(text: &str, most: usize) -> String {
+    within(text, most, str::to_owned)
+}
+
+/// The text with each character escaped, and as much of it as fits; no escape is cut in two.
+fn within(text: &str, most: usize, escape: impl Fn(&str) -> String) -> String {
+    let units = |text: &str| text.encode_utf16().count();
+    let whole = escape(text);
+    if units(&whole) <= most {
+        return whole;
+    }
+    let (mut fits, mut beyond) = (0, text.chars().count());
+    // The longest beginning that fits; what it escapes to grows with it.
+    while beyond - fits > 1 {
+        let middle = fits + (beyond - fits) / 2;
+        let beginning: String = text.chars().take(middle).collect();
+        if units(&escape(&beginning)) < most {
+            fits = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    let beginning: String = text.chars().take(fits).collect();
+    format!("{}…", escape(&beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVIL: &str = "<!channel> <https://evil|x> @everyone [x](https://evil) **b** \",\"y\":\"";
+
+    fn event() -> String {
+        json!({
+            "type": "change.created", "seq": 5, "at": "2026-01-01T00:00:00Z", "actor": "ci", "comment": null,
+            "change": {
+                "id": "chg_1", "summary": EVIL, "tool": "write_file", "provider": "files",
+                "proposer": { "principal": "ci" }, "target": { "label": "a" },
+            },
+        })
+        .to_string()
+    }
+
+    fn body(format: Format, template: Option<&str>) -> String {
+        let template = template.map(|text| Template::new(text, format).unwrap());
+        let body = format.body(&event(), "https://gw/#/inbox/chg_1", template.as_ref());
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    fn json_body(format: Format, template: Option<&str>) -> Value {
+        serde_json::from_str(&body(format, template)).unwrap()
+    }
+
+    #[test]
+    fn the_event_goes_out_as_it_is_with_its_link() {
+        let out = body(Format::Json, None);
+        assert!(out.starts_with(event().trim_end_matches('}')));
+        assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["link"], "https://gw/#/inbox/chg_1");
+        let own = json_body(Format::Json, Some(r#"{"text": "{change.summary}"}"#));
+        let told = "＜!channel＞ ＜https[:]//evil|x＞ ＠everyone [x](https[:]//evil) **b** \",\"y\":\"";
+        assert_eq!(own, json!({ "text": told }));
+    }
+
+    #[test]
+    fn slack_mentions_nobody_and_links_to_the_change_alone() {
+        for template in [None, Some("{what} {change.summary}")] {
+            let value = json_body(Format::Slack, template);
+            let text = value.to_string();
+            assert!(!text.contains("<!") && !text.contains("<http") && text.contains("&lt;!channel&gt;"), "{text}");
+            let blocks = value["blocks"].as_array().unwrap();
+            assert_eq!(blocks.last().unwrap()["elements"][0]["url"], "https://gw/#/inbox/chg_1");
+            assert!(blocks[0]["text"]["type"] == "plain_text" || blocks[0]["text"]["verbatim"] == true);
+        }
+    }
+
+    #[test]
+    fn discord_mentions_nobody_and_shows_marks_as_they_are() {
+        for template in [None, Some("{change.summary}")] {
+            let value = json_body(Format::Discord, template);
+            assert_eq!(value["allowed_mentions"], json!({ "parse": [] }));
+            let text = value["content"].as_str().unwrap();
+            assert!(text.contains(r"\@everyone \[x\]\(https\[\:\]//evil\) \*\*b\*\*"), "{text}");
+            assert!(text.chars().count() <= 2000);
+        }
+    }
+
+    #[test]
+    fn no_chat_is_sent_more_than_it_takes_whatever_somebody_wrote() {
+        for evil in ["<", "&", "*", "\u{1f600}", "\u{202e}", "://", "a"] {
+            let long = evil.repeat(5000);
+            let event = json!({
+                "type": "change.rejected", "actor": long, "comment": long, "change": { "id": "chg_1", "summary": long,
+                    "tool": long, "provider": long, "proposer": { "principal": "x" }, "fault": { "message": long } },
+            })
+            .to_string();
+            let many = "{change.summary} ".repeat(200);
+            for template in [None, Some(many.as_str())] {
+                let json = |format: Format| {
+                    let template = template.map(|text| Template::new(text, format).unwrap());
+                    let body = format.body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
+                    (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
+                };
+                let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
+                let (_, slack) = json(Format::Slack);
+                for block in slack["blocks"].as_array().unwrap() {
+                    for text in
+                        [&block["text"]["text"], &block["elements"][0]["text"]].into_iter().filter(|t| t.is_string())
+                    {
+                        assert!(units(text) <= 3000 && units(text) > 0, "{evil}");
+                    }
+                }
+                assert!(units(&slack["text"]) <= 3000);
+                assert!(units(&json(Format::Discord).1["content"]) <= 2000, "{evil}");
+                assert!(json(Format::Teams).0 <= 28 << 10, "{evil}");
+            }
+        }
+        assert_eq!(within("a<b", 4, slack_text), "a…", "no escape is cut in two");
+        assert_eq!((within("", 4, slack_text), within("<", 4, slack_text)), (String::new(), "&lt;".to_owned()));
+    }
+
+    #[test]
+    fn what_is_about_no_change_has_a_message_too() {
+        let event = json!({ "type": "provider.down", "provider": "files", "error": null, "at": "x" }).to_string();
+        for (_, format) in Format::NAMES {
+            let body = String::from_utf8(format.body(&event, "https://gw/#/providers", None).to_vec()).unwrap();
+            assert!(body.contains("https://gw/#/providers") && !body.contains(r#""text":"""#), "{body}");
+            assert!(format == Format::Json || body.contains("The server files is down"), "{body}");
+        }
+    }
+
+    #[test]
+    fn teams_gets_runs_of_text_without_markup() {
+        let value = json_body(Format::Teams, None);
+        let card = &value["attachments"][0]["content"];
+        assert_eq!(card["actions"][0]["url"], "https://gw/#/inbox/chg_1");
+        for block in card["body"].as_array().unwrap() {
+            assert_eq!((&block["type"], &block["inlines"][0]["type"]), (&json!("RichTextBlock"), &json!("TextRun")));
+        }
+        assert!(
+            card["body"][0]["inlines"][0]["text"].as_str().unwrap().starts_with("ci proposed this change: <!channel>")
+        );
+    }
+
+    #[test]
+    fn text_is_text() {
+        let text = body(Format::Text, None);
+        assert_eq!(text, format!("ci proposed this change: {EVIL}\nfiles / write_file\nhttps://gw/#/inbox/chg_1"));
+        assert_eq!(body(Format::Text, Some("{change.id}!")), "chg_1!");
+    }
+
+    #[test]
+    fn what_is_no_event_ends_nothing() {
+        for (_, format) in Format::NAMES {
+            for event in ["", "}", "[]", "null", "{\"change\":7}"] {
+                let _ = format.body(event, "l", None);
+            }
+        }
+    }
+}

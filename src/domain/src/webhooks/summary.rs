@@ -1,0 +1,194 @@
+//! What happened, in words for people: a headline and the details below it.
+
+use serde_json::Value;
+
+use super::template::{Values, one_line};
+use crate::changes::machine::SYSTEM;
+
+/// A clause on what happened; of a change, what comes before its summary.
+#[must_use]
+pub fn what(values: &Values<'_>) -> String {
+    let (kind, actor, server) = (values.get("type"), values.get("actor"), values.get("server"));
+    let text = |pointer| values.text(pointer);
+    match kind.as_str() {
+        "change.created" => format!("{actor} proposed this change"),
+        "change.voted" => match progress(values) {
+            Some(progress) => format!("Approved by {actor} ({progress}), more approvals needed"),
+            None => format!("Approved by {actor}, more approvals needed"),
+        },
+        "change.edited" => format!("Edited by {actor}, needs a decision"),
+        "change.approved" => format!("Approved by {actor}"),
+        "change.unapproved" if actor == SYSTEM => "An approval no longer counts, needs a decision".to_owned(),
+        "change.unapproved" => format!("{actor} took back the approval"),
+        "change.rejected" => format!("Rejected by {actor}"),
+        "change.expired" => "Expired without a decision".to_owned(),
+        "change.withdrawn" => format!("Withdrawn by {actor}"),
+        "change.stale" => "Stale, its target has changed".to_owned(),
+        "change.refreshed" => "Previewed again, needs a decision".to_owned(),
+        "change.executing" => "Running".to_owned(),
+        "change.asked" => "Running, and asks its client for input".to_owned(),
+        "change.answered" => "Running again, its question has ended".to_owned(),
+        "change.applied" => "Applied".to_owned(),
+        "change.failed" => "Failed".to_owned(),
+        "change.outcome_unknown" => "Outcome unknown, somebody has to find out".to_owned(),
+        "change.settled" => format!("Settled by {actor}"),
+        "rule.created" => format!("{actor} created a standing rule: {}", rule(values)),
+        "rule.revoked" => format!("{actor} revoked a standing rule: {}", rule(values)),
+        "rule.orphaned" => format!("The creator of a standing rule may no longer decide: {}", rule(values)),
+        "rule.expired" => format!("A standing rule has ended: {}", rule(values)),
+        "provider.up" => format!("The server {server} is up again"),
+        "provider.down" => format!("The server {server} is down"),
+        "provider.breaker_opened" => format!("Calls to the server {server} are paused, too many failed"),
+        "provider.breaker_closed" => format!("Calls to the server {server} go through again"),
+        "provider.tools_waiting" => format!(
+            "Tools of the server {server} are not accepted yet: {} new, {} changed",
+            text("/new"),
+            text("/changed")
+        ),
+        "provider.changed" if text("/what") == "revoked" => {
+            format!("{actor} revoked the acceptance of {} of the server {server}", tools(values))
+        }
+        "provider.changed" => format!("{actor} accepted {} of the server {server}", tools(values)),
+        "config.applied" => "The configuration has changed".to_owned(),
+        "config.refused" => "A new configuration was refused, the old one stays in force".to_owned(),
+        "config.waiting" => "Configuration change needs approval".to_owned(),
+        "webhook.failing" => format!("The webhook {} is failing", text("/webhook")),
+        "webhook.recovered" => format!("The webhook {} works again", text("/webhook")),
+        "webhook.test" => "Test".to_owned(),
+        _ => kind,
+    }
+}
+
+/// Approvals given and asked for, as `1/2`.
+fn progress(values: &Values<'_>) -> Option<String> {
+    let (given, asked) = (values.get("change.approvals"), values.get("change.quorum"));
+    (!given.is_empty() && !asked.is_empty()).then(|| format!("{given}/{asked}"))
+}
+
+/// What happened to what.
+#[must_use]
+pub fn headline(values: &Values<'_>) -> String {
+    match values.get("change.summary") {
+        summary if summary.is_empty() => what(values),
+        summary => format!("{}: {summary}", what(values)),
+    }
+}
+
+/// What else there is to say, on one line; may be empty.
+#[must_use]
+pub fn details(values: &Values<'_>) -> String {
+    let mut parts = Vec::new();
+    let (kind, actor) = (values.get("type"), values.get("actor"));
+    if kind.starts_with("change.") {
+        let (server, tool) = (values.get("change.provider"), values.get("change.tool"));
+        let own = tool.strip_prefix(server.as_str()).and_then(|rest| rest.strip_prefix("__")).unwrap_or(&tool);
+        parts.push(format!("{server} / {own}"));
+        let proposer = values.get("change.proposer");
+        if proposer != actor {
+            parts.push(format!("proposed by {proposer}"));
+        }
+    } else if !actor.is_empty() && kind.starts_with("config.") {
+        parts.push(format!("by {actor}"));
+    }
+    if kind == "provider.tools_waiting" {
+        parts.push(values.get("tools"));
+    }
+    // The first of them; the dashboard has all.
+    let labelled = [
+        ("comment", values.get("comment")),
+        ("comment", values.text("/rule/comment")),
+        ("until", values.text("/rule/expiresAt")),
+        ("fault", values.get("change.fault")),
+        ("error", if kind.starts_with("change.") { String::new() } else { values.get("error") }),
+        ("loosens", values.text("/loosens/0/key")),
+        ("problem", values.text("/problems/0/message")),
+    ];
+    parts.extend(
+        labelled.into_iter().filter(|(_, text)| !text.is_empty()).map(|(label, text)| format!("{label}: {text}")),
+    );
+    parts.join(" · ")
+}
+
+fn rule(values: &Values<'_>) -> String {
+    let text = |pointer| values.text(pointer);
+    let who = Some(text("/rule/principal")).filter(|who| !who.is_empty());
+    let with = if text("/rule/argumentsHash").is_empty() { "any arguments" } else { "certain arguments" };
+    format!(
+        "{} {} / {} with {with} by {}",
+        text("/rule/verdict"),
+        text("/rule/provider"),
+        text("/rule/tool"),
+        who.as_deref().unwrap_or("everybody")
+    )
+}
+
+fn tools(values: &Values<'_>) -> String {
+    match values.text("/count").parse() {
+        Ok(1_u64) => format!("the tool {}", values.get("tools")),
+        _ => format!("{} tools", values.text("/count")),
+    }
+}
+
+/// Names of an array, on one line.
+#[must_use]
+pub fn list(value: &Value) -> String {
+    let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+    one_line(&names.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::webhooks::event::KINDS;
+
+    fn said(event: &Value) -> (String, String) {
+        let values = Values::new(event, "l");
+        (headline(&values), details(&values))
+    }
+
+    #[test]
+    fn there_are_words_for_every_type() {
+        for kind in KINDS {
+            let (headline, _) = said(&json!({ "type": kind, "actor": "bob" }));
+            assert!(!headline.contains(kind), "{headline}");
+        }
+    }
+
+    #[test]
+    fn other_events_than_those_of_changes_say_what_they_are_about() {
+        let rule = json!({ "verdict": "allow", "provider": "files", "tool": "write_file", "principal": null,
+            "argumentsHash": null, "expiresAt": "2026-01-01T00:00:00Z" });
+        for (event, expected) in [
+            (
+                json!({ "type": "rule.created", "actor": "bob", "rule": rule }),
+                "bob created a standing rule: allow files / write_file with any arguments by everybody | until: 2026-01-01T00:00:00Z",
+            ),
+            (
+                json!({ "type": "provider.down", "provider": "files", "error": "gone" }),
+                "The server files is down | error: gone",
+            ),
+            (
+                json!({ "type": "provider.tools_waiting", "provider": "files", "tools": ["a", "b"], "new": 1, "changed": 1 }),
+                "Tools of the server files are not accepted yet: 1 new, 1 changed | a, b",
+            ),
+            (
+                json!({ "type": "provider.changed", "provider": "files", "actor": "bob", "what": "revoked",
+                    "tools": ["a"], "count": 1 }),
+                "bob revoked the acceptance of the tool a of the server files | ",
+            ),
+            (
+                json!({ "type": "config.refused", "problems": [{ "message": "no" }], "by": null }),
+                "A new configuration was refused, the old one stays in force | problem: no",
+            ),
+            (
+                json!({ "type": "config.waiting", "loosens": [{ "key": "policy.default" }] }),
+                "Configuration change needs approval | loosens: policy.default",
+            ),
+        ] {
+            let (headline, details) = said(&event);
+            assert_eq!(format!("{headline} | {details}"), expected);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Templates of messages: text with `{names}` in it, and what the names stand for.
+//!
+//! What an agent or a reviewer wrote is somebody else's text: it comes on one line, with hidden characters visible, cut
+//! to a bound, and escaped for where it goes, so that it mentions nobody, links to nothing and ends no string of JSON.
+
+use serde_json::Value;
+
+use super::format::Format;
+use crate::changes::visible::quoted;
+use crate::{changes::visible::visible, webhooks::summary};
+
+/// Every name, and where it is in a feed event; those without a place are made.
+const NAMES: [(&str, &str); 24] = [
+    ("type", "/type"),
+    ("seq", "/seq"),
+    ("at", "/at"),
+    ("actor", "/actor"),
+    ("comment", "/comment"),
+    ("what", ""),
+    ("link", ""),
+    ("server", ""),
+    ("tools", ""),
+    ("error", ""),
+    ("change.id", "/change/id"),
+    ("change.state", "/change/state"),
+    ("change.summary", "/change/summary"),
+    ("change.provider", "/change/provider"),
+    ("change.tool", "/change/tool"),
+    ("change.title", "/change/toolTitle"),
+    ("change.operation", "/change/operation"),
+    ("change.target", "/change/target/label"),
+    ("change.proposer", "/change/proposer/principal"),
+    ("change.client", "/change/proposer/clientName"),
+    ("change.expires", "/change/expiresAt"),
+    ("change.fault", "/change/fault/message"),
+    ("change.approvals", "/change/approvals"),
+    ("change.quorum", "/change/quorum"),
+];
+
+/// Characters of one value.
+const MAX_VALUE: usize = 500;
+/// Bytes of a template.
+const MAX_TEMPLATE: usize = 4096;
+
+/// One that was proved: all of its names exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    /// Its place among [`NAMES`].
+    Name(usize),
+}
+
+/// Why a template cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    #[error("{} is no name", quoted(.0))]
+    Unknown(String),
+    #[error("it is longer than 4 KiB, or empty")]
+    Length,
+    #[error("what comes out of it is not JSON: {0}")]
+    NotJson(String),
+}
+
+impl TemplateError {
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Unknown(_) => format!("Names are {}.", NAMES.map(|(name, _)| name).join(", ")),
+            Self::Length => "Write 1 to 4096 bytes.".to_owned(),
+            Self::NotJson(_) => {
+                "With format: json a template is JSON, with names inside of its texts: '{\"text\": \"{what}\"}'."
+                    .to_owned()
+            }
+        }
+    }
+}
+
+impl Template {
+    /// A `{` that no name follows stands for itself.
+    ///
+    /// # Errors
+    /// See [`TemplateError`].
+    pub fn new(text: &str, format: Format) -> Result<Self, TemplateError> {
+        if text.trim().is_empty() || text.len() > MAX_TEMPLATE {
+            return Err(TemplateError::Length);
+        }
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        let mut plain = String::new();
+        while let Some((before, from)) = rest.split_once('{') {
+            plain.push_str(before);
+            let name = from.split_once('}');
+            match name {
+                Some((name, after)) if is_name(name) => {
+                    let at = NAMES.iter().position(|(known, _)| *known == name);
+                    let at = at.ok_or_else(|| TemplateError::Unknown(name.to_owned()))?;
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                    pieces.push(Piece::Name(at));
+                    rest = after;
+                }
+                _ => {
+                    plain.push('{');
+                    rest = from;
+                }
+            }
+        }
+        plain.push_str(rest);
+        pieces.push(Piece::Text(plain));
+        let template = Self(pieces);
+        if format == Format::Json {
+            let sample = template.fill(&Values::new(&Value::Null, "https://x/"), json_text);
+            serde_json::from_str::<Value>(&sample).map_err(|error| TemplateError::NotJson(error.to_string()))?;
+        }
+        Ok(template)
+    }
+
+    /// The text with its names filled in, each value as `escape` has it.
+    #[must_use]
+    pub fn fill(&self, values: &Values<'_>, escape: impl Fn(&str) -> String) -> String {
+        let mut out = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => out.push_str(text),
+                Piece::Name(at) => {
+                    let name = NAMES.get(*at).map_or("", |(name, _)| name);
+                    // The link is the gateway's own.
+                    if name == "link" { out.push_str(values.link) } else { out.push_str(&escape(&values.get(name))) }
+                }
+            }
+        }
+        out
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphabetic() || c == '.')
+}
+
+/// What the names stand for, of one event.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a> {
+    event: &'a Value,
+    link: &'a str,
+}
+
+impl<'a> Values<'a> {
+    #[must_use]
+    pub const fn new(event: &'a Value, link: &'a str) -> Self {
+        Self { event, link }
+    }
+
+    #[must_use]
+    pub const fn link(&self) -> &'a str {
+        self.link
+    }
+
+    /// On one line and bounded, but not escaped; empty where the event has no such thing.
+    #[must_use]
+    pub fn get(&self, name: &str) -> String {
+        let first = |pointers: &[&str]| {
+            let texts = pointers.iter().map(|pointer| self.text(pointer));
+            texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
+        };
+        match name {
+            "what" => summary::what(self),
+            "actor" => first(&["/actor", "/by"]),
+            "server" => first(&["/change/provider", "/rule/provider", "/provider"]),
+            "tools" => match self.event.get("tools") {
+                Some(tools) => summary::list(tools),
+                None => first(&["/change/tool", "/rule/tool"]),
+            },
+            "error" => first(&["/error", "/change/fault/message"]),
+            _ => {
+                let pointer = NAMES.iter().find(|(known, _)| *known == name).map_or("", |(_, pointer)| pointer);
+                if pointer.is_empty() { String::new() } else { self.text(pointer) }
+            }
+        }
+    }
+
+    /// What stands at a place of the event, as [`Self::get`] has it.
+    #[must_use]
+    pub fn text(&self, pointer: &str) -> String {
+        match self.event.pointer(pointer) {
+            Some(Value::String(text)) => one_line(text),
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Without line breaks, hidden characters visible, cut to a bound.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut line: String = visible(text).replace(['\n', '\t'], " ");
+    if let Some((end, _)) = line.char_indices().nth(MAX_VALUE) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+/// As it stands between the quotes of a text in JSON.
+#[must_use]
+pub fn json_text(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fill(text: &str, event: &Value) -> String {
+        Template::new(text, Format::Text).unwrap().fill(&Values::new(event, "https://gw/x"), str::to_owned)
+    }
+
+    #[test]
+    fn names_are_filled_in_and_other_braces_stay() {
+        let event = json!({ "type": "change.rejected", "seq": 7, "actor": "bob", "change": { "summary": "Do\nit" } });
+        assert_eq!(
+            fill("{what}: {change.summary} ({seq}) {link} {comment}{ } {1} {", &event),
+            "Rejected by bob: Do it (7) https://gw/x { } {1} {"
+        );
+        assert_eq!(fill("{change.summary}", &json!({})), "");
+        let voted = json!({ "type": "change.voted", "actor": "bob", "change": { "approvals": 1, "quorum": 3 } });
+        let told = "Approved by bob (1/3), more approvals needed; 1 of 3";
+        assert_eq!(fill("{what}; {change.approvals} of {change.quorum}", &voted), told);
+        assert_eq!(Template::new("{change.sumary}", Format::Text), Err(TemplateError::Unknown("change.sumary".into())));
+        assert_eq!(Template::new(" ", Format::Text), Err(TemplateError::Length));
+    }
+
+    #[test]
+    fn what_others_wrote_fills_in_no_names_and_is_bounded() {
+        let event = json!({ "change": { "summary": format!("{{link}}\u{202e}{}", "x".repeat(9000)) } });
+        let text = fill("{change.summary}", &event);
+        assert!(text.starts_with("{link}\\u{202e}xxx") && text.ends_with('…') && text.len() < 600, "{text}");
+    }
+
+    #[test]
+    fn a_template_of_json_gives_json_whatever_is_in_it() {
+        let template = Template::new(r#"{"text": "{change.summary}", "n": {}}"#, Format::Json).unwrap();
+        let event = json!({ "change": { "summary": r#"","x":"\"# } });
+        let text = template.fill(&Values::new(&event, ""), json_text);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["text"], r#"","x":"\"#);
+        assert!(matches!(Template::new("{change.summary}", Format::Json), Err(TemplateError::NotJson(_))));
+    }
+}

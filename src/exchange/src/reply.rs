@@ -1,0 +1,142 @@
+//! What a request is answered with, in the plainest form; [`Reply::finish`] makes of it what the client's revision wants.
+
+use std::borrow::Cow;
+
+use countersign_protocol::{ErrorKind, Revision, splice};
+use countersign_routing::RouteTable;
+
+/// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheHint {
+    pub ttl_ms: u32,
+    /// The same for every principal.
+    pub public: bool,
+}
+
+impl CacheHint {
+    /// Lists that only change with the gateway's configuration.
+    pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
+    /// Live data.
+    pub const LIVE: Self = Self { ttl_ms: 0, public: false };
+
+    /// Lists of what providers offer. Upstreams may change theirs at any time, and while one was never reached, what
+    /// it offers is missing.
+    #[must_use]
+    pub fn of_list(table: &RouteTable) -> Self {
+        match (table.has_upstreams(), table.is_complete()) {
+            (false, _) => Self::STATIC,
+            (true, true) => Self { ttl_ms: 5_000, public: true },
+            (true, false) => Self { ttl_ms: 0, public: true },
+        }
+    }
+
+    /// Lists that leave out resources or prompts which a principal may not use.
+    #[must_use]
+    pub fn of_shown(table: &RouteTable) -> Self {
+        let hint = Self::of_list(table);
+        Self { public: hint.public && table.refusing_policy().is_none(), ..hint }
+    }
+
+    /// `tools/list`, which leaves out what a principal may not call.
+    #[must_use]
+    pub fn of_tools(table: &RouteTable) -> Self {
+        Self { public: !table.varies_by_principal(), ..Self::of_list(table) }
+    }
+}
+
+/// The result of a request.
+#[derive(Debug)]
+pub struct Reply {
+    /// A JSON object without what only some revisions have.
+    json: String,
+    cache: Option<CacheHint>,
+    /// Further entries of `_meta`, as raw JSON.
+    meta: Option<(&'static str, String)>,
+    /// The revision that the handshake has just fixed.
+    pub revision: Option<Revision>,
+    /// A failure that is told in-band.
+    pub failure: Option<ErrorKind>,
+    /// A person has to approve it.
+    pub pending: bool,
+    /// It is an upstream's, already as the client's revision wants it.
+    finished: bool,
+}
+
+impl Reply {
+    #[must_use]
+    pub fn new(json: String) -> Self {
+        Self { json, cache: None, meta: None, revision: None, failure: None, pending: false, finished: false }
+    }
+
+    /// A result that goes to its client as it is.
+    #[must_use]
+    pub fn passed_on(json: String) -> Self {
+        Self { finished: true, ..Self::new(json) }
+    }
+
+    /// The result as it is so far.
+    #[must_use]
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// The same with another result.
+    #[must_use]
+    pub fn with_json(self, json: String) -> Self {
+        Self { json, ..self }
+    }
+
+    /// It tells of a failure.
+    #[must_use]
+    pub fn failing(mut self, failure: Option<ErrorKind>) -> Self {
+        self.failure = failure;
+        self
+    }
+
+    /// Whether a person has to approve it.
+    #[must_use]
+    pub fn pending(mut self, pending: bool) -> Self {
+        self.pending = pending;
+        self
+    }
+
+    /// The handshake has just fixed the revision.
+    #[must_use]
+    pub fn negotiated(mut self, revision: Revision) -> Self {
+        self.revision = Some(revision);
+        self
+    }
+
+    #[must_use]
+    pub fn cached(mut self, hint: CacheHint) -> Self {
+        self.cache = Some(hint);
+        self
+    }
+
+    #[must_use]
+    pub fn with_meta(mut self, key: &'static str, value: String) -> Self {
+        self.meta = Some((key, value));
+        self
+    }
+
+    /// The `result` for the wire: in the modern era with `resultType`, the server's name in `_meta`, and cache hints
+    /// (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
+    #[must_use]
+    pub fn finish(&self, revision: Revision, server_meta: &str) -> Cow<'_, str> {
+        if self.finished || !revision.rules().result_type {
+            return Cow::Borrowed(&self.json);
+        }
+        let meta = match &self.meta {
+            None => server_meta.to_owned(),
+            Some((key, value)) => splice::add_members(server_meta, &[(key, value)]),
+        };
+        let mut members = vec![("resultType", r#""complete""#), ("_meta", meta.as_str())];
+        let ttl;
+        if let Some(hint) = self.cache {
+            ttl = hint.ttl_ms.to_string();
+            members.push(("ttlMs", &ttl));
+            members.push(("cacheScope", if hint.public { r#""public""# } else { r#""private""# }));
+        }
+        Cow::Owned(splice::add_members(&self.json, &members))
+    }
+}

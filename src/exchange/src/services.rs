@@ -1,0 +1,192 @@
+//! What every exchange needs, whatever came in and over whatever transport.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use actix::Addr;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    facts::ClientFacts,
+    inflow::Inflow,
+    memory::Memory,
+    outbox::{Outbox, OutboxLimits},
+    shared::{Channel, SessionShared},
+    slots::{Evictable, StreamSlot, StreamSlots},
+};
+use countersign_auth::{Authenticator, Identity, authenticator::Credential};
+use countersign_config::Config;
+use countersign_domain::principal::Principal;
+use countersign_protocol::{ErrorKind, McpError, envelope};
+use countersign_reload::Reloads;
+use countersign_review::{Changes, Feed};
+use countersign_routing::{Published, Router};
+use countersign_runtime::{ending::Ending, lanes::Lanes};
+use countersign_telemetry::{Metrics, metrics::Transport};
+use countersign_upstream::Upstreams;
+
+/// How often it is asked whether the key behind something that stays open still holds.
+pub const RECHECK: Duration = Duration::from_secs(1);
+
+/// See the module's page. Made once, at the start.
+pub struct Services {
+    pub config: Arc<Config>,
+    pub routes: Arc<Published>,
+    pub router: Addr<Router>,
+    pub changes: Changes,
+    pub feed: Feed,
+    pub authenticator: Arc<Authenticator>,
+    /// The configuration that is in force; `config` is that of the start.
+    pub reloads: Arc<Reloads>,
+    pub metrics: Metrics,
+    pub upstreams: Arc<Upstreams>,
+    /// Draining has begun: nothing new is taken, streams say their last word.
+    pub shutdown: Ending,
+    /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
+    pub server_meta: String,
+    pub state: State,
+}
+
+/// What comes about while requests are served.
+pub struct State {
+    pub started: Instant,
+    /// The end: sessions that are still there are cut.
+    pub ended: CancellationToken,
+    /// Where large messages are handled.
+    pub lanes: Arc<Lanes>,
+    /// Bytes of bodies that are held.
+    pub inflow: Arc<Inflow>,
+    /// What is kept for each principal.
+    pub memory: Arc<Memory>,
+    /// Places for requests that stay open, whatever they came in by.
+    pub streams: Arc<StreamSlots>,
+    /// Requests that are being answered.
+    pub requests: AtomicUsize,
+    /// The address that is really bound, once it is.
+    pub listening: OnceLock<SocketAddr>,
+}
+
+impl State {
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            started: Instant::now(),
+            ended: CancellationToken::new(),
+            lanes: Lanes::new(config.limits.large_threads),
+            inflow: Inflow::new(&config.transports),
+            memory: Memory::new(config.limits.principal_memory),
+            streams: StreamSlots::new(config.limits.max_streams),
+            requests: AtomicUsize::new(0),
+            listening: OnceLock::new(),
+        }
+    }
+}
+
+impl Services {
+    #[must_use]
+    pub fn envelope_limits(&self) -> envelope::Limits {
+        envelope::Limits { max_depth: self.config.limits.max_depth, max_batch: self.config.limits.max_batch }
+    }
+
+    /// Where a person at this machine reaches the gateway.
+    #[must_use]
+    pub fn reached_at(&self) -> SocketAddr {
+        let address = self.state.listening.get().copied().unwrap_or(self.config.listen);
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        SocketAddr::new(ip, address.port())
+    }
+
+    /// Bounds the work of one request by `transports.http.request_timeout`.
+    ///
+    /// # Errors
+    /// `TIMEOUT`, or what the work itself says.
+    pub async fn in_time<T>(&self, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
+        let limit = self.config.transports.http.request_timeout;
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(McpError::new(ErrorKind::Timeout, "the request took too long")
+                .with("timeoutMs", u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
+        })
+    }
+
+    /// Takes one of a principal's places for requests that stay open.
+    ///
+    /// # Errors
+    /// `OVERLOADED` when all are taken.
+    pub fn long_lived(&self, principal: &Principal) -> Result<StreamSlot, McpError> {
+        self.state.streams.take(&principal.name)
+    }
+
+    /// The same for a stream that may have to make room for another one later.
+    ///
+    /// # Errors
+    /// `OVERLOADED` when all are taken, and none of them can go.
+    pub fn long_lived_stream(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
+        self.state.streams.take_for(&principal.name, Some(stream))
+    }
+
+    /// Keeps what a stateless client says of itself for people to see. Its request carries it anyway, so a principal
+    /// that has no memory left only shows none.
+    pub fn show_facts(&self, session: &SessionShared, facts: &Arc<ClientFacts>) {
+        if let Ok(share) = self.state.memory.take(&session.principal().name, facts.size()) {
+            session.set_facts(Arc::clone(facts), share);
+        }
+    }
+
+    /// A session of a connection with an outbox; `replay` frames and bytes are kept for a client that comes back.
+    #[must_use]
+    pub fn outbox_session(&self, transport: Transport, identity: Identity, replay: (usize, usize)) -> SessionShared {
+        let limits = OutboxLimits {
+            messages: self.config.limits.outbox_messages,
+            bytes: self.config.limits.outbox_bytes,
+            replay_frames: replay.0,
+            replay_bytes: replay.1,
+        };
+        let outbox = if replay.0 > 0 {
+            Outbox::counted(limits, self.state.memory.share(&identity.principal.name))
+        } else {
+            Outbox::new(limits)
+        };
+        SessionShared::new(transport, identity, Channel::Outbox(outbox), &self.state.ended)
+    }
+
+    /// Whether what a client was authenticated by still holds.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` for a key that was revoked since.
+    pub fn holds(&self, identity: &Identity) -> Result<(), McpError> {
+        match &identity.credential {
+            Credential::Key(hash) => self.authenticator.recheck(hash).map(drop),
+            Credential::Loopback | Credential::SignIn(_) => Ok(()),
+        }
+    }
+
+    /// Resolves once a client's key was revoked: for what stays open long.
+    pub async fn revoked(&self, identity: &Identity) -> McpError {
+        if !matches!(identity.credential, Credential::Key(_)) {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(RECHECK).await;
+            match self.holds(identity) {
+                Err(error) if error.kind == ErrorKind::Unauthorized => return error,
+                _ => {}
+            }
+        }
+    }
+
+    /// Requests that are being answered, at every door.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.state.requests.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,327 @@
+//! What a session's requests share, readable from any thread without a hop to its actor.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ask::Questions,
+    cancel::Cancel,
+    eviction::{self, Hold},
+    facts::ClientFacts,
+    memory::Share,
+    outbox::Outbox,
+    streams::{GET_STREAM, Streams},
+};
+use countersign_auth::Identity;
+use countersign_domain::principal::Principal;
+use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
+use countersign_routing::subscribers::Client;
+use countersign_runtime::fast_map::FastMap;
+pub use countersign_telemetry::Transport;
+
+/// Where messages that belong to no request go.
+pub enum Channel {
+    /// One ordered stream both for answers and for everything else: WebSocket, stdio, the 2024-11-05 pair.
+    Outbox(Outbox),
+    /// Handshake-era HTTP: each message to exactly one SSE stream.
+    Streams(Streams),
+    /// Stateless HTTP has none: subscriptions are streams of their own.
+    None,
+}
+
+/// See the module's page.
+pub struct SessionShared {
+    /// 32 characters of a nanoid from a cryptographic source.
+    pub id: Arc<str>,
+    pub transport: Transport,
+    pub identity: Identity,
+    pub created: Timestamp,
+    pub channel: Channel,
+    /// Cancelled when the session ends ([`SessionShared::end`]), or the gateway.
+    pub ended: CancellationToken,
+    /// What the client was asked and has not answered yet.
+    pub questions: Questions,
+    facts: RwLock<Option<Told>>,
+    initialized: AtomicBool,
+    /// When its client was last heard of, or read on, by [`eviction::now`].
+    last_active: AtomicU64,
+    /// The same, without reading.
+    last_heard: AtomicU64,
+    log_level: AtomicU8,
+    /// By ids that clients choose, of which there are few at a time.
+    in_flight: Mutex<FastMap<Key, Cancel>>,
+    numbered: AtomicU64,
+    /// With what each takes of its principal's memory.
+    subscriptions: Mutex<HashMap<String, Share>>,
+}
+
+/// What the client said of itself, and what that takes of its principal's memory.
+struct Told {
+    facts: Arc<ClientFacts>,
+    _share: Share,
+}
+
+/// No log level: the client has set none.
+const UNSET: u8 = u8::MAX;
+
+/// What a request in flight is known by in its session.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// By its client's id, which cancels it.
+    Id(RequestId),
+    /// By a number of ours: on one stateless connection there may be several clients (behind a proxy, or on HTTP/2
+    /// streams), each with ids of its own, and only the end of its stream cancels a request.
+    Number(u64),
+}
+
+/// The id is in use by a request that has not been answered, or there are too many of them.
+#[derive(Debug, PartialEq, Eq)]
+pub enum AdmitFault {
+    DuplicateId,
+    TooMany,
+}
+
+impl SessionShared {
+    #[must_use]
+    pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
+        let now = Timestamp::now();
+        Self {
+            id: nanoid::nanoid!(32).into(),
+            transport,
+            identity,
+            created: now,
+            channel,
+            ended: parent.child_token(),
+            questions: Questions::default(),
+            facts: RwLock::new(None),
+            initialized: AtomicBool::new(false),
+            last_active: AtomicU64::new(eviction::now()),
+            last_heard: AtomicU64::new(eviction::now()),
+            log_level: AtomicU8::new(UNSET),
+            in_flight: Mutex::default(),
+            numbered: AtomicU64::new(0),
+            subscriptions: Mutex::default(),
+        }
+    }
+
+    /// What the client said in its handshake (or, for a stateless connection, in its latest request).
+    pub fn facts(&self) -> Option<Arc<ClientFacts>> {
+        self.facts.read().as_ref().map(|told| Arc::clone(&told.facts))
+    }
+
+    /// Keeps what the client said.
+    pub fn set_facts(&self, facts: Arc<ClientFacts>, share: Share) {
+        // What is let go of takes a lock of its own.
+        let _before = self.facts.write().replace(Told { facts, _share: share });
+    }
+
+    /// Whether these are the very facts that are kept.
+    pub fn has_facts(&self, facts: &Arc<ClientFacts>) -> bool {
+        self.facts.read().as_ref().is_some_and(|told| Arc::ptr_eq(&told.facts, facts))
+    }
+
+    /// Whether its client has got past its handshake; in the stateless era there is none, and any request counts.
+    pub fn is_established(&self) -> bool {
+        matches!(self.channel, Channel::None)
+            || self.is_initialized()
+            || self.facts.read().as_ref().is_some_and(|told| told.facts.revision.era() == Era::Modern)
+    }
+
+    /// The negotiated handshake revision, once there is one.
+    pub fn legacy_revision(&self) -> Option<Revision> {
+        self.facts.read().as_ref().map(|told| told.facts.revision).filter(|r| r.era() == Era::Legacy)
+    }
+
+    /// The client has sent `notifications/initialized` (or anything that only comes after it).
+    pub fn mark_initialized(&self) {
+        self.initialized.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_initialized(&self) -> bool {
+        self.initialized.load(Ordering::Relaxed)
+    }
+
+    /// Its client was heard of.
+    pub fn touch(&self) {
+        let now = eviction::now();
+        self.last_active.store(now, Ordering::Relaxed);
+        self.last_heard.store(now, Ordering::Relaxed);
+    }
+
+    /// Its client listens, which keeps it from idling out.
+    pub fn touch_reader(&self) {
+        self.last_active.store(eviction::now(), Ordering::Relaxed);
+    }
+
+    /// For how long its client has neither said anything nor listened.
+    pub fn idle(&self) -> Duration {
+        Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
+    }
+
+    /// How firmly it holds its place.
+    pub fn hold(&self) -> Hold {
+        if self.in_flight() > 0 {
+            Hold::Busy
+        } else if self.is_established() {
+            Hold::Idle(self.last_heard.load(Ordering::Relaxed))
+        } else {
+            Hold::Handshake
+        }
+    }
+
+    /// For people: by the wall clock as it is now.
+    pub fn last_active(&self) -> Timestamp {
+        Timestamp::now().saturating_sub(self.idle()).unwrap_or(self.created)
+    }
+
+    /// Log messages below this level are not sent (2025-11-25/server/utilities/logging).
+    pub fn set_log_level(&self, level: LoggingLevel) {
+        self.log_level.store(level as u8, Ordering::Relaxed);
+    }
+
+    pub fn logs(&self, level: LoggingLevel) -> bool {
+        level >= self.log_level().unwrap_or(LoggingLevel::Warning)
+    }
+
+    /// The level that the client has set, if it has.
+    pub fn log_level(&self) -> Option<LoggingLevel> {
+        LoggingLevel::ALL.get(usize::from(self.log_level.load(Ordering::Relaxed))).copied()
+    }
+
+    /// Registers a request in flight; [`Self::release`] must follow.
+    ///
+    /// # Errors
+    /// See [`AdmitFault`].
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(Key, Cancel), AdmitFault> {
+        let key = match self.channel {
+            Channel::None => Key::Number(self.numbered.fetch_add(1, Ordering::Relaxed)),
+            Channel::Outbox(_) | Channel::Streams(_) => Key::Id(id.clone()),
+        };
+        let mut in_flight = self.in_flight.lock();
+        if in_flight.len() >= max {
+            return Err(AdmitFault::TooMany);
+        }
+        let cancel = Cancel::default();
+        if self.ended.is_cancelled() {
+            // It came too late for [`Self::end`] to find it.
+            cancel.cancel();
+        }
+        match in_flight.entry(key.clone()) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(AdmitFault::DuplicateId),
+            std::collections::hash_map::Entry::Vacant(slot) => {
+                slot.insert(cancel.clone());
+                Ok((key, cancel))
+            }
+        }
+    }
+
+    pub fn release(&self, key: &Key) {
+        let mut in_flight = self.in_flight.lock();
+        in_flight.remove(key);
+        if in_flight.is_empty() && in_flight.capacity() > 16 {
+            in_flight.shrink_to_fit();
+        }
+    }
+
+    /// Cancels a request of this session; unknown ids are ignored (2025-11-25/basic/utilities/cancellation).
+    pub fn cancel(&self, id: &RequestId) {
+        if let Some(cancel) = self.in_flight.lock().get(&Key::Id(id.clone())) {
+            cancel.cancel();
+        }
+    }
+
+    /// Ends the session, and with it every request in flight.
+    pub fn end(&self) {
+        self.ended.cancel();
+        self.in_flight.lock().values().for_each(Cancel::cancel);
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.lock().len()
+    }
+
+    /// Remembers a resource subscription.
+    ///
+    /// # Errors
+    /// What `share` says, which takes memory for it; `OVERLOADED` if it is one too many.
+    pub fn subscribe(
+        &self,
+        uri: &str,
+        max: usize,
+        share: impl FnOnce() -> Result<Share, McpError>,
+    ) -> Result<(), McpError> {
+        let mut subscriptions = self.subscriptions.lock();
+        if subscriptions.contains_key(uri) {
+            return Ok(());
+        }
+        if subscriptions.len() >= max {
+            return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
+        }
+        subscriptions.insert(uri.to_owned(), share()?);
+        Ok(())
+    }
+
+    pub fn unsubscribe(&self, uri: &str) {
+        self.subscriptions.lock().remove(uri);
+    }
+
+    /// The subscriptions of a session that ends.
+    pub fn take_subscriptions(&self) -> Vec<String> {
+        std::mem::take(&mut *self.subscriptions.lock()).into_keys().collect()
+    }
+
+    /// Queues a message in its outbox; `false` if it could not be. A peer that does not read ends its session.
+    pub(super) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
+        let sent = outbox.push(message).is_ok();
+        if !sent && outbox.overflowed() {
+            tracing::warn!(session = %self.short_id(), "client does not read, session ends");
+            self.end();
+        }
+        sent
+    }
+
+    /// Sends a message that belongs to no request. A peer that does not read ends its session.
+    pub fn send_unsolicited(&self, message: Bytes) {
+        match &self.channel {
+            Channel::Outbox(outbox) => _ = self.push(outbox, message),
+            Channel::Streams(streams) => streams.push(GET_STREAM, message),
+            Channel::None => {}
+        }
+    }
+
+    /// Who opened it.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.identity.principal
+    }
+
+    /// What may be shown of the id: it is a bearer of the session, so never the whole of it.
+    #[must_use]
+    pub fn short_id(&self) -> String {
+        self.id.chars().take(8).chain(['…']).collect()
+    }
+}
+
+impl Client for SessionShared {
+    fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    fn principal(&self) -> &Principal {
+        &self.identity.principal
+    }
+
+    fn send(&self, message: Bytes) {
+        self.send_unsolicited(message);
+    }
+}

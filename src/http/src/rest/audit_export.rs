@@ -1,0 +1,96 @@
+//! `GET /api/audit/export`: the whole trail, or what lies between two moments, as a file.
+
+use std::collections::VecDeque;
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{CACHE_CONTROL, CONTENT_DISPOSITION, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    web::{self, Bytes},
+};
+use futures_util::stream;
+use jiff::Timestamp;
+
+use super::{Caller, Problem, Query, RestState};
+use countersign_domain::changes::{
+    audit::AuditEntry,
+    export::{Format, Span},
+};
+use countersign_exchange::slots::StreamSlot;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_review::Changes;
+
+/// Entries read at a time: what an export holds in memory.
+const PAGE: usize = 200;
+
+struct Export {
+    changes: Changes,
+    format: Format,
+    span: Span,
+    head: Option<String>,
+    after: u64,
+    /// The trail's end when the export began.
+    end: u64,
+    _slot: StreamSlot,
+}
+
+/// `GET /api/audit/export?format=jsonl|csv&since=&until=`: streamed, the oldest entry first. A stream that breaks off
+/// before its end was cut by an error.
+pub async fn export(
+    caller: Caller,
+    request: HttpRequest,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let query = Query::read(&request, &["format", "since", "until"])?;
+    let format = Format::parse(query.get("format").unwrap_or("jsonl"))
+        .ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "format must be jsonl or csv"))?;
+    let span = Span { since: query.time("since")?, until: query.time("until")? };
+    let slot = state.streams.take(&caller.principal.name)?;
+    let end = state.changes.audit_head().await?.seq;
+    let head = Some(format.head()).filter(|head| !head.is_empty());
+    let export = Export { changes: state.changes.clone(), format, span, head, after: 0, end, _slot: slot };
+    let body = stream::try_unfold(export, |mut export| async move {
+        let chunk = export.next().await?;
+        Ok::<_, McpError>(chunk.map(|chunk| (chunk, export)))
+    });
+    let name = format!("attachment; filename=\"countersign-audit-{}.{}\"", today(), format.extension());
+    Ok(HttpResponse::Ok()
+        .content_type(format.media_type())
+        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+        .insert_header((CONTENT_DISPOSITION, name))
+        .streaming(body))
+}
+
+/// As `2026-07-28`.
+fn today() -> String {
+    Timestamp::now().to_string().chars().take(10).collect()
+}
+
+impl Export {
+    /// What to send next; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, McpError> {
+        if let Some(head) = self.head.take() {
+            return Ok(Some(head.into()));
+        }
+        while self.after < self.end {
+            let page = self.page().await?;
+            let Some(last) = page.back().map(|entry| entry.seq) else { break };
+            self.after = last;
+            let mut text = String::new();
+            for entry in page.iter().filter(|entry| self.span.holds(entry)) {
+                self.format.entry(entry, &mut text);
+            }
+            if !text.is_empty() {
+                return Ok(Some(text.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next entries, the oldest first: the trail has no gaps, so they are those below a number.
+    async fn page(&self) -> Result<VecDeque<AuditEntry>, McpError> {
+        let below = (self.after + PAGE as u64).min(self.end) + 1;
+        let page = self.changes.audit_page(None, PAGE, Some(&below.to_string())).await?;
+        Ok(page.items.into_iter().rev().filter(|entry| entry.seq > self.after).collect())
+    }
+}

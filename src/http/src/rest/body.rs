@@ -1,0 +1,161 @@
+//! Reads a JSON body: bounded in size and time, an object, of exactly the members that are known.
+
+use std::time::Duration;
+
+use actix_web::{
+    HttpRequest,
+    http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
+    web,
+};
+use futures_util::StreamExt as _;
+use serde::de::DeserializeOwned;
+
+use super::Problem;
+use countersign_domain::changes::visible;
+use countersign_protocol::ErrorKind;
+use countersign_review::MAX_COMMENT;
+use countersign_runtime::lanes::aside;
+
+/// Bytes of a body; the largest thing in one is a comment.
+pub const MAX_BODY: usize = 64 * 1024;
+
+/// Reads and checks a body.
+///
+/// # Errors
+/// 415 for another media type (which also keeps out cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`,
+/// 400 `PARSE_ERROR` for what is not JSON, 422 `VALIDATION_FAILED` for JSON of another shape.
+pub async fn json<T: DeserializeOwned + Send + 'static>(
+    request: &HttpRequest,
+    payload: web::Payload,
+    patience: Duration,
+) -> Result<T, Problem> {
+    json_up_to(MAX_BODY, request, payload, patience).await
+}
+
+/// As [`json`], with another bound on the bytes.
+///
+/// # Errors
+/// As [`json`].
+pub async fn json_up_to<T: DeserializeOwned + Send + 'static>(
+    max: usize,
+    request: &HttpRequest,
+    payload: web::Payload,
+    patience: Duration,
+) -> Result<T, Problem> {
+    check_headers(max, request)?;
+    let body = tokio::time::timeout(patience, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
+    aside(body.len(), move || parse(&body)).await?
+}
+
+fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {
+    let headers = request.headers();
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let essence = text(CONTENT_TYPE).and_then(|value| value.split(';').next()).unwrap_or_default();
+    if !essence.trim().eq_ignore_ascii_case("application/json") {
+        return Err(Problem::unsupported_media_type());
+    }
+    if text(CONTENT_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
+        return Err(Problem::unsupported_media_type());
+    }
+    let announced = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > max as u64) {
+        return Err(too_large(max));
+    }
+    Ok(())
+}
+
+fn too_large(max: usize) -> Problem {
+    Problem::new(ErrorKind::TooLarge, format!("the body is larger than {max} bytes"))
+}
+
+async fn read(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
+    let mut body = Vec::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk =
+            chunk.map_err(|error| Problem::new(ErrorKind::InvalidRequest, format!("the body broke off: {error}")))?;
+        if body.len() + chunk.len() > max {
+            return Err(too_large(max));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let refuse = |error: serde_json::Error| {
+        let kind = if error.is_data() { ErrorKind::ValidationFailed } else { ErrorKind::Parse };
+        Problem::new(kind, shorten(&error.to_string()))
+    };
+    // Derived readers would take an array for an object.
+    if body.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        serde_json::from_slice::<serde::de::IgnoredAny>(body).map_err(refuse)?;
+        return Err(Problem::new(ErrorKind::ValidationFailed, "the body must be a JSON object"));
+    }
+    serde_json::from_slice(body).map_err(refuse)
+}
+
+/// The parser's message repeats names that the client chose.
+fn shorten(message: &str) -> String {
+    message.chars().take(400).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A comment as it is kept: `None` for one of which nothing can be seen.
+///
+/// # Errors
+/// `VALIDATION_FAILED` over [`MAX_COMMENT`].
+pub fn comment(text: Option<String>) -> Result<Option<String>, Problem> {
+    let text = visible::comment(text);
+    if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT) {
+        return Err(Problem::new(ErrorKind::ValidationFailed, format!("comment is longer than {MAX_COMMENT} bytes")));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        version: u64,
+    }
+
+    #[test]
+    fn what_is_not_the_object_that_is_known_is_refused_by_name() {
+        assert_eq!(parse::<Body>(br#" {"version": 3} "#).unwrap().version, 3);
+        for (text, kind, word) in [
+            ("", ErrorKind::Parse, "EOF"),
+            ("{", ErrorKind::Parse, "EOF"),
+            ("{\"version\":1} x", ErrorKind::Parse, "trailing"),
+            ("\u{feff}{\"version\":1}", ErrorKind::Parse, "expected"),
+            ("{\"version\":NaN}", ErrorKind::Parse, "expected"),
+            ("[1]", ErrorKind::ValidationFailed, "object"),
+            ("null", ErrorKind::ValidationFailed, "object"),
+            ("[", ErrorKind::Parse, "EOF"),
+            ("{}", ErrorKind::ValidationFailed, "version"),
+            ("{\"version\":1,\"versoin\":2}", ErrorKind::ValidationFailed, "versoin"),
+            ("{\"version\":1,\"version\":2}", ErrorKind::ValidationFailed, "duplicate"),
+            ("{\"version\":\"1\"}", ErrorKind::ValidationFailed, "string"),
+            ("{\"version\":-1}", ErrorKind::ValidationFailed, "-1"),
+            ("{\"version\":1.5}", ErrorKind::ValidationFailed, "1.5"),
+            ("{\"version\":99999999999999999999999}", ErrorKind::ValidationFailed, "1e"),
+        ] {
+            let problem = parse::<Body>(text.as_bytes()).unwrap_err();
+            assert_eq!(problem.error.kind, kind, "{text}: {problem}");
+            assert!(problem.error.message.contains(word), "{text}: {problem}");
+        }
+        assert_eq!(parse::<Body>(b"\xff").unwrap_err().error.kind, ErrorKind::Parse);
+        assert_eq!(parse::<Body>("[".repeat(50_000).as_bytes()).unwrap_err().error.kind, ErrorKind::Parse);
+        let long = format!("{{\"{}\": 1}}", "x".repeat(10_000));
+        assert!(parse::<Body>(long.as_bytes()).unwrap_err().error.message.len() < 500);
+    }
+
+    #[test]
+    fn comments_are_bounded_and_blank_ones_are_none() {
+        assert_eq!(comment(Some(" \n".into())).unwrap(), None);
+        assert_eq!(comment(Some("\u{3164}\u{200b}".into())).unwrap(), None);
+        assert_eq!(comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
+        comment(Some("x".repeat(MAX_COMMENT + 1))).unwrap_err();
+    }
+}

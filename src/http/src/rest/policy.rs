@@ -1,0 +1,215 @@
+//! What the policy says of a call that nobody makes.
+
+use std::sync::Arc;
+
+use actix_web::{HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    Problem, RestState, json_ok,
+    posted::{Asked, Body},
+};
+use countersign_config::HttpConfig;
+use countersign_domain::{
+    changes::Terms,
+    policy::{Asker, CallFacts, Mark, StandingRule, Subject, Verdict, subjects::Refusal},
+    principal::{Principal, Role},
+};
+use countersign_protocol::{ErrorKind, McpError, suggest};
+use countersign_routing::{RouteTable, ToolRoute};
+use countersign_session::middleware::policy::refusal;
+
+/// Bytes of a body with arguments.
+const MAX_BODY: usize = 2 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Who {
+    name: String,
+    role: Role,
+    owner: Option<String>,
+}
+
+/// The call that is asked about.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestBody {
+    /// Exactly one of these four.
+    tool: Option<String>,
+    /// A URI.
+    resource: Option<String>,
+    prompt: Option<String>,
+    /// Of an extension, with the server that it would go to.
+    method: Option<String>,
+    server: Option<String>,
+    arguments: Option<Box<RawValue>>,
+    principal: Option<Who>,
+    transport: Option<String>,
+    revision: Option<String>,
+    client: Option<String>,
+}
+
+impl Body for TestBody {
+    fn most(_: &HttpConfig) -> usize {
+        MAX_BODY
+    }
+}
+
+/// What would become of it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tested {
+    #[serde(flatten)]
+    about: About,
+    server: String,
+    /// What the policy says, whether it is enforced or not.
+    verdict: Verdict,
+    rule: Option<Arc<str>>,
+    standing_rule: Option<Arc<StandingRule>>,
+    reason: Arc<str>,
+    mark: Option<Mark>,
+    /// Of a review.
+    terms: Option<Arc<Terms>>,
+    /// It is not enforced.
+    simulated: bool,
+    /// The tool is in this principal's list.
+    listed: bool,
+}
+
+/// What was asked about.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum About {
+    Tool(String),
+    Resource(String),
+    Prompt(String),
+    Method(String),
+}
+
+impl TestBody {
+    /// The tool, where it is asked about one.
+    #[must_use]
+    pub fn tool(&self) -> Option<&str> {
+        self.tool.as_deref()
+    }
+
+    /// Asks the rules of a table. Conditions may take their time. Nothing is called, proposed or counted.
+    ///
+    /// # Errors
+    /// `TOOL_NOT_FOUND` and the like, `VALIDATION_FAILED`.
+    pub fn ask(self, table: &RouteTable) -> Result<Tested, McpError> {
+        let others = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
+        let Some(tool) = self.tool.clone().filter(|_| others == 0) else {
+            return if self.tool.is_none() && others == 1 { self.ask_other(table) } else { Err(one_of()) };
+        };
+        let arguments = match self.arguments {
+            Some(arguments) => arguments,
+            None => RawValue::from_string("{}".to_owned())
+                .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?,
+        };
+        if !arguments.get().starts_with('{') {
+            return Err(McpError::new(ErrorKind::ValidationFailed, "`arguments` is an object"));
+        }
+        let route: Arc<ToolRoute> = table.tool(&tool).ok_or_else(|| {
+            let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
+            // Reviewers ask, who see every tool.
+            let names: Vec<&str> = table.tools().iter().map(|route| route.name.as_str()).collect();
+            let meant = suggest::nearest_tool(&tool, &names);
+            let meant = meant.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{meant}"))
+        })?;
+        let principal = principal(self.principal);
+        let decision = route.ruling.decide(&CallFacts {
+            principal: &principal,
+            transport: self.transport.as_deref().unwrap_or_default(),
+            revision: self.revision.as_deref().unwrap_or_default(),
+            client: self.client.as_deref(),
+            arguments: &arguments,
+        });
+        let verdict = decision.meant();
+        Ok(Tested {
+            about: About::Tool(route.name.clone()),
+            server: route.provider.name().to_owned(),
+            verdict,
+            rule: decision.rule.filter(|_| decision.standing.is_none()),
+            standing_rule: decision.standing,
+            reason: decision.reason,
+            mark: decision.mark,
+            terms: (verdict == Verdict::Review).then_some(decision.terms),
+            simulated: decision.simulated.is_some(),
+            listed: route.visible_to(&principal),
+        })
+    }
+}
+
+fn principal(who: Option<Who>) -> Principal {
+    who.map_or_else(Principal::local_agent, |Who { name, role, owner }| Principal { name, role, key_id: None, owner })
+}
+
+fn one_of() -> McpError {
+    McpError::new(ErrorKind::ValidationFailed, "name one of `tool`, `resource`, `prompt` and `method`")
+}
+
+impl TestBody {
+    /// Of what is no tool.
+    fn ask_other(self, table: &RouteTable) -> Result<Tested, McpError> {
+        let principal = principal(self.principal);
+        let asker = Asker {
+            principal: &principal,
+            transport: self.transport.as_deref().unwrap_or_default(),
+            revision: self.revision.as_deref().unwrap_or_default(),
+            client: self.client.as_deref(),
+        };
+        let not_found = |kind, what: &str| McpError::new(kind, format!("there is no such {what}"));
+        let policy = table.policy().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
+        let (about, server, refusal, otherwise) = match (self.resource, self.prompt, self.method) {
+            (Some(uri), ..) => {
+                let found = table.resource(&uri);
+                let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
+                let refusal = refusal(policy, &*provider, Subject::Resource(&uri), &asker);
+                (About::Resource(uri), provider.name().to_owned(), refusal, FREE)
+            }
+            (_, Some(name), _) => {
+                let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
+                let refusal = refusal(policy, &*route.provider, Subject::Prompt(&name), &asker);
+                (About::Prompt(name), route.provider.name().to_owned(), refusal, FREE)
+            }
+            (.., Some(method)) => {
+                let server = self.server.as_deref().and_then(|server| table.provider(server));
+                let server = server.and_then(|server| Some((server, server.upstream()?)));
+                let missing = || not_found(ErrorKind::NotFound, "server for the method");
+                let (server, upstream) = server.ok_or_else(missing)?;
+                let closed = (!policy.simulates() && !table.passes(upstream, &method, &asker)).then(|| {
+                    refusal(policy, &**server, Subject::Method(&method), &asker)
+                        .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED.into() })
+                });
+                (About::Method(method), upstream.config.name.clone(), closed, OPEN)
+            }
+            _ => return Err(one_of()),
+        };
+        let simulated = policy.simulates() && refusal.is_some();
+        let verdict = if refusal.is_some() { Verdict::Deny } else { Verdict::Allow };
+        let listed = simulated || refusal.is_none();
+        let (rule, reason) = match refusal {
+            Some(Refusal { rule, reason }) => (rule, reason),
+            None => (None, otherwise.into()),
+        };
+        let (standing_rule, mark, terms) = (None, None, None);
+        Ok(Tested { about, server, verdict, rule, standing_rule, reason, mark, terms, simulated, listed })
+    }
+}
+
+/// Why something is let through.
+const FREE: &str = "no rule denies it, and the default leaves it free";
+const OPEN: &str = "a rule names it, or nothing of this server could be reviewed or denied";
+const CLOSED: &str = "something of this server could be reviewed or denied, and no rule names the method";
+
+/// `POST /api/policy/test`
+pub async fn test(asked: Asked<TestBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let table = state.standing.routes().load_full();
+    // Away from the thread that serves connections.
+    let tested = web::block(move || asked.0.ask(&table)).await;
+    let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be asked"))?;
+    Ok(json_ok(&tested?))
+}

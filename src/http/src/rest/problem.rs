@@ -1,0 +1,195 @@
+//! Problem documents (RFC 9457): what every refused request outside the MCP doors is answered with.
+//!
+//! The text is for the client; what the log should know beyond it is logged where it happens.
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpResponse, HttpResponseBuilder, ResponseError,
+    http::{
+        StatusCode,
+        header::{ALLOW, CACHE_CONTROL, HeaderValue, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS},
+    },
+};
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+use serde_json::Value;
+
+use countersign_domain::changes::Change;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_review::DecideError;
+
+/// The media type of a problem document.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// An error as the HTTP doors answer it: the gateway's own code, and an HTTP status that may be more exact.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    /// Boxed, because results that carry a problem are passed around a lot.
+    pub error: Box<McpError>,
+    status: StatusCode,
+    allow: Option<&'static str>,
+    /// The change as it is now, where a decision came too late for what was shown.
+    change: Option<Arc<Change>>,
+}
+
+impl Problem {
+    #[must_use]
+    pub fn new(kind: ErrorKind, detail: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        McpError::new(kind, detail).into()
+    }
+
+    /// Adds a member.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.error.data.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// There is nothing at this path.
+    #[must_use]
+    pub fn not_found(path: &str) -> Self {
+        Self::new(ErrorKind::NotFound, format!("there is nothing at {:.100}", path.escape_default().to_string()))
+    }
+
+    /// Something is at this path, but not for this method. `allow` is the `Allow` header.
+    #[must_use]
+    pub fn method_not_allowed(method: &str, allow: &'static str) -> Self {
+        Self {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            allow: Some(allow),
+            ..Self::new(ErrorKind::InvalidRequest, format!("{method:.20} is not for this path; it answers {allow}"))
+        }
+    }
+
+    /// The body is not JSON by its `Content-Type`.
+    #[must_use]
+    pub fn unsupported_media_type() -> Self {
+        Self {
+            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ..Self::new(ErrorKind::InvalidRequest, "the body must be JSON, with Content-Type: application/json")
+        }
+    }
+
+    /// The client took too long to send its body.
+    #[must_use]
+    pub fn request_timeout() -> Self {
+        let problem = Self::new(ErrorKind::Timeout, "the body did not arrive in time");
+        Self { status: StatusCode::REQUEST_TIMEOUT, ..problem }
+    }
+
+    /// This path speaks WebSocket only.
+    #[must_use]
+    pub fn upgrade_required(why: &str) -> Self {
+        let problem = Self::new(ErrorKind::InvalidRequest, format!("this path is a WebSocket: {why}"));
+        Self { status: StatusCode::UPGRADE_REQUIRED, ..problem }
+    }
+}
+
+/// The members of every document; those of an error's own data come after them and cannot replace them.
+const MEMBERS: [&str; 6] = ["type", "title", "status", "detail", "code", "change"];
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut document = serializer.serialize_map(None)?;
+        document.serialize_entry("type", "about:blank")?;
+        document.serialize_entry("title", self.status.canonical_reason().unwrap_or("Client Closed Request"))?;
+        document.serialize_entry("status", &self.status.as_u16())?;
+        document.serialize_entry("detail", &self.error.message)?;
+        document.serialize_entry("code", self.error.kind.code())?;
+        for (key, value) in self.error.data.iter().filter(|(key, _)| !MEMBERS.contains(&key.as_str())) {
+            document.serialize_entry(key, value)?;
+        }
+        if let Some(change) = &self.change {
+            document.serialize_entry("change", change)?;
+        }
+        document.end()
+    }
+}
+
+impl From<DecideError> for Problem {
+    fn from(error: DecideError) -> Self {
+        Self { change: error.current, ..error.error.into() }
+    }
+}
+
+impl From<McpError> for Problem {
+    fn from(error: McpError) -> Self {
+        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self { error: Box::new(error), status, allow: None, change: None }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl ResponseError for Problem {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = HttpResponseBuilder::new(self.status);
+        response
+            .content_type(MEDIA_TYPE)
+            .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
+            .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.insert_header((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+        }
+        if let Some(allow) = self.allow {
+            response.insert_header((ALLOW, HeaderValue::from_static(allow)));
+        }
+        if let Some(seconds) = self.error.data.get("retryAfter").and_then(Value::as_u64) {
+            response.insert_header((RETRY_AFTER, seconds));
+        }
+        if self.status == StatusCode::UPGRADE_REQUIRED {
+            response.insert_header((UPGRADE, HeaderValue::from_static("websocket")));
+        }
+        // Only maps with odd keys and broken `Serialize`s fail, and there are none here.
+        response.body(serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_has_its_members_and_extensions_cannot_replace_them() {
+        let problem =
+            Problem::new(ErrorKind::VersionConflict, "changed meanwhile").with("version", 7).with("status", 200);
+        let document = serde_json::to_value(&problem).unwrap();
+        assert_eq!(document["status"], 409);
+        assert_eq!(document["title"], "Conflict");
+        assert_eq!(document["code"], "VERSION_CONFLICT");
+        assert_eq!(document["version"], 7);
+        assert_eq!(document["type"], "about:blank");
+    }
+
+    #[test]
+    fn headers_follow_the_status() {
+        let response = Problem::new(ErrorKind::Unauthorized, "who?").error_response();
+        assert_eq!(response.headers().get(WWW_AUTHENTICATE).unwrap(), "Bearer");
+        assert_eq!(response.headers().get("content-type").unwrap(), MEDIA_TYPE);
+        let response = Problem::method_not_allowed("PUT", "GET, HEAD").error_response();
+        assert_eq!(
+            (response.status().as_u16(), response.headers().get(ALLOW).unwrap().as_bytes()),
+            (405, &b"GET, HEAD"[..])
+        );
+        let response = Problem::new(ErrorKind::RateLimited, "slow down").with("retryAfter", 3).error_response();
+        assert_eq!(response.headers().get(RETRY_AFTER).unwrap(), "3");
+        assert_eq!(Problem::unsupported_media_type().error_response().status().as_u16(), 415);
+    }
+
+    #[test]
+    fn every_kind_of_error_has_a_status_that_exists() {
+        for kind in ErrorKind::ALL {
+            assert_eq!(Problem::new(*kind, "x").status_code().as_u16(), kind.status());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Servers (of old also called providers), their tools, the acceptance of definitions, and tools that are let run without
+//! review.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Caller, Problem, ProviderInfo, Query, RestState, body, json_ok, page,
+    posted::{Body, Posted},
+};
+use countersign_config::HttpConfig;
+use countersign_protocol::ErrorKind;
+use countersign_review::Page;
+use countersign_routing::{
+    definitions::{MAX_TOOLS, Shown, ToolInfo, Waiting},
+    standing_rules::MAX_OF_ONE,
+};
+
+/// Bytes of a body that names many definitions.
+const MAX_BODY: usize = 4 << 20;
+
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    info: ProviderInfo,
+    /// What waits for a reviewer.
+    review: Waiting,
+}
+
+/// `GET /api/servers?limit=&cursor=`; all of them without either.
+pub async fn servers(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        servers: Vec<Listed>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
+    }
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let page = page::named(&query, all(&state).await, |listed| &listed.info.name)?;
+    Ok(json_ok(&Answer { servers: page.items, next_cursor: page.next_cursor }))
+}
+
+/// `GET /api/providers`: the same by its old name.
+pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+    #[derive(Serialize)]
+    struct Answer {
+        providers: Vec<Listed>,
+    }
+    json_ok(&Answer { providers: all(&state).await })
+}
+
+async fn all(state: &RestState) -> Vec<Listed> {
+    let view = Arc::clone(&state.providers);
+    let infos = view.providers().await;
+    let mut waiting = state.definitions.waiting();
+    infos.into_iter().map(|info| Listed { review: waiting.remove(&info.name).unwrap_or_default(), info }).collect()
+}
+
+/// `GET /api/servers/{name}?limit=&cursor=`: its tools; all of them without either.
+pub async fn one(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    tools_page(name(&request), &state, |tools| page::named(&query, tools, |tool| &tool.name))
+}
+
+fn tools_of(name: &str, state: &RestState) -> Result<HttpResponse, Problem> {
+    tools_page(name, state, |items| Ok(Page { items, next_cursor: None }))
+}
+
+fn tools_page(
+    name: &str,
+    state: &RestState,
+    page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
+) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer<'a> {
+        name: &'a str,
+        tools: Vec<ToolInfo>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
+    }
+    let tools = state
+        .definitions
+        .tools(name)
+        .ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
+    let Page { items, next_cursor } = page(tools)?;
+    Ok(json_ok(&Answer { name, tools: items, next_cursor }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+    hash: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DefinitionsBody {
+    tools: Vec<Named>,
+}
+
+impl Body for DefinitionsBody {
+    fn most(_: &HttpConfig) -> usize {
+        MAX_BODY
+    }
+}
+
+impl DefinitionsBody {
+    fn shown(self) -> Result<Vec<Shown>, Problem> {
+        shown(self.tools, MAX_TOOLS)
+    }
+}
+
+fn shown(tools: Vec<Named>, most: usize) -> Result<Vec<Shown>, Problem> {
+    if tools.is_empty() || tools.len() > most {
+        let message = format!("`tools` names 1 to {most} definitions");
+        return Err(Problem::new(ErrorKind::ValidationFailed, message));
+    }
+    Ok(tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllowBody {
+    tools: Vec<Named>,
+    reason: String,
+}
+
+impl Body for AllowBody {}
+
+/// `POST /api/servers/{name}/allow`: lets tools run without review.
+pub async fn allow(
+    asked: Posted<AllowBody>,
+    request: HttpRequest,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    let AllowBody { tools, reason } = asked.body;
+    let reason = body::comment(Some(reason))?.ok_or_else(|| {
+        Problem::new(
+            ErrorKind::ValidationFailed,
+            "`reason` says why the tools need no review; the audit trail keeps it",
+        )
+    })?;
+    let shown = shown(tools, MAX_OF_ONE)?;
+    state.standing.let_run(name(&request), &shown, &asked.reviewer, &reason).await?;
+    tools_of(name(&request), &state)
+}
+
+/// `POST /api/servers/{name}/accept`
+pub async fn accept(
+    asked: Posted<DefinitionsBody>,
+    request: HttpRequest,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    state.definitions.accept(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
+    tools_of(name(&request), &state)
+}
+
+/// `POST /api/servers/{name}/revoke`
+pub async fn revoke(
+    asked: Posted<DefinitionsBody>,
+    request: HttpRequest,
+    state: web::Data<RestState>,
+) -> Result<HttpResponse, Problem> {
+    state.definitions.revoke(name(&request), &asked.body.shown()?, &asked.reviewer).await?;
+    tools_of(name(&request), &state)
+}
+
+fn name(request: &HttpRequest) -> &str {
+    request.match_info().query("name")
+}

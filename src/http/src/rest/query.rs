@@ -1,0 +1,150 @@
+//! Query strings: known names only, each once, strictly typed. An empty value counts as left out.
+
+use actix_web::{HttpRequest, web};
+use serde::de::{DeserializeOwned, IntoDeserializer as _, value::Error as ValueError};
+
+use super::Problem;
+use countersign_protocol::ErrorKind;
+
+const MAX_VALUE: usize = 1024;
+
+/// The parameters of a request.
+#[derive(Debug)]
+pub struct Query(Vec<(String, String)>);
+
+fn refuse(why: String) -> Problem {
+    Problem::new(ErrorKind::InvalidParams, why)
+}
+
+impl Query {
+    /// # Errors
+    /// `INVALID_PARAMS` for a name that is not in `known` or stands twice, and for values over 1 KiB.
+    pub fn read(request: &HttpRequest, known: &[&str]) -> Result<Self, Problem> {
+        Self::parse(request.query_string(), known)
+    }
+
+    pub(super) fn parse(text: &str, known: &[&str]) -> Result<Self, Problem> {
+        let pairs = web::Query::<Vec<(String, String)>>::from_query(text)
+            .map_err(|_| refuse("the query string cannot be read".into()))?
+            .into_inner();
+        for (at, (name, value)) in pairs.iter().enumerate() {
+            if !known.contains(&name.as_str()) {
+                let shown = name.escape_default().to_string();
+                return Err(refuse(format!("unknown parameter {shown:.60}; known: {}", known.join(", "))));
+            }
+            if pairs.iter().take(at).any(|(other, _)| other == name) {
+                return Err(refuse(format!("{name} is given twice")));
+            }
+            if value.len() > MAX_VALUE {
+                return Err(refuse(format!("{name} is too long")));
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// How many items a page may have: 1 to 200, 50 by default.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn limit(&self) -> Result<usize, Problem> {
+        self.limit_or(50)
+    }
+
+    /// As [`Self::limit`], with another default.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn limit_or(&self, default: usize) -> Result<usize, Problem> {
+        let limit = self.number("limit")?.unwrap_or(default as u64);
+        match usize::try_from(limit) {
+            Ok(limit @ 1..=200) => Ok(limit),
+            _ => Err(refuse("limit must be 1 to 200".into())),
+        }
+    }
+
+    /// A whole number without sign.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
+    }
+
+    /// A list of texts, separated by commas; at most 64.
+    #[must_use]
+    pub fn texts(&self, name: &str) -> Vec<String> {
+        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+        words.take(64).map(str::to_owned).collect()
+    }
+
+    /// A time (RFC 3339).
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS`
+    pub fn time(&self, name: &str) -> Result<Option<jiff::Timestamp>, Problem> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        // A plus that was not escaped arrives as a space.
+        let time = text.replace(' ', "+").parse();
+        time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
+    }
+
+    /// A list of names of an enumeration, separated by commas.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` that names those there are.
+    pub fn names<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
+        let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
+        words
+            .take(64)
+            .map(|word| {
+                T::deserialize(word.into_deserializer())
+                    .map_err(|error: ValueError| refuse(format!("{name}: {:.300}", error.to_string())))
+            })
+            .collect()
+    }
+}
+
+/// Digits only: no sign, no spaces, no fraction.
+#[must_use]
+pub fn parse_number(text: &str) -> Option<u64> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::changes::ChangeState;
+
+    #[test]
+    fn known_names_once_and_empty_is_absent() {
+        let query = Query::parse("status=pending%2Cstale&limit=7&cursor=", &["status", "limit", "cursor"]).unwrap();
+        assert_eq!(query.names::<ChangeState>("status").unwrap(), [ChangeState::Pending, ChangeState::Stale]);
+        assert_eq!((query.limit().unwrap(), query.get("cursor"), query.get("other")), (7, None, None));
+        for bad in ["stauts=pending", "limit=1&limit=2", &format!("cursor={}", "x".repeat(2000))] {
+            assert_eq!(Query::parse(bad, &["limit", "cursor"]).unwrap_err().error.kind, ErrorKind::InvalidParams);
+        }
+        assert!(Query::parse("stauts=x", &["status"]).unwrap_err().error.message.contains("stauts"));
+    }
+
+    #[test]
+    fn limits_are_numbers_from_1_to_200() {
+        let limit = |text: &str| Query::parse(text, &["limit"]).unwrap().limit();
+        assert_eq!(limit("").unwrap(), 50);
+        assert_eq!(limit("limit=200").unwrap(), 200);
+        for bad in ["0", "201", "-1", "+5", "1.0", "x", "%20 1", "99999999999999999999999", "1e2"] {
+            limit(&format!("limit={bad}")).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn unknown_states_are_refused_with_those_there_are() {
+        let problem = Query::parse("status=open", &["status"]).unwrap().names::<ChangeState>("status").unwrap_err();
+        assert!(problem.error.message.contains("outcome_unknown"), "{problem}");
+    }
+}

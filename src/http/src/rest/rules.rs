@@ -1,0 +1,71 @@
+//! Standing rules: listed, given on a change, taken back.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Caller, Problem, Query, RestState, body, json_ok, page,
+    posted::{Body, OnChange, OnRule},
+};
+use countersign_domain::policy::{Says, StandingRule};
+use countersign_protocol::ErrorKind;
+use countersign_routing::standing_rules::{Arguments, NewRule, Whose};
+
+/// `GET /api/rules?limit=&cursor=`, newest first; all of them without either.
+pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        rules: Vec<Arc<StandingRule>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next_cursor: Option<String>,
+    }
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let page = page::named(&query, state.standing.list(), |rule| &rule.id)?;
+    Ok(json_ok(&Answer { rules: page.items, next_cursor: page.next_cursor }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleBody {
+    verdict: Says,
+    arguments: Arguments,
+    principal: Whose,
+    #[serde(rename = "for")]
+    lasts: Option<u64>,
+    comment: Option<String>,
+}
+
+impl Body for RuleBody {}
+
+/// `POST /api/changes/{id}/rule`
+pub async fn create(asked: OnChange<RuleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnChange { id, reviewer, body } = asked;
+    let new = NewRule {
+        says: body.verdict,
+        arguments: body.arguments,
+        principal: body.principal,
+        lasts: body.lasts,
+        comment: body::comment(body.comment)?,
+    };
+    let missing = || Problem::new(ErrorKind::ChangeNotFound, "Change not found");
+    let change = state.changes.get(&id).await?.ok_or_else(missing)?;
+    Ok(json_ok(&state.standing.create(&change, &reviewer, new).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeBody {
+    comment: Option<String>,
+}
+
+impl Body for RevokeBody {}
+
+/// `POST /api/rules/{id}/revoke`
+pub async fn revoke(asked: OnRule<RevokeBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let OnRule { id, reviewer, body } = asked;
+    let comment = body::comment(body.comment)?;
+    Ok(json_ok(&state.standing.revoke(&id, &reviewer, comment.as_deref()).await?))
+}

@@ -1,0 +1,509 @@
+//! The doors over real sockets, with real changes behind them and a provider that only pretends to write.
+
+mod api;
+mod decisions;
+mod feed;
+mod providers;
+mod routes;
+mod rules;
+mod security;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix_web::{App, HttpServer, dev::ServerHandle, web};
+use futures_util::future::{BoxFuture, FutureExt as _};
+use jiff::Timestamp;
+use serde_json::{Value, json, value::RawValue};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::transports::http::front::Front;
+use countersign_auth::{
+    Keyring,
+    attempts::Attempts,
+    codes,
+    keys::{self, KeyStore},
+    stored::Stored,
+};
+use countersign_config::{Flags, RoutesConfig, UpstreamConfig, WebhookConfig, load};
+use countersign_domain::{
+    changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
+    policy::{People, Policy, PolicyConfig, PolicyDefault},
+    principal::Role,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, Module, Provider, ProviderDirectory, ToolDef, ToolResult};
+use countersign_reload::{Applies, Source, Why};
+use countersign_review::{PendingConfig, Proposal};
+use countersign_routing::{
+    Published, RouteTable,
+    standing_rules::{Board, Parts, StandingRules},
+    table::Aliases,
+};
+use countersign_session::services::SessionInfo;
+use countersign_store::{Pinboard, SqliteOptions, SqliteStore, Store};
+
+/// Pretends to write, and counts how often.
+pub(super) struct Pretender {
+    pub ran: AtomicUsize,
+    /// The live state; a change made against another is stale.
+    pub state: Mutex<String>,
+    /// What it offers, as an upstream would.
+    pub tools: Mutex<Vec<ToolDef>>,
+    /// What its calls are judged by.
+    pub policy: Mutex<PolicyConfig>,
+}
+
+impl Pretender {
+    fn preview_now(&self) -> Preview {
+        let state = self.state.lock().unwrap().clone();
+        let field = FieldDiff {
+            field: "title".into(),
+            label: "Title".into(),
+            before: Some(state.clone()),
+            after: Some("<b>new</b>".into()),
+            lines: Vec::new(),
+            restricted: false,
+        };
+        Preview {
+            note: PreviewNote::default(),
+            operation: Operation::Update,
+            target: Target {
+                entity_type: "thing".into(),
+                id: Some("1".into()),
+                label: "Thing 1".into(),
+                lock_key: "thing:1".into(),
+            },
+            summary: "Update Thing 1".into(),
+            diff: Diff { fields: vec![field], truncated: false },
+            fingerprint: format!("sha256:{state}"),
+        }
+    }
+}
+
+impl Module for Pretender {}
+
+impl Provider for Pretender {
+    fn name(&self) -> &str {
+        "pretend"
+    }
+    fn is_module(&self) -> bool {
+        false
+    }
+    fn tools(&self) -> Vec<ToolDef> {
+        self.tools.lock().unwrap().clone()
+    }
+    fn call<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a RawValue,
+        _: &'a CallContext,
+    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
+        self.ran.fetch_add(1, Ordering::SeqCst);
+        async { Ok(ToolResult::text("done", None)) }.boxed()
+    }
+    fn preview<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a RawValue,
+        _: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Preview, McpError>> {
+        async { Ok(self.preview_now()) }.boxed()
+    }
+}
+
+/// Builds the routes of the one provider, as the router would.
+fn build(
+    routes: Arc<Published>,
+    provider: Arc<Pretender>,
+    pins: Arc<Pinboard>,
+    board: Arc<Board>,
+    people: Arc<People>,
+) -> Arc<dyn Fn() + Send + Sync> {
+    Arc::new(move || {
+        let config = provider.policy.lock().unwrap().clone();
+        let policy = Policy::new(&config)
+            .with_pins(Arc::clone(&pins) as _)
+            .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
+        people.set(&config.groups);
+        let providers = [countersign_routing::Target::Module(Arc::clone(&provider) as _)];
+        let generation = routes.load().generation + 1;
+        let table = RouteTable::build(generation, &providers, &policy, &Aliases::default(), &json!({})).unwrap();
+        routes.store(Arc::new(table));
+    })
+}
+
+struct OneProvider(Arc<Pretender>);
+
+impl ProviderDirectory for OneProvider {
+    fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
+        (name == "pretend").then(|| Arc::clone(&self.0) as Arc<dyn Provider>)
+    }
+    fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
+        Some("sha256:tool".into())
+    }
+    fn verdict(
+        &self,
+        _: &str,
+        _: &str,
+        _: &countersign_domain::principal::Principal,
+        _: &serde_json::value::RawValue,
+    ) -> countersign_domain::policy::Verdict {
+        countersign_domain::policy::Verdict::Allow
+    }
+    fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
+        if arguments.get().contains("wrong") {
+            let details =
+                json!({ "errors": [{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }] });
+            return Err(McpError::new(ErrorKind::ValidationFailed, "invalid arguments").with("details", details));
+        }
+        Ok(())
+    }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
+}
+
+/// Takes every new configuration and does nothing with it.
+struct Unmoved;
+
+impl Applies for Unmoved {
+    fn routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn servers<'a>(&'a self, _: &'a [UpstreamConfig], _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn webhooks<'a>(&'a self, _: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+    fn log_filter(&self, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+    fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+struct Nobody;
+
+impl SessionsView for Nobody {
+    fn sessions(&self) -> Vec<SessionInfo> {
+        let session = |id: &str, at: i64| SessionInfo {
+            id: id.into(),
+            transport: "http".into(),
+            revision: Some("2025-11-25".into()),
+            client_name: Some("<script>".into()),
+            client_version: None,
+            principal: "local-agent".into(),
+            created_at: Timestamp::from_second(at).unwrap(),
+            last_active_at: Timestamp::from_second(at).unwrap(),
+            in_flight: 0,
+        };
+        vec![session("older-secret-session-id", 1), session("newer-secret-session-id", 2)]
+    }
+}
+
+impl ProvidersView for Nobody {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
+        let info = ProviderInfo {
+            name: "pretend".into(),
+            kind: "module",
+            status: "up",
+            tools: 1,
+            resources: 0,
+            prompts: 0,
+            warnings: vec!["<b>odd</b>".into()],
+            upstream: None,
+        };
+        async { vec![info] }.boxed()
+    }
+}
+
+/// A gateway's doors of this module, on a port of their own.
+pub(super) struct Doors {
+    pub address: SocketAddr,
+    pub changes: Changes,
+    pub stored: Arc<Stored>,
+    pub provider: Arc<Pretender>,
+    pub state: web::Data<RestState>,
+    anew: Arc<dyn Fn() + Send + Sync>,
+    server: ServerHandle,
+    _dir: tempfile::TempDir,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub text: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+    /// Checks that it is a problem document and gives its code.
+    #[track_caller]
+    pub fn problem(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let json = self.json();
+        assert_eq!(json["status"], status);
+        assert!(json["title"].is_string() && json["detail"].is_string() && json["type"] == "about:blank", "{json}");
+        json["code"].as_str().unwrap().to_owned()
+    }
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (n, value) = line.split_once(':')?;
+            n.eq_ignore_ascii_case(name).then_some(value.trim())
+        })
+    }
+}
+
+impl Doors {
+    pub async fn open() -> Self {
+        Self::open_with(|_| {}).await
+    }
+
+    pub async fn open_with(adjust: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
+        adjust(&mut config);
+        let config = Arc::new(config);
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
+        let provider = Arc::new(Pretender {
+            ran: AtomicUsize::new(0),
+            state: Mutex::new("old".into()),
+            tools: Mutex::default(),
+            policy: Mutex::new(PolicyDefault::ReviewWrites.into()),
+        });
+        let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
+        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+        let board = Board::open(&store).await.unwrap();
+        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
+        let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
+        let (table, shown) = (Arc::clone(&routes), Arc::clone(&provider));
+        let anew = build(table, shown, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
+        anew();
+        let directory = Arc::new(OneProvider(Arc::clone(&provider)));
+        let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
+        let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
+        let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
+        let origins = Arc::new(OriginRules::new(&config));
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, "").unwrap();
+        let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+        let source = Source { flags, ..Source::default() };
+        let loaded = load(&source.flags, &source.env).unwrap();
+        let reloads = Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ())));
+        let state = web::Data::new(RestState {
+            reloads,
+            webhooks: Arc::new(Webhooks::none(changes.feed().clone())),
+            changes: changes.clone(),
+            sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), &origins)),
+            authenticator,
+            codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
+            origins: Arc::clone(&origins),
+            sessions: Arc::new(Nobody),
+            providers: Arc::new(Nobody),
+            standing: Arc::new(StandingRules::new(Parts {
+                store,
+                board,
+                people: Arc::clone(&people) as _,
+                routes: Arc::clone(&routes),
+                rebuild: Box::new({
+                    let anew = Arc::clone(&anew);
+                    move || {
+                        anew();
+                        async {}.boxed()
+                    }
+                }),
+                feed: changes.feed().clone(),
+            })),
+            people,
+            definitions: Arc::new(Definitions::new(
+                routes,
+                pins,
+                Box::new({
+                    let anew = Arc::clone(&anew);
+                    move || {
+                        anew();
+                        async {}.boxed()
+                    }
+                }),
+                changes.feed().clone(),
+            )),
+            shutdown: CancellationToken::new(),
+            web_sockets: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
+            reserved_web_sockets: Arc::new(Semaphore::new(0)),
+            streams: StreamSlots::new(config.limits.max_streams),
+            sign_in_attempts: Attempts::default(),
+            config,
+        });
+        let data = state.clone();
+        let server = HttpServer::new(move || {
+            App::new()
+                .app_data(data.clone())
+                .configure(super::routes)
+                .default_service(web::to(not_found))
+                .wrap(Front::new(Arc::clone(&origins), 100))
+        })
+        .workers(1)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
+        let address = server.addrs()[0];
+        let server = server.run();
+        let handle = server.handle();
+        actix_web::rt::spawn(server);
+        Self { address, changes, stored, provider, state, anew, server: handle, _dir: dir }
+    }
+
+    pub async fn close(self) {
+        self.state.shutdown.cancel();
+        self.server.stop(false).await;
+        self.changes.shutdown(Duration::from_secs(5)).await;
+    }
+
+    pub fn key(&self, name: &str, role: Role) -> String {
+        let new = keys::create(name, role, Timestamp::now()).unwrap();
+        self.stored.keys().insert(&new.key, &new.hash).unwrap();
+        new.secret
+    }
+
+    pub fn code(&self) -> String {
+        codes::create(self.stored.keys(), Timestamp::now()).unwrap()
+    }
+
+    /// Reads a new configuration, which is that file.
+    pub async fn configure(&self, yaml: &str) {
+        std::fs::write(self._dir.path().join("c.yaml"), yaml).unwrap();
+        self.state.reloads.reload(Why::File).await;
+    }
+
+    pub async fn propose_by(&self, principal: &str) -> Arc<Change> {
+        self.propose_with(principal, |_| {}).await
+    }
+
+    pub async fn propose(&self, principal: &str, hash: &str, terms: Terms) -> Arc<Change> {
+        self.propose_with(principal, |proposal| (proposal.tool_hash, proposal.terms) = (hash.into(), terms)).await
+    }
+
+    pub async fn propose_with(&self, principal: &str, adjust: impl FnOnce(&mut Proposal)) -> Arc<Change> {
+        let proposer = Proposer {
+            principal: principal.into(),
+            owner: None,
+            key_id: None,
+            client_name: Some("test".into()),
+            client_version: None,
+            session: None,
+            transport: "http".into(),
+            revision: Some("2025-11-25".into()),
+        };
+        let mut proposal = Proposal {
+            proposer,
+            provider: "pretend".into(),
+            tool: "write".into(),
+            tool_title: "Write".into(),
+            tool_hash: "sha256:tool".into(),
+            served_by: Default::default(),
+            // Numbers that only survive as the text they are.
+            arguments: Arc::from(
+                RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
+            ),
+            preview: self.provider.preview_now(),
+            review: None,
+            terms: Terms::default(),
+            client: None,
+            idempotency_key: None,
+            expire_after: Duration::from_secs(3600),
+        };
+        adjust(&mut proposal);
+        self.changes.propose(proposal).await.unwrap()
+    }
+
+    /// Sends exactly this and reads until the server closes.
+    pub async fn raw(&self, request: &[u8]) -> Reply {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        // The server may answer and close before it has read all.
+        let _ = socket.write_all(request).await;
+        let mut bytes = Vec::new();
+        let _ = socket.read_to_end(&mut bytes).await;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, head: head.to_owned(), text: body.to_owned() }
+    }
+
+    pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Reply {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            request.push_str(&format!("Host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if let Some(body) = body {
+            request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        request.push_str("\r\n");
+        request.push_str(body.unwrap_or_default());
+        self.raw(request.as_bytes()).await
+    }
+
+    pub async fn get(&self, path: &str, key: &str) -> Reply {
+        self.send("GET", path, &[("Authorization", &format!("Bearer {key}"))], None).await
+    }
+
+    pub async fn post(&self, path: &str, key: &str, body: &Value) -> Reply {
+        let authorization = format!("Bearer {key}");
+        let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+        self.send("POST", path, &headers, Some(&body.to_string())).await
+    }
+
+    pub fn origin(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Signs in as a browser does; gives the cookie pair and the page's secret.
+    pub async fn sign_in(&self, body: &Value) -> (String, String) {
+        let headers = [("Origin", self.origin()), ("Content-Type", "application/json".into())];
+        let headers: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        let reply = self.send("POST", "/api/sign-in", &headers, Some(&body.to_string())).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        let cookie = reply.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        (cookie, reply.json()["secret"].as_str().unwrap().to_owned())
+    }
+
+    /// Waits until a change is in that state.
+    pub async fn reached(&self, id: &str, state: ChangeState) -> Arc<Change> {
+        let mut version = 0;
+        loop {
+            let change = self.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
+            if change.state == state {
+                return change;
+            }
+            assert!(change.version > version, "it stays {:?}", change.state);
+            version = change.version;
+        }
+    }
+}
+
+pub(super) fn decision(verdict: &str, change: &Change) -> Value {
+    json!({ "decision": verdict, "version": change.version, "digest": change.digest, "comment": "because" })
+}

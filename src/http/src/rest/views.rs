@@ -1,0 +1,110 @@
+//! What the doors show of parts that others own: sessions and providers.
+
+use std::{cmp::Reverse, fmt, str::FromStr};
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+
+use super::{Caller, Problem, Query, RestState, json_ok, page};
+use countersign_session::services::{SessionInfo, shown};
+use countersign_upstream::UpstreamStatus;
+
+/// Newest first; of those of one moment by what may be shown of their ids.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Place(Reverse<i128>, String);
+
+impl Place {
+    fn of(session: &SessionInfo) -> Self {
+        Self(Reverse(session.created_at.as_nanosecond()), shown(&session.id))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0.0, self.1)
+    }
+}
+
+impl FromStr for Place {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (created, id) = text.split_once('.').unwrap_or((text, ""));
+        Ok(Self(Reverse(created.parse()?), id.to_owned()))
+    }
+}
+
+/// What calls can be routed to.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProviderInfo {
+    pub name: String,
+    /// `module` or `upstream`.
+    pub kind: &'static str,
+    /// `up` or `down`; of an upstream also `connecting`.
+    pub status: &'static str,
+    pub tools: usize,
+    pub resources: usize,
+    pub prompts: usize,
+    /// What of it is not as it should be and stops nobody: names that clients refuse, or that others have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// How an upstream stands; none for a module.
+    #[serde(flatten)]
+    pub upstream: Option<UpstreamStatus>,
+}
+
+/// Lists sessions.
+pub trait SessionsView: Send + Sync + 'static {
+    fn sessions(&self) -> Vec<SessionInfo>;
+}
+
+/// Lists providers.
+pub trait ProvidersView: Send + Sync + 'static {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>>;
+}
+
+/// `GET /api/sessions?limit=&cursor=`, newest first.
+pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        sessions: Vec<SessionInfo>,
+        next_cursor: Option<String>,
+        /// Of all, not only of this page.
+        total: usize,
+        in_flight: usize,
+    }
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let mut sessions = state.sessions.sessions();
+    let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
+    sessions.sort_by_cached_key(Place::of);
+    let page = page::of(&query, 50, sessions, Place::of)?;
+    Ok(json_ok(&Answer { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_session_id_never_leaves_whole() {
+        let info = SessionInfo {
+            id: "V1StGXR8_Z5jdHi6B-myTabcdefghijk".into(),
+            transport: "http".into(),
+            revision: Some("2025-11-25".into()),
+            client_name: None,
+            client_version: None,
+            principal: "local-agent".into(),
+            created_at: Timestamp::UNIX_EPOCH,
+            last_active_at: Timestamp::UNIX_EPOCH,
+            in_flight: 2,
+        };
+        let json = serde_json::to_value(&info).unwrap();
+        assert_eq!(json["id"], "V1StGXR8…");
+        assert_eq!(json["inFlight"], 2);
+        assert_eq!(json["clientName"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,56 @@
+//! Webhooks: how they are, what went out, and what somebody may do about it.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::Serialize;
+
+use super::{Caller, Problem, Query, RestState, json_ok};
+use countersign_store::webhooks::Delivery;
+use countersign_webhooks::Listed;
+
+/// `GET /api/webhooks`
+pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
+    #[derive(Serialize)]
+    struct Answer {
+        webhooks: Vec<Listed>,
+    }
+    json_ok(&Answer { webhooks: state.webhooks.list() })
+}
+
+/// `GET /api/webhooks/{name}/deliveries?limit=&cursor=`, newest first.
+pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        deliveries: Vec<Delivery>,
+        next_cursor: Option<String>,
+    }
+    let query = Query::read(&request, &["limit", "cursor"])?;
+    let limit = query.limit()?;
+    // One more than asked for tells whether there is a next page.
+    let found = state.webhooks.deliveries(name(&request), query.number("cursor")?, limit + 1);
+    let mut deliveries = found.await?;
+    let more = deliveries.len() > limit;
+    deliveries.truncate(limit);
+    let next_cursor = deliveries.last().filter(|_| more).map(|last| last.id.to_string());
+    Ok(json_ok(&Answer { deliveries, next_cursor }))
+}
+
+/// `POST /api/webhooks/{name}/retry`
+pub async fn retry(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        again: usize,
+    }
+    caller.decides()?;
+    Ok(json_ok(&Answer { again: state.webhooks.retry(name(&request)).await? }))
+}
+
+/// `POST /api/webhooks/{name}/test`
+pub async fn test(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    caller.decides()?;
+    Ok(json_ok(&state.webhooks.test(name(&request)).await?))
+}
+
+fn name(request: &HttpRequest) -> &str {
+    request.match_info().query("name")
+}

@@ -1,0 +1,87 @@
+//! What serving HTTP needs besides what sessions do.
+
+use std::{ops::Deref, sync::Arc};
+
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    rest::{ProviderInfo, ProvidersView, SessionsView},
+    transports::connections::Connections,
+};
+use countersign_attach::{Users, proof::Secret};
+use countersign_domain::principal::Principal;
+use countersign_provider::{CallContext, NoProgress};
+use countersign_routing::Target;
+use countersign_session::{SessionServices, services::SessionInfo};
+
+/// See the module's page.
+pub struct HttpServices {
+    pub sessions: Arc<SessionServices>,
+    pub connections: Arc<Connections>,
+    /// What the terminal knows this gateway by.
+    pub proof: Option<Secret>,
+}
+
+impl Deref for HttpServices {
+    type Target = SessionServices;
+
+    fn deref(&self) -> &SessionServices {
+        &self.sessions
+    }
+}
+
+impl HttpServices {
+    #[must_use]
+    pub fn new(sessions: SessionServices, users: Users) -> Self {
+        let connections = Connections::new(&sessions.config.transports, Arc::clone(&sessions.state.inflow), users);
+        Self { sessions: Arc::new(sessions), connections: Arc::new(connections), proof: Secret::new() }
+    }
+}
+
+impl SessionsView for HttpServices {
+    fn sessions(&self) -> Vec<SessionInfo> {
+        self.sessions.sessions()
+    }
+}
+
+impl ProvidersView for HttpServices {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
+        Box::pin(self.provider_infos())
+    }
+}
+
+impl HttpServices {
+    async fn provider_infos(&self) -> Vec<ProviderInfo> {
+        let table = self.routes.load_full();
+        let count =
+            |provider: &Target| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
+        let context = CallContext {
+            principal: Arc::new(Principal::local_agent()),
+            cancel: CancellationToken::new(),
+            progress: Arc::new(NoProgress),
+            change_id: None,
+            inquirer: None,
+        };
+        let mut infos = Vec::new();
+        for provider in table.providers() {
+            let resources = self.in_time(provider.resources(&context)).await;
+            let upstream = provider.upstream().map(|upstream| upstream.status());
+            infos.push(ProviderInfo {
+                name: provider.name().to_owned(),
+                kind: if upstream.is_some() { "upstream" } else { "module" },
+                status: match &upstream {
+                    Some(upstream) => upstream.status,
+                    None if resources.is_ok() => "up",
+                    None => "down",
+                },
+                upstream,
+                tools: count(provider),
+                resources: resources.map_or(0, |r| r.len()),
+                prompts: provider.prompts().len(),
+                warnings: table.warnings(provider.name()),
+            });
+        }
+        infos
+    }
+}

@@ -1,0 +1,138 @@
+//! HTTP answers of the MCP endpoint: JSON bodies, statuses, what a request accepts.
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::{
+        StatusCode,
+        header::{self, HeaderValue},
+    },
+};
+use bytes::Bytes;
+
+use countersign_exchange::context::Answer;
+use countersign_protocol::{ErrorKind, McpError, Revision, encode};
+
+/// What a client can take, by its `Accept` header. Without one it can take anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepts {
+    pub json: bool,
+    pub sse: bool,
+}
+
+impl Accepts {
+    #[must_use]
+    pub fn of(request: &HttpRequest) -> Self {
+        let mut all = request.headers().get_all(header::ACCEPT).peekable();
+        if all.peek().is_none() {
+            return Self { json: true, sse: true };
+        }
+        // What nearly every client sends, in the words of the specification.
+        if all.peek().is_some_and(|value| *value == "application/json, text/event-stream") && all.len() == 1 {
+            return Self { json: true, sse: true };
+        }
+        let mut accepts = Self { json: false, sse: false };
+        for range in all.filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            let refused = parts.any(|p| {
+                p.split_once('=').is_some_and(|(name, value)| {
+                    name.trim().eq_ignore_ascii_case("q") && value.trim().parse::<f32>() == Ok(0.0)
+                })
+            });
+            if refused {
+                continue;
+            }
+            accepts.json |= ["*/*", "application/*", "application/json"].iter().any(|m| media.eq_ignore_ascii_case(m));
+            accepts.sse |= ["*/*", "text/*", "text/event-stream"].iter().any(|m| media.eq_ignore_ascii_case(m));
+        }
+        accepts
+    }
+}
+
+/// Whether the body is JSON by its `Content-Type`.
+#[must_use]
+pub fn is_json(request: &HttpRequest) -> bool {
+    request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).is_some_and(|value| {
+        let media = value.split(';').next().unwrap_or_default().trim();
+        media.eq_ignore_ascii_case("application/json")
+    })
+}
+
+/// A JSON-RPC message as the body.
+#[must_use]
+pub fn json(status: StatusCode, body: Bytes) -> HttpResponse {
+    HttpResponse::build(status).insert_header((header::CONTENT_TYPE, JSON)).body(body)
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// An error that belongs to no request, with the status that its kind has on HTTP.
+#[must_use]
+pub fn refusal(error: &McpError, revision: Revision) -> HttpResponse {
+    with_status(error.kind.status(), error, revision)
+}
+
+/// As [`refusal`], with another status.
+#[must_use]
+pub fn with_status(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    let mut response = json(status, encode::error(None, error, revision));
+    if error.kind == ErrorKind::Unauthorized {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    retry_after(&mut response, error.data.get("retryAfter").and_then(serde_json::Value::as_u64));
+    response
+}
+
+/// The answer to one request as the whole body.
+#[must_use]
+pub fn answered(status: StatusCode, answer: Answer) -> HttpResponse {
+    let mut response = json(status, answer.bytes);
+    retry_after(&mut response, answer.retry_after);
+    response
+}
+
+fn retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
+    if let Some(seconds) = seconds {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+}
+
+/// Headers of every SSE answer: nothing on the way may hold it back, compress it or keep it.
+pub fn sse_headers(response: &mut actix_web::HttpResponseBuilder) {
+    response
+        .insert_header((header::CONTENT_TYPE, "text/event-stream"))
+        .insert_header((header::CACHE_CONTROL, "no-store"))
+        .insert_header(("x-accel-buffering", "no"));
+}
+
+/// `/mcp` with a method that it does not have.
+pub async fn mcp_method_not_allowed() -> HttpResponse {
+    let error = McpError::new(ErrorKind::InvalidRequest, "use POST (or GET and DELETE with a session)");
+    let mut response = with_status(405, &error, Revision::MODERN);
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST, GET, DELETE"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn accept_is_read_as_media_ranges() {
+        let of = |value: &str| {
+            let accepts = Accepts::of(&TestRequest::default().insert_header((header::ACCEPT, value)).to_http_request());
+            (accepts.json, accepts.sse)
+        };
+        assert_eq!(of("application/json, text/event-stream"), (true, true));
+        assert_eq!(of("application/json"), (true, false));
+        assert_eq!(of("TEXT/Event-Stream;q=0.9"), (false, true));
+        assert_eq!(of("*/*"), (true, true));
+        assert_eq!(of("text/html"), (false, false));
+        assert_eq!(of("application/json;q=0, text/event-stream"), (false, true));
+        let none = Accepts::of(&TestRequest::default().to_http_request());
+        assert_eq!(none, Accepts { json: true, sse: true });
+    }
+}

@@ -1,0 +1,120 @@
+//! What every request passes on its way in and every answer on its way out, whatever its path: the guard of hosts and
+//! origins ([`guard`]), the limit of connections ([`limit`]), compression ([`compress`]).
+//!
+//! One middleware for the three: each would wrap the future of a request and the body of its answer once more.
+
+use std::{
+    future::{Future, Ready, ready},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use actix_http::encoding::Encoder;
+use actix_web::{
+    Error,
+    body::BoxBody,
+    dev::{Service, ServiceRequest, ServiceResponse, Transform},
+};
+
+use super::{compress::compress, limit};
+use crate::{
+    guard::{self, Cors},
+    transports::{connections::Connection, places::Working},
+};
+use countersign_auth::origin::OriginRules;
+
+/// Wraps the whole application: `App::new().wrap(Front::new(rules, streams))`, as the last (outermost) `wrap`.
+#[derive(Clone)]
+pub struct Front {
+    rules: Arc<OriginRules>,
+    max_streams: usize,
+}
+
+impl Front {
+    /// `max_streams` is how many requests of one HTTP/2 connection are answered at a time.
+    #[must_use]
+    pub fn new(rules: Arc<OriginRules>, max_streams: u32) -> Self {
+        Self { rules, max_streams: usize::try_from(max_streams).unwrap_or(usize::MAX) }
+    }
+}
+
+impl<S> Transform<S, ServiceRequest> for Front
+where
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error>,
+    S::Future: Unpin,
+{
+    type Response = ServiceResponse<Encoder<BoxBody>>;
+    type Error = Error;
+    type Transform = FrontService<S>;
+    type InitError = ();
+    type Future = Ready<Result<Self::Transform, ()>>;
+
+    fn new_transform(&self, service: S) -> Self::Future {
+        ready(Ok(FrontService { service, rules: Arc::clone(&self.rules), max_streams: self.max_streams }))
+    }
+}
+
+/// See [`Front`].
+pub struct FrontService<S> {
+    service: S,
+    rules: Arc<OriginRules>,
+    max_streams: usize,
+}
+
+impl<S> Service<ServiceRequest> for FrontService<S>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error>,
+    S::Future: Unpin,
+{
+    type Response = ServiceResponse<Encoder<BoxBody>>;
+    type Error = Error;
+    type Future = Passing<S::Future>;
+
+    actix_web::dev::forward_ready!(service);
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        let cors = match guard::admit(&self.rules, &request) {
+            Ok(cors) => cors,
+            Err(response) => return Passing::Refused(Some(Box::new(request.into_response(*response))), Cors::No),
+        };
+        let connection = request.conn_data::<Connection>();
+        if let Some(response) = connection.and_then(|connection| limit::refused(connection, &request, self.max_streams))
+        {
+            return Passing::Refused(Some(Box::new(request.into_response(response))), cors);
+        }
+        let working = connection.map(|connection| connection.place().work());
+        Passing::Inside { answer: self.service.call(request), cors, _working: working }
+    }
+}
+
+/// The answer to a request, on its way.
+pub enum Passing<F> {
+    /// Until it is taken.
+    Refused(Option<Box<ServiceResponse>>, Cors),
+    Inside {
+        answer: F,
+        cors: Cors,
+        /// Its connection is not to be broken meanwhile.
+        _working: Option<Working>,
+    },
+}
+
+impl<F> Future for Passing<F>
+where
+    F: Future<Output = Result<ServiceResponse, Error>> + Unpin,
+{
+    type Output = Result<ServiceResponse<Encoder<BoxBody>>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (mut response, cors) = match &mut *self {
+            Self::Inside { answer, cors, .. } => (std::task::ready!(Pin::new(answer).poll(cx))?, cors),
+            Self::Refused(response, cors) => match response.take() {
+                Some(response) => (*response, cors),
+                None => return Poll::Pending,
+            },
+        };
+        cors.dress(response.headers_mut());
+        Poll::Ready(Ok(compress(response)))
+    }
+}

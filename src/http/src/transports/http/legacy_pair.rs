@@ -1,0 +1,180 @@
+//! The HTTP+SSE pair of 2024-11-05 for old clients: `GET /sse` opens a session and its stream, whose first event
+//! names the URL to POST to; all answers come on the stream (2024-11-05/basic/transports).
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use actix::Addr;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use futures_util::{Stream, task::AtomicWaker};
+use serde::Deserialize;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use super::{answer, body::Body, identify, modern::event};
+use crate::{
+    services::HttpServices,
+    transports::{connections::Connection, next_pump_id},
+};
+use countersign_auth::Identity;
+use countersign_exchange::{
+    shared::{Channel, SessionShared},
+    slots::{Evictable, StreamSlot},
+};
+use countersign_protocol::{ErrorKind, McpError, Revision};
+use countersign_session::{
+    Session,
+    actor::{Attach, Disconnected, Pump, deliver},
+    middleware::authorize,
+};
+use countersign_telemetry::metrics::Transport;
+
+const REVISION: Revision = Revision::V2024_11_05;
+
+fn caller(services: &HttpServices, request: &HttpRequest) -> Result<Identity, McpError> {
+    let identity = identify(services, request)?;
+    authorize::role(&identity).map(|()| identity)
+}
+
+/// `GET /sse`.
+pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
+    let identity = match caller(&services, &request) {
+        Ok(identity) => identity,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    if !answer::Accepts::of(&request).sse {
+        let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
+        return answer::with_status(406, &error, REVISION);
+    }
+    if let Err(error) = services.room_for_session(&identity.principal) {
+        return answer::refusal(&error, REVISION);
+    }
+    let services = services.into_inner();
+    let shared = Arc::new(services.outbox_session(Transport::Sse, identity, (0, 0)));
+    let stream = Evictable::of(&shared, shared.ended.clone());
+    let slot = match services.long_lived_stream(shared.principal(), stream) {
+        Ok(slot) => slot,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    if let Some(connection) = request.conn_data::<Connection>() {
+        connection.carries(&shared);
+    }
+    let addr = Session::open(&services.sessions, Arc::clone(&shared), None);
+    let waker = Arc::new(AtomicWaker::new());
+    let id = next_pump_id();
+    let wake = {
+        let waker = Arc::clone(&waker);
+        Arc::new(move || waker.wake())
+    };
+    let cut = request.conn_data::<Connection>().map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
+    if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
+        return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
+    }
+    let mut ticks = interval(services.config.transports.http.sse_keep_alive);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    let endpoint = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
+    let mut response = HttpResponse::Ok();
+    answer::sse_headers(&mut response);
+    response.streaming(PairBody {
+        shared,
+        addr,
+        id,
+        waker,
+        ticks,
+        first: Some(endpoint.into()),
+        closed: false,
+        _slot: slot,
+    })
+}
+
+/// Pumps the session's outbox into the stream.
+struct PairBody {
+    shared: Arc<SessionShared>,
+    addr: Addr<Session>,
+    id: u64,
+    waker: Arc<AtomicWaker>,
+    ticks: Interval,
+    first: Option<Bytes>,
+    closed: bool,
+    _slot: StreamSlot,
+}
+
+/// Bytes handed to the connection at a time.
+const BUDGET: usize = 64 * 1024;
+
+impl Stream for PairBody {
+    type Item = Result<Bytes, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        if self.closed {
+            return Poll::Ready(None);
+        }
+        self.waker.register(cx.waker());
+        let Channel::Outbox(outbox) = &self.shared.channel else { return Poll::Ready(None) };
+        if let Some(drained) = outbox.drain(0, BUDGET) {
+            let mut out = Vec::new();
+            drained.frames.iter().for_each(|message| out.extend_from_slice(&event(message)));
+            self.closed = drained.close.is_some();
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(out.into())));
+            }
+            if self.closed {
+                return Poll::Ready(None);
+            }
+        }
+        self.ticks.poll_tick(cx).map(|_| Some(Ok(Bytes::from_static(b": keep-alive\n\n"))))
+    }
+}
+
+impl Drop for PairBody {
+    fn drop(&mut self) {
+        self.addr.do_send(Disconnected { pump: self.id, farewell: false });
+    }
+}
+
+/// The query of the URL that the `endpoint` event names.
+#[derive(Deserialize)]
+pub struct MessageQuery {
+    #[serde(rename = "sessionId")]
+    session: String,
+}
+
+/// `POST /messages`: taken in, and answered on the stream.
+pub async fn message(
+    request: HttpRequest,
+    query: Option<web::Query<MessageQuery>>,
+    payload: web::Payload,
+    services: web::Data<HttpServices>,
+) -> HttpResponse {
+    let identity = match caller(&services, &request) {
+        Ok(identity) => identity,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    if !answer::is_json(&request) {
+        let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
+        return answer::with_status(415, &error, REVISION);
+    }
+    let entry = query.and_then(|query| services.registry.get(&query.session)).filter(|entry| {
+        entry.shared.transport == Transport::Sse && entry.shared.principal().name == identity.principal.name
+    });
+    let Some(entry) = entry else {
+        return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
+    };
+    let http = &services.config.transports.http;
+    let mut sender = Body::new(payload);
+    let body = match sender.read(&request, &services, http.max_body, http.request_timeout).await {
+        Ok(body) => body,
+        Err(error) => return answer::refusal(&error, REVISION),
+    };
+    match deliver(&entry.addr, body, sender.held()).await {
+        Ok(()) => HttpResponse::Accepted().finish(),
+        Err(_) => answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION),
+    }
+}

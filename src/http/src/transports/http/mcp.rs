@@ -1,0 +1,189 @@
+//! The MCP endpoint: what every request has to pass, whichever era it turns out to be of.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, http::header, web};
+
+use super::{
+    View,
+    answer::{self, Accepts},
+    body::Body,
+    identify,
+    large::{self, Large},
+    modern, names, session,
+};
+use crate::services::HttpServices;
+use countersign_auth::Identity;
+use countersign_exchange::{context::ForwardedHeaders, inflow::Held};
+use countersign_protocol::{
+    ErrorKind, McpError, Revision,
+    envelope::{self, EnvelopeFault, Incoming, Message},
+    headers, params,
+};
+use countersign_runtime::lanes::LARGE;
+use countersign_session::inbound::OwnedMessage;
+use countersign_telemetry::RequestMetrics;
+
+/// A POST on its way to one of the eras.
+pub struct Post {
+    pub services: web::Data<HttpServices>,
+    pub request: HttpRequest,
+    pub identity: Identity,
+    pub accepts: Accepts,
+    /// What its body holds of the room for bodies.
+    pub held: Option<Held>,
+}
+
+/// `POST /mcp` (2026-07-28/basic/transports/streamable-http; 2025-11-25/basic/transports).
+pub async fn post(request: HttpRequest, payload: web::Payload, services: web::Data<HttpServices>) -> HttpResponse {
+    let mut post = match admit(request, &services) {
+        Ok(post) => post,
+        Err(refused) => return *refused,
+    };
+    let http = &services.config.transports.http;
+    let mut sender = Body::new(payload);
+    let body = match sender.read(&post.request, &services, http.max_body, http.request_timeout).await {
+        Ok(body) => body,
+        Err(error) => return refuse(&error, assumed_revision(&post.request)),
+    };
+    post.held = sender.held();
+    if body.len() > LARGE {
+        return match large::read(&post, &body).await {
+            Ok(Ok(large::Read::Batch)) => session::batch(post, body).await,
+            Ok(Ok(large::Read::Single(message, checked))) => {
+                drop(body);
+                let large = match &*message {
+                    OwnedMessage::Request(request) => Some(Box::new(Large { request: Arc::clone(request), checked })),
+                    OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
+                };
+                handle(post, sender, &message.as_message(), large).await
+            }
+            Ok(Err(fault)) => no_message(&post, &fault),
+            Err(refused) => *refused,
+        };
+    }
+    match envelope::parse(&body, &services.envelope_limits()) {
+        Ok(Incoming::Single(message)) => handle(post, sender, &message, None).await,
+        Ok(Incoming::Batch(_)) => session::batch(post, body).await,
+        Err(fault) => no_message(&post, &fault),
+    }
+}
+
+/// The answer to a body that is no message.
+fn no_message(post: &Post, fault: &EnvelopeFault) -> HttpResponse {
+    RequestMetrics::get().error(fault.error.kind);
+    let revision = assumed_revision(&post.request);
+    let bytes = countersign_protocol::encode::error(fault.id.as_ref(), &fault.error, revision);
+    answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
+}
+
+/// Sends a message to its era.
+async fn handle(post: Post, sender: Body, message: &Message<'_>, large: Option<Box<Large>>) -> HttpResponse {
+    let meta = match message {
+        Message::Request(request) => request.meta(),
+        message => params::meta(message.params()),
+    };
+    match meta {
+        Ok(meta) if is_modern(&post.request, message, &meta) => {
+            modern::serve(post, sender, message, &meta, large).await
+        }
+        Ok(_) => session::message(post, message, large).await,
+        Err(error) => {
+            let id = if let Message::Request(request) = message { Some(&request.id) } else { None };
+            let bytes = countersign_protocol::encode::error(id, &error, assumed_revision(&post.request));
+            answer::json(actix_web::http::StatusCode::BAD_REQUEST, bytes)
+        }
+    }
+}
+
+/// A handshake, or a message of a session that it opened, stays what it is whatever other headers it carries.
+fn is_modern(request: &HttpRequest, message: &Message<'_>, meta: &params::Meta<'_>) -> bool {
+    let handshake = matches!(message, Message::Request(r) if r.method == "initialize") || session_id(request).is_some();
+    if handshake && meta.protocol_version.is_none() && request.headers().get(&names::PROTOCOL_VERSION).is_none() {
+        return false;
+    }
+    headers::is_modern(&View(request.headers()), meta)
+}
+
+/// What does not depend on the body.
+fn admit(request: HttpRequest, services: &web::Data<HttpServices>) -> Result<Post, Box<HttpResponse>> {
+    let refuse = |status, error: McpError| Box::new(answer::with_status(status, &error, assumed_revision(&request)));
+    if services.shutdown.is_cancelled() {
+        return Err(refuse(503, McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")));
+    }
+    let identity = identify(services, &request).map_err(|e| refuse(e.kind.status(), e))?;
+    if !answer::is_json(&request) {
+        return Err(refuse(415, McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json")));
+    }
+    let accepts = Accepts::of(&request);
+    if !accepts.json && !accepts.sse {
+        let error =
+            McpError::new(ErrorKind::InvalidRequest, "the client must accept application/json and text/event-stream");
+        return Err(refuse(406, error));
+    }
+    Ok(Post { services: services.clone(), request, identity, accepts, held: None })
+}
+
+fn refuse(error: &McpError, revision: Revision) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    let status = if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() };
+    let mut response = answer::with_status(status, error, revision);
+    // The rest of the body is not wanted any more.
+    response.head_mut().set_connection_type(actix_web::http::ConnectionType::Close);
+    response
+}
+
+/// In which revision to speak of a body that cannot be read: the header's, or the oldest that has this endpoint.
+fn assumed_revision(request: &HttpRequest) -> Revision {
+    request
+        .headers()
+        .get(&names::PROTOCOL_VERSION)
+        .and_then(|v| v.to_str().ok())
+        .and_then(Revision::parse)
+        .unwrap_or(Revision::V2025_03_26)
+}
+
+/// `GET /mcp`: the stream of a handshake-era session, or the rest of one that broke off.
+pub async fn get(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
+    match identify(&services, &request) {
+        Ok(identity) => session::stream(&request, &services, &identity),
+        Err(error) => refuse_head(&request, &error),
+    }
+}
+
+/// `DELETE /mcp`: ends a handshake-era session.
+pub async fn delete(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
+    match identify(&services, &request) {
+        Ok(identity) => session::delete(&request, &services, &identity).await,
+        Err(error) => refuse_head(&request, &error),
+    }
+}
+
+fn refuse_head(request: &HttpRequest, error: &McpError) -> HttpResponse {
+    RequestMetrics::get().error(error.kind);
+    answer::refusal(error, assumed_revision(request))
+}
+
+/// The headers that the configuration of some upstream has passed on; none of them otherwise, whatever they are.
+#[must_use]
+pub fn forwarded(services: &HttpServices, request: &HttpRequest) -> Option<Arc<ForwardedHeaders>> {
+    let table = services.routes.load();
+    let names = table.forwarded_headers();
+    if names.is_empty() {
+        return None;
+    }
+    let value = |name: &String| request.headers().get(name.as_str())?.to_str().ok();
+    Some(Arc::new(names.iter().filter_map(|name| Some((name.as_str().into(), value(name)?.into()))).collect()))
+}
+
+/// The `Mcp-Session-Id` header; `Some("")` for one that is no text.
+#[must_use]
+pub fn session_id(request: &HttpRequest) -> Option<&str> {
+    request.headers().get(&names::SESSION_ID).map(|v| v.to_str().unwrap_or_default())
+}
+
+/// Where a stream that broke off goes on.
+#[must_use]
+pub fn last_event_id(request: &HttpRequest) -> Option<&str> {
+    request.headers().get(header::HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
+}

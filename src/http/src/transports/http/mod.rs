@@ -1,0 +1,103 @@
+//! Streamable HTTP at `/mcp` for both eras, the 2024-11-05 pair, and the plain HTTP endpoints.
+
+pub mod answer;
+pub mod body;
+pub mod buffer;
+pub mod compress;
+pub mod front;
+pub mod https;
+pub mod large;
+pub mod legacy_pair;
+pub mod limit;
+pub mod mcp;
+pub mod modern;
+pub mod plain;
+pub mod session;
+pub mod settings;
+pub mod sse;
+pub mod tls;
+
+use std::net::IpAddr;
+
+use actix_web::{
+    HttpRequest, guard,
+    http::{Method, header::HeaderMap},
+    web,
+};
+
+use crate::{services::HttpServices, transports::connections::Connection};
+use countersign_attach;
+use countersign_auth::{Identity, bearer};
+use countersign_protocol::{
+    McpError,
+    headers::{Field, Headers},
+};
+
+/// All endpoints but `/ws`, the dashboard and `/api`.
+pub fn routes(cfg: &mut web::ServiceConfig) {
+    cfg.service(
+        web::resource("/mcp")
+            // `web::post()` would note in a map of each request that there is POST, for an answer of 405 that is made
+            // here without it.
+            .route(web::route().guard(guard::fn_guard(|ctx| ctx.head().method == Method::POST)).to(mcp::post))
+            .route(web::get().to(mcp::get))
+            .route(web::delete().to(mcp::delete))
+            .default_service(web::to(answer::mcp_method_not_allowed)),
+    )
+    .service(web::resource("/sse").route(web::get().to(legacy_pair::stream)))
+    .service(web::resource("/messages").route(web::post().to(legacy_pair::message)))
+    .service(web::resource("/health").route(web::get().to(plain::health)))
+    .service(web::resource(countersign_attach::proof::PATH).route(web::get().to(plain::proof)))
+    .service(web::resource("/info").route(web::get().to(plain::info)))
+    .service(web::resource("/metrics").route(web::get().to(plain::metrics)))
+    .service(web::resource("/tools").route(web::get().to(plain::tools)))
+    .service(web::resource("/tools/{name}").route(web::post().to(plain::call)));
+}
+
+/// Who asks, by the `Authorization` header and the peer's address.
+///
+/// # Errors
+/// As [`countersign_auth::Authenticator::identify`].
+pub fn identify(services: &HttpServices, request: &HttpRequest) -> Result<Identity, McpError> {
+    services.authenticator.identify(bearer::header(request.headers())?, peer(request))
+}
+
+/// The address of the socket's other end; never what a header claims.
+#[must_use]
+pub fn peer(request: &HttpRequest) -> Option<IpAddr> {
+    request.conn_data::<Connection>().and_then(|c| c.peer).or_else(|| request.peer_addr()).map(|a| a.ip())
+}
+
+/// Request headers as the protocol layer reads them.
+pub struct View<'a>(pub &'a HeaderMap);
+
+impl Headers for View<'_> {
+    fn field(&self, name: &str) -> Field<'_> {
+        let mut all = match names::known(name) {
+            Some(name) => self.0.get_all(name),
+            None => self.0.get_all(name),
+        };
+        match (all.next(), all.next()) {
+            (None, _) => Field::Absent,
+            (Some(value), None) => Field::One(value.as_bytes()),
+            (Some(_), Some(_)) => Field::Many,
+        }
+    }
+}
+
+/// Headers of the protocol that are looked up with every request: a name that has to be parsed first costs more than
+/// finding it.
+pub(super) mod names {
+    use actix_web::http::header::HeaderName;
+
+    use countersign_protocol::headers;
+
+    pub static PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
+    pub static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+    static METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
+    static NAME: HeaderName = HeaderName::from_static(headers::NAME);
+
+    pub fn known(name: &str) -> Option<&'static HeaderName> {
+        [&PROTOCOL_VERSION, &METHOD, &NAME].into_iter().find(|known| known.as_str() == name)
+    }
+}

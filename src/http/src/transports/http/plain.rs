@@ -1,0 +1,252 @@
+//! Plain HTTP for one-shot users: health, info, metrics, the tools, and a call as one POST with the arguments as its
+//! body. Same policy, same result.
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse, ResponseError,
+    http::{
+        StatusCode,
+        header::{self, HeaderValue},
+    },
+    web,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{answer, body::Body, identify};
+use crate::{rest::Problem, services::HttpServices};
+use countersign_auth::Identity;
+use countersign_exchange::{
+    context::{Exchange, InFlight, Related},
+    facts::ClientFacts,
+    shared::SessionShared,
+};
+use countersign_protocol::{ErrorKind, McpError, RequestId, Revision};
+use countersign_provider::text::content_text;
+use countersign_review::gateway_tools::pending_result;
+use countersign_runtime::lanes::LARGE;
+use countersign_session::{
+    Handling, channel_less,
+    handlers::{
+        lifecycle,
+        tools::{Call, ToolOutcome},
+    },
+    middleware,
+};
+use countersign_telemetry::metrics::Transport;
+
+/// The revision whose shapes this door speaks.
+const REVISION: Revision = Revision::MODERN;
+
+/// `GET /health`: 200 while the gateway lives and can take work, else 503. Open to everyone who may connect:
+/// probes have no keys.
+pub async fn health(services: web::Data<HttpServices>) -> HttpResponse {
+    let health = lifecycle::health_of(&services);
+    let status = if health["ready"] == true { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    HttpResponse::build(status).insert_header((header::CACHE_CONTROL, "no-store")).json(health)
+}
+
+#[derive(Deserialize)]
+pub struct Challenge {
+    #[serde(default)]
+    challenge: String,
+}
+
+/// `GET /proof?challenge=…`: what only the gateway that the data directory names can answer. Open to everyone who may
+/// connect: whoever asks has not shown a key yet, and learns nothing from the answer who does not know the secret.
+pub async fn proof(services: web::Data<HttpServices>, asked: web::Query<Challenge>) -> HttpResponse {
+    match services.proof.as_ref().and_then(|secret| secret.answer(&asked.challenge)) {
+        Some(answer) => HttpResponse::Ok()
+            .insert_header((header::CACHE_CONTROL, "no-store"))
+            .content_type("text/plain; charset=utf-8")
+            .body(answer),
+        None => problem(McpError::new(ErrorKind::InvalidParams, "there is no such challenge")),
+    }
+}
+
+/// `GET /info`.
+pub async fn info(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
+    match identify(&services, &request) {
+        Ok(_) => HttpResponse::Ok().json(lifecycle::info_of(&services)),
+        Err(error) => problem(error),
+    }
+}
+
+/// `GET /metrics` (Prometheus text format 0.0.4).
+pub async fn metrics(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
+    match identify(&services, &request) {
+        Ok(_) => HttpResponse::Ok()
+            .insert_header((header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
+            .body(services.render_metrics()),
+        Err(error) => problem(error),
+    }
+}
+
+/// `GET /tools`: what `tools/list` has, whole.
+pub async fn tools(request: HttpRequest, services: web::Data<HttpServices>) -> HttpResponse {
+    let identity = match identify(&services, &request) {
+        Ok(identity) => identity,
+        Err(error) => return problem(error),
+    };
+    if let Err(error) = middleware::authorize::role(&identity) {
+        return problem(error);
+    }
+    let table = services.routes.load();
+    let tools: Vec<&str> = {
+        let visible = table.tools().iter().filter(|route| route.visible_to(&identity.principal));
+        visible.map(|route| route.listed(REVISION)).collect()
+    };
+    HttpResponse::Ok()
+        .insert_header((header::CONTENT_TYPE, "application/json"))
+        .body(format!(r#"{{"tools":[{}]}}"#, tools.join(",")))
+}
+
+/// `POST /tools/{name}`: 200 with the result, 202 with the pending change, or a problem document.
+pub async fn call(
+    request: HttpRequest,
+    name: web::Path<String>,
+    payload: web::Payload,
+    services: web::Data<HttpServices>,
+) -> HttpResponse {
+    match try_call(&request, &name, payload, &services.into_inner()).await {
+        Ok(response) => response,
+        Err(error) => problem(error),
+    }
+}
+
+async fn try_call(
+    request: &HttpRequest,
+    name: &str,
+    payload: web::Payload,
+    services: &Arc<HttpServices>,
+) -> Result<HttpResponse, McpError> {
+    if services.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
+    let identity = identify(services, request)?;
+    let http = &services.config.transports.http;
+    let mut sender = Body::new(payload);
+    let body = sender.read(request, services, http.max_body, http.request_timeout).await?;
+    if !body.is_empty() && !answer::is_json(request) {
+        // A page of another origin can post anything but JSON without asking first.
+        return Ok(Problem::unsupported_media_type().error_response());
+    }
+    let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
+    let outcome = if body.len() > LARGE {
+        let (lanes, principal) = (Arc::clone(&services.state.lanes), Arc::clone(&identity.principal));
+        let (services, name, key) = (Arc::clone(services), name.to_owned(), key.map(str::to_owned));
+        let work = move || async move { outcome(&services, identity, &name, &body, key.as_deref()).await };
+        tokio::select! {
+            biased;
+            outcome = lanes.run(&principal.name, work) => outcome??,
+            () = sender.taken_back() => return Err(taken_back()),
+        }
+    } else {
+        tokio::select! {
+            biased;
+            outcome = outcome(services, identity, name, &body, key) => outcome?,
+            () = sender.taken_back() => return Err(taken_back()),
+        }
+    };
+    Ok(match outcome {
+        ToolOutcome::Done(result, None) => json(StatusCode::OK, &result),
+        ToolOutcome::Done(result, Some(kind)) => {
+            let status = StatusCode::from_u16(kind.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
+            return Ok(failed(status, kind, &result));
+        }
+        ToolOutcome::Settled(settled, change) => match settled.failure {
+            None => json(StatusCode::OK, &settled.result),
+            Some(kind) => {
+                let problem = Problem::new(kind, content_text(&settled.result.content));
+                problem.with("changeId", change.id.as_str()).error_response()
+            }
+        },
+        ToolOutcome::Failed(error) => return Err(error),
+        // This door declares nothing that it could be asked for.
+        ToolOutcome::Lacks(_) => return Err(McpError::new(ErrorKind::ValidationFailed, "the call lacks arguments")),
+        ToolOutcome::Asks(_, change) | ToolOutcome::Pending(change) => {
+            let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));
+            if let Ok(location) = HeaderValue::from_str(&format!("/api/changes/{}", change.id)) {
+                response.headers_mut().insert(header::LOCATION, location);
+            }
+            response
+        }
+    })
+}
+
+fn taken_back() -> McpError {
+    McpError::new(ErrorKind::Cancelled, "taken back by its client")
+}
+
+/// What becomes of the call whose arguments are that body.
+async fn outcome(
+    services: &Arc<HttpServices>,
+    identity: Identity,
+    name: &str,
+    body: &[u8],
+    key: Option<&str>,
+) -> Result<ToolOutcome, McpError> {
+    let arguments: Option<&RawValue> = if body.is_empty() {
+        None
+    } else {
+        Some(
+            serde_json::from_slice(body)
+                .map_err(|e| McpError::new(ErrorKind::Parse, format!("the body is not JSON: {e}")))?,
+        )
+    };
+    if let Some(raw) = arguments {
+        countersign_protocol::arguments::check(raw, services.config.limits.max_depth)?;
+        if !raw.get().starts_with('{') {
+            return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
+        }
+    }
+    let exchange = exchange(services, identity);
+    let call =
+        Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
+    let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
+    let outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel).await?;
+    in_flight.answered();
+    Ok(outcome)
+}
+
+/// A tool that failed: what it said of itself, as a problem document.
+fn failed(status: StatusCode, kind: ErrorKind, result: &countersign_provider::ToolResult) -> HttpResponse {
+    let said = result
+        .structured_content
+        .as_deref()
+        .and_then(|raw| serde_json::from_str::<serde_json::Value>(raw.get()).ok())
+        .unwrap_or_default();
+    let detail = said["message"].as_str().unwrap_or("the tool failed").to_owned();
+    let mut problem = Problem::new(kind, detail);
+    // What a server's tool says of a failure may have any shape; what stands here is an object.
+    if said["details"].as_object().is_some_and(|details| !details.is_empty()) {
+        problem = problem.with("details", said["details"].clone());
+    }
+    let mut response = problem.error_response();
+    *response.status_mut() = status;
+    response
+}
+
+fn json(status: StatusCode, result: &countersign_provider::ToolResult) -> HttpResponse {
+    HttpResponse::build(status).json(result)
+}
+
+fn problem(error: McpError) -> HttpResponse {
+    Problem::from(error).error_response()
+}
+
+fn exchange(services: &Arc<HttpServices>, identity: Identity) -> Handling {
+    let session: Arc<SessionShared> = Arc::new(channel_less(Transport::Rest, identity.clone(), services));
+    let exchange = Exchange {
+        services: Arc::clone(&services.shared),
+        session,
+        facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
+        identity,
+        transport: Transport::Rest,
+        related: Related::Nowhere,
+        log_level: None,
+        headers: None,
+    };
+    Handling { exchange, sessions: Arc::clone(&services.sessions) }
+}

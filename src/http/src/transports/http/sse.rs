@@ -1,0 +1,199 @@
+//! Bodies of `text/event-stream` answers.
+//!
+//! A message is JSON on one line, so it is one `data:` line; comments keep idle streams open.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use actix_web::HttpResponse;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use tokio::{
+    sync::watch,
+    time::{Interval, MissedTickBehavior, interval_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    answer,
+    modern::{Work, event},
+};
+use crate::services::HttpServices;
+use countersign_auth::Identity;
+use countersign_exchange::{
+    context::ResponseQueue,
+    outbox::ResumeFault,
+    shared::{Channel, SessionShared},
+    slots::StreamSlot,
+    streams::{EventId, GET_STREAM, Read},
+};
+use countersign_protocol::ErrorKind;
+
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+fn ticker(every: Duration) -> Interval {
+    let mut interval = interval_at(tokio::time::Instant::now() + every, every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// An answer that is complete already, with what goes before it.
+#[must_use]
+pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
+    let mut body = Vec::new();
+    for message in before.iter().chain([&last]) {
+        body.extend_from_slice(&event(message));
+    }
+    let mut response = HttpResponse::Ok();
+    answer::sse_headers(&mut response);
+    response.body(body)
+}
+
+/// The response of a modern request: its notifications as they come, then its answer, then the end. Dropping it
+/// (the client closed the stream) cancels the request (2026-07-28/basic/patterns/cancellation).
+pub struct QueueBody {
+    work: Option<Work>,
+    queue: Arc<ResponseQueue>,
+    ticks: Interval,
+}
+
+impl QueueBody {
+    #[must_use]
+    pub fn new(work: Work, queue: Arc<ResponseQueue>, keep_alive: Duration) -> Self {
+        Self { work: Some(work), queue, ticks: ticker(keep_alive) }
+    }
+}
+
+impl Stream for QueueBody {
+    type Item = Result<Bytes, std::convert::Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        let Some(work) = &mut this.work else { return Poll::Ready(None) };
+        let done = work.as_mut().poll(cx);
+        let mut out = Vec::new();
+        if let Poll::Ready(messages) = this.queue.poll_take(cx) {
+            messages.iter().for_each(|message| out.extend_from_slice(&event(message)));
+        }
+        if let Poll::Ready(answer) = done {
+            this.work = None;
+            if let Some(answer) = answer {
+                out.extend_from_slice(&event(&answer.bytes));
+            }
+        }
+        if !out.is_empty() {
+            return Poll::Ready(Some(Ok(out.into())));
+        }
+        if this.work.is_none() {
+            return Poll::Ready(None);
+        }
+        this.ticks.poll_tick(cx).map(|_| Some(Ok(KEEP_ALIVE)))
+    }
+}
+
+/// A reader of one numbered stream of a handshake-era session.
+struct LogReader {
+    services: Arc<HttpServices>,
+    session: Arc<SessionShared>,
+    number: u32,
+    reader: u64,
+    changed: watch::Receiver<()>,
+    after: u64,
+    prime: bool,
+    ticks: Interval,
+    /// Who reads; their key may be another than the one the session was opened with.
+    identity: Identity,
+    /// The GET stream's place among the principal's long-lived requests, and what ends it when that is taken.
+    place: Option<(StreamSlot, CancellationToken)>,
+}
+
+/// A stream from after an event on; with `None`, from now on.
+///
+/// # Errors
+/// `TooLate` if it is not held any more, `Ahead` for an event that it has not come to yet.
+pub fn log(
+    services: &Arc<HttpServices>,
+    session: &Arc<SessionShared>,
+    identity: &Identity,
+    (number, after): (u32, Option<u64>),
+    place: Option<(StreamSlot, CancellationToken)>,
+) -> Result<HttpResponse, ResumeFault> {
+    let Channel::Streams(streams) = &session.channel else { return Err(ResumeFault::TooLate) };
+    if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
+        return Err(ResumeFault::Ahead);
+    }
+    let (reader, changed, newest) = streams.attach(number).ok_or(ResumeFault::TooLate)?;
+    let primes = session.legacy_revision().is_some_and(|r| r.rules().sse_priming);
+    let state = LogReader {
+        services: Arc::clone(services),
+        session: Arc::clone(session),
+        number,
+        reader,
+        changed,
+        after: after.unwrap_or(newest),
+        prime: primes,
+        ticks: ticker(services.config.transports.http.sse_keep_alive),
+        identity: identity.clone(),
+        place,
+    };
+    let mut response = HttpResponse::Ok();
+    answer::sse_headers(&mut response);
+    Ok(response.streaming(stream::unfold(state, |mut state| async move {
+        let chunk = state.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(chunk), state))
+    })))
+}
+
+impl LogReader {
+    async fn next(&mut self) -> Option<Bytes> {
+        if std::mem::take(&mut self.prime) {
+            let id = EventId { stream: self.number, event: self.after };
+            return Some(format!("id: {id}\nretry: 1000\ndata: \n\n").into());
+        }
+        let session = Arc::clone(&self.session);
+        let Channel::Streams(streams) = &session.channel else { return None };
+        loop {
+            if self.services.holds(&self.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+                return None;
+            }
+            match streams.read(self.number, self.reader, self.after) {
+                Read::Events(events) => {
+                    let mut out = Vec::new();
+                    for (number, message) in events {
+                        let id = EventId { stream: self.number, event: number };
+                        out.extend_from_slice(format!("id: {id}\nevent: message\ndata: ").as_bytes());
+                        out.extend_from_slice(&message);
+                        out.extend_from_slice(b"\n\n");
+                        self.after = number;
+                    }
+                    session.touch_reader();
+                    return Some(out.into());
+                }
+                Read::End | Read::Superseded => return None,
+                Read::Wait => {}
+            }
+            let standing = self.number == GET_STREAM;
+            let taken = async {
+                match &self.place {
+                    Some((_, taken)) => taken.cancelled().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.changed.changed() => changed.ok()?,
+                () = session.ended.cancelled() => return None,
+                () = taken => return None,
+                () = self.services.shutdown.cancelled(), if standing => return None,
+                _ = self.ticks.tick() => {
+                    // A stream that somebody listens to keeps its session from idling out.
+                    session.touch_reader();
+                    return Some(KEEP_ALIVE);
+                }
+            }
+        }
+    }
+}

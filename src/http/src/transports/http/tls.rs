@@ -1,0 +1,29 @@
+//! TLS by rustls, with HTTP/2 where the client offers it.
+
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+use countersign_config::TlsConfig;
+
+/// The server's TLS configuration from PEM files.
+///
+/// # Errors
+/// What is wrong with which file, for a person.
+pub fn server_config(tls: &TlsConfig) -> Result<ServerConfig, String> {
+    let certificates = CertificateDer::pem_file_iter(&tls.cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
+    if certificates.is_empty() {
+        return Err(format!("{}: there is no certificate in it", tls.cert.display()));
+    }
+    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| format!("{}: {e}", tls.key.display()))?;
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(certificates, key)
+        .map_err(|e| format!("{}: {e}", tls.cert.display()))
+}

@@ -1,0 +1,324 @@
+//! Newline-framed byte streams: one JSON message a line (2026-07-28/basic/transports/stdio). Serves the process's own
+//! stdin and stdout, and the connections of the attach socket.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::Notify,
+};
+
+use super::next_pump_id;
+use crate::services::HttpServices;
+use countersign_auth::Identity;
+use countersign_exchange::{
+    inflow::{Held, Intake, SMALL},
+    shared::{Channel, SessionShared},
+};
+use countersign_protocol::{ErrorKind, McpError, Revision, encode};
+use countersign_session::{
+    Session,
+    actor::{Attach, Disconnected, Pump, deliver},
+};
+use countersign_telemetry::metrics::Transport;
+
+/// How long answers that are nearly finished are waited for once the input has ended.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+/// How long the last answers may take to be read.
+const FLUSH: Duration = Duration::from_millis(300);
+/// Bytes read, and written, at a time.
+const CHUNK: usize = 64 * 1024;
+/// One frame out of a stream of bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line {
+    Message(Bytes),
+    /// A line over the limit; what belonged to it was skipped.
+    TooLong,
+}
+
+/// Cuts a stream of bytes into lines. Holds at most one line's limit, whatever comes in.
+pub struct Framer {
+    max: usize,
+    buffer: BytesMut,
+    /// Bytes of `buffer` known to hold no newline.
+    searched: usize,
+    skipping: bool,
+}
+
+impl Framer {
+    /// Lines of at most `max` bytes.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self { max, buffer: BytesMut::new(), searched: 0, skipping: false }
+    }
+
+    /// Takes bytes in.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Forgets what there is of a line, and passes over the rest of it.
+    pub fn skip(&mut self) {
+        self.buffer = BytesMut::new();
+        self.searched = 0;
+        self.skipping = true;
+    }
+
+    /// The next whole line, without its end (`\n` or `\r\n`); blank lines are passed over.
+    pub fn next_line(&mut self) -> Option<Line> {
+        loop {
+            let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) else {
+                self.searched = self.buffer.len();
+                // One more than the limit may be the `\r` of a line that is not over it.
+                if self.buffer.len() > self.max + usize::from(self.buffer.last() == Some(&b'\r')) {
+                    self.buffer.clear();
+                    self.searched = 0;
+                    if !std::mem::replace(&mut self.skipping, true) {
+                        return Some(Line::TooLong);
+                    }
+                }
+                return None;
+            };
+            let line = self.buffer.split_to(self.searched + at + 1);
+            self.searched = 0;
+            if std::mem::take(&mut self.skipping) {
+                continue;
+            }
+            if let Some(line) = self.line(line.freeze()) {
+                return Some(line);
+            }
+        }
+    }
+
+    /// What stands after the last newline once the stream has ended.
+    pub fn rest(&mut self) -> Option<Line> {
+        let rest = self.buffer.split().freeze();
+        self.searched = 0;
+        if std::mem::take(&mut self.skipping) { None } else { self.line(rest) }
+    }
+
+    fn line(&self, mut line: Bytes) -> Option<Line> {
+        for end in [b'\n', b'\r'] {
+            if line.last() == Some(&end) {
+                line.truncate(line.len() - 1);
+            }
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return None;
+        }
+        Some(if line.len() > self.max { Line::TooLong } else { Line::Message(line) })
+    }
+}
+
+/// Serves one peer until its input ends, its output breaks, or the gateway ends. Must run inside an actix arbiter.
+pub async fn serve<R, W>(services: Arc<HttpServices>, identity: Identity, reader: R, writer: W)
+where
+    R: AsyncRead + Unpin + 'static,
+    W: AsyncWrite + Unpin + 'static,
+{
+    if let Err(error) = services.room_for_session(&identity.principal) {
+        let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
+        let mut writer = writer;
+        let told = async {
+            writer.write_all(&bytes).await?;
+            writer.write_all(b"\n").await?;
+            writer.shutdown().await
+        };
+        let _ = tokio::time::timeout(FLUSH, told).await;
+        return;
+    }
+    let shared = Arc::new(services.outbox_session(Transport::Stdio, identity, (0, 0)));
+    let session = Session::open(&services.sessions, Arc::clone(&shared), None);
+    let notify = Arc::new(Notify::new());
+    let pump = next_pump_id();
+    let wake = {
+        let notify = Arc::clone(&notify);
+        Arc::new(move || notify.notify_one())
+    };
+    let cut = {
+        let shared = Arc::clone(&shared);
+        Arc::new(move || shared.end())
+    };
+    if session.send(Attach(Pump { id: pump, turn: 0, wake, cut })).await.is_err() {
+        return;
+    }
+    let room = Arc::new(Notify::new());
+    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&room), writer));
+    let max = services.config.transports.stdio.max_message_size;
+    tokio::select! {
+        () = read(&session, &shared, &room, reader, (max, services.connections.intake())) => {
+            last_answers(&shared).await;
+        }
+        () = shared.ended.cancelled() => {}
+        () = services.shutdown.cancelled() => last_answers(&shared).await,
+    }
+    let _ = session.send(Disconnected { pump, farewell: true }).await;
+    if tokio::time::timeout(FLUSH, writing).await.is_err() {
+        tracing::debug!("the peer did not read its last answers");
+    }
+}
+
+async fn last_answers(shared: &SessionShared) {
+    let done = async {
+        while shared.in_flight() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_ANSWERS, done).await;
+}
+
+async fn read<R: AsyncRead + Unpin>(
+    session: &actix::Addr<Session>,
+    shared: &Arc<SessionShared>,
+    room: &Notify,
+    mut reader: R,
+    (max, intake): (usize, Arc<Intake>),
+) {
+    let mut framer = Framer::new(max);
+    let mut held: Option<Held> = None;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let read = match reader.read(&mut chunk).await {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(error) => {
+                tracing::debug!(%error, "input ends");
+                break;
+            }
+        };
+        // Of small lines that come one by one no account is taken. The pipe holds the rest of what finds no room.
+        if held.is_some() || read > SMALL {
+            let counted = held.get_or_insert_with(|| intake.hold()).grow(read).await;
+            if let Err(error) = counted {
+                held = None;
+                framer.skip();
+                refuse(shared, &error);
+            }
+        }
+        framer.push(chunk.get(..read).unwrap_or_default());
+        while let Some(line) = framer.next_line() {
+            // Who sends much before reading any answer is not served faster than that; its pipe holds the rest.
+            while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
+                room.notified().await;
+            }
+            if !take(session, shared, line, max, held.take()).await {
+                return;
+            }
+        }
+    }
+    if let Some(line) = framer.rest() {
+        take(session, shared, line, max, held).await;
+    }
+}
+
+async fn take(
+    session: &actix::Addr<Session>,
+    shared: &SessionShared,
+    line: Line,
+    max: usize,
+    held: Option<Held>,
+) -> bool {
+    match line {
+        Line::Message(frame) => deliver(session, frame, held).await.is_ok(),
+        Line::TooLong => {
+            let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
+            refuse(shared, &error);
+            true
+        }
+    }
+}
+
+/// Says what is wrong with a line that was not read.
+fn refuse(shared: &SessionShared, error: &McpError) {
+    let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
+    shared.send_unsolicited(encode::error(None, error, revision));
+}
+
+async fn write<W: AsyncWrite + Unpin>(
+    shared: Arc<SessionShared>,
+    notify: Arc<Notify>,
+    room: Arc<Notify>,
+    mut writer: W,
+) {
+    let Channel::Outbox(outbox) = &shared.channel else { return };
+    let mut buffer = BytesMut::new();
+    loop {
+        let Some(drained) = outbox.drain(0, CHUNK) else {
+            notify.notified().await;
+            continue;
+        };
+        room.notify_one();
+        for frame in &drained.frames {
+            buffer.extend_from_slice(frame);
+            buffer.extend_from_slice(b"\n");
+        }
+        let written = async {
+            writer.write_all(&buffer).await?;
+            writer.flush().await
+        };
+        if let Err(error) = written.await {
+            tracing::debug!(%error, "output ends");
+            shared.end();
+            return;
+        }
+        buffer.clear();
+        if buffer.capacity() > 4 * CHUNK {
+            buffer = BytesMut::new();
+        }
+        if drained.close.is_some() {
+            let _ = writer.shutdown().await;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(framer: &mut Framer) -> Vec<Line> {
+        std::iter::from_fn(|| framer.next_line()).collect()
+    }
+
+    fn message(text: &'static str) -> Line {
+        Line::Message(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn lines_come_out_however_they_are_cut() {
+        let text = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\"";
+        for cut in 0..text.len() {
+            let mut framer = Framer::new(100);
+            framer.push(&text[..cut]);
+            let mut lines = all(&mut framer);
+            framer.push(&text[cut..]);
+            lines.extend(all(&mut framer));
+            lines.extend(framer.rest());
+            assert_eq!(lines, vec![message("{\"a\":1}"), message("{\"b\":2}"), message("{\"c\"")], "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_skipped_and_the_next_one_is_served() {
+        let mut framer = Framer::new(10);
+        framer.push(&[b'x'; 50]);
+        assert_eq!(all(&mut framer), vec![Line::TooLong]);
+        framer.push(&[b'x'; 50]);
+        assert_eq!(all(&mut framer), vec![]);
+        framer.push(b"xx\nok\n");
+        assert_eq!(all(&mut framer), vec![message("ok")]);
+        assert!(framer.buffer.is_empty());
+    }
+
+    #[test]
+    fn exactly_the_limit_passes() {
+        let mut framer = Framer::new(5);
+        framer.push(b"12345\n123456\n");
+        assert_eq!(all(&mut framer), vec![message("12345"), Line::TooLong]);
+        framer.push(b"12345\r");
+        assert_eq!(all(&mut framer), vec![]);
+        framer.push(b"\n12345\r\n");
+        assert_eq!(all(&mut framer), vec![message("12345"), message("12345")]);
+    }
+}

@@ -1,0 +1,152 @@
+//! WebSocket at `/ws`: subprotocol `mcp`, one JSON-RPC object in each text frame, both eras as on stdio.
+//!
+//! WebSocket is a transport of no MCP revision; this follows the custom of the SDKs. A handshake-era client that
+//! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
+
+pub mod bound;
+mod counted;
+mod pump;
+
+use std::sync::Arc;
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    http::header::{HeaderName, HeaderValue},
+    web,
+};
+use serde::Deserialize;
+
+use crate::{
+    services::HttpServices,
+    transports::{
+        connections::Connection,
+        http::{answer, identify},
+    },
+};
+use countersign_auth::Identity;
+use countersign_exchange::{outbox::ResumeFault, shared::Channel};
+use countersign_protocol::{ErrorKind, McpError, Revision};
+use countersign_session::{Session, registry::Entry};
+use countersign_telemetry::metrics::Transport;
+
+/// The subprotocol that the SDKs ask for; Node refuses a connection where it is not echoed.
+pub const SUBPROTOCOL: &str = "mcp";
+
+/// How a client that comes back says where it was.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    session: Option<String>,
+    /// Frames it has received in this session, over all its connections.
+    received: Option<u64>,
+}
+
+/// `GET /ws`.
+pub async fn upgrade(
+    request: HttpRequest,
+    query: Result<web::Query<Resume>, actix_web::Error>,
+    payload: web::Payload,
+    services: web::Data<HttpServices>,
+) -> HttpResponse {
+    match try_upgrade(&request, query, payload, &services.into_inner()) {
+        Ok(response) => response,
+        Err(error) => answer::refusal(&error, Revision::NEWEST_LEGACY),
+    }
+}
+
+fn try_upgrade(
+    request: &HttpRequest,
+    query: Result<web::Query<Resume>, actix_web::Error>,
+    payload: web::Payload,
+    services: &Arc<HttpServices>,
+) -> Result<HttpResponse, McpError> {
+    if services.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
+    let identity = identify(services, request)?;
+    countersign_session::middleware::authorize::role(&identity)?;
+    let query = query.map_err(|_| {
+        McpError::new(ErrorKind::InvalidRequest, "the query takes `session` and `received`, and nothing else")
+    })?;
+    // Proved before a place is taken: a plain GET of /ws is only a mistake.
+    actix_web_actors::ws::handshake(request)
+        .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("no WebSocket handshake: {e}")))?;
+    let resumed = match (&query.session, query.received) {
+        (Some(id), Some(received)) => Some((find(services, &identity, id)?, received)),
+        (None, None) => {
+            services.room_for_session(&identity.principal)?;
+            None
+        }
+        _ => {
+            return Err(McpError::new(ErrorKind::InvalidRequest, "`session` and `received` go together"));
+        }
+    };
+    let connection = request.conn_data::<Connection>();
+    if connection.is_some_and(|c| !c.upgrade()) {
+        return Err(McpError::new(ErrorKind::Overloaded, "too many WebSocket connections")
+            .with("limit", services.config.transports.websocket.max_connections as u64));
+    }
+    // Last of all: from here on the connection that served the session before gets nothing more.
+    let (entry, turn) = match resumed {
+        Some((entry, received)) => {
+            let turn = rewind(&entry, received).inspect_err(|_| {
+                if let Some(connection) = connection {
+                    connection.not_upgraded();
+                }
+            })?;
+            (entry, turn)
+        }
+        None => (open(services, identity), 0),
+    };
+    if let Some(connection) = connection {
+        connection.carries(&entry.shared);
+    }
+    let intake = services.connections.intake_of(connection);
+    let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
+    let max = services.config.transports.websocket.max_message_size;
+    let mut response = pump::start(request, payload, &entry, turn, cut, (max, intake)).map_err(|e| {
+        entry.shared.end();
+        McpError::new(ErrorKind::InvalidRequest, e.to_string())
+    })?;
+    if let Ok(id) = HeaderValue::from_str(&entry.shared.id) {
+        response.headers_mut().insert(HeaderName::from_static("mcp-session-id"), id);
+    }
+    Ok(response)
+}
+
+fn open(services: &Arc<HttpServices>, identity: Identity) -> Entry {
+    let websocket = &services.config.transports.websocket;
+    let shared = Arc::new(services.outbox_session(
+        Transport::WebSocket,
+        identity,
+        (websocket.replay_frames, websocket.replay_bytes),
+    ));
+    let addr = Session::open(&services.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
+    Entry { shared, addr }
+}
+
+/// A session is found by its own principal only, so a stranger cannot tell a wrong id from somebody else's.
+fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<Entry, McpError> {
+    services
+        .registry
+        .get(id)
+        .filter(|entry| {
+            entry.shared.transport == Transport::WebSocket
+                && entry.shared.legacy_revision().is_some()
+                && !entry.shared.ended.is_cancelled()
+                && entry.shared.principal().name == identity.principal.name
+        })
+        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect anew and initialize"))
+}
+
+/// Goes back to where the client is; gives the turn of its new connection.
+fn rewind(entry: &Entry, received: u64) -> Result<u64, McpError> {
+    let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
+    outbox.rewind(received).map_err(|fault| match fault {
+        ResumeFault::TooLate => McpError::new(
+            ErrorKind::ResumeTooLate,
+            "too late: the frames since then are no longer held; connect anew and initialize",
+        ),
+        ResumeFault::Ahead => McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet"),
+    })
+}

@@ -1,0 +1,112 @@
+//! Pagination cursors (2026-07-28/server/utilities/pagination): opaque to clients, checked when they come back.
+//!
+//! A cursor names the list it belongs to and, where asked for, the generation of the route table, so that one
+//! list's cursor is refused by another. It holds nothing secret and grants nothing.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+
+use super::{McpError, params::invalid};
+
+/// Where the next page starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Entries before the page.
+    pub offset: u64,
+    /// The state of the list that the offset counts in, where lists are held still.
+    pub generation: Option<u64>,
+}
+
+/// Longer text is no cursor of ours: a tag, two numbers and their separators are far shorter.
+const MAX_LEN: usize = 256;
+
+/// Writes a cursor for the list called `tag` (such as `tools`; without `.`).
+#[must_use]
+pub fn encode(tag: &str, cursor: Cursor) -> String {
+    let generation = cursor.generation.map_or_else(String::new, |generation| generation.to_string());
+    URL_SAFE_NO_PAD.encode(format!("{tag}.{}.{generation}", cursor.offset))
+}
+
+/// Reads a cursor that a client sent back for the list called `tag`.
+///
+/// # Errors
+/// `InvalidParams` for anything that [`encode`] does not write for that list.
+pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
+    read(tag, text).ok_or_else(|| invalid("cursor", "`params.cursor` is not a cursor of this list"))
+}
+
+/// The cursor in `text`, or the start of the list.
+///
+/// # Errors
+/// As [`decode`]. Also for a cursor of another generation: the list has changed, and must be read from its start.
+pub fn start(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u64, McpError> {
+    let Some(text) = text else { return Ok(0) };
+    let cursor = decode(tag, text)?;
+    if cursor.generation == generation {
+        Ok(cursor.offset)
+    } else {
+        Err(invalid("cursor", "`params.cursor` is of an older state of this list"))
+    }
+}
+
+fn read(tag: &str, text: &str) -> Option<Cursor> {
+    if text.len() > MAX_LEN {
+        return None;
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let mut parts = std::str::from_utf8(&bytes).ok()?.split('.');
+    let (found, offset, generation) = (parts.next()?, parts.next()?, parts.next()?);
+    if found != tag || parts.next().is_some() {
+        return None;
+    }
+    let cursor = Cursor {
+        offset: offset.parse().ok()?,
+        generation: if generation.is_empty() { None } else { Some(generation.parse().ok()?) },
+    };
+    // `+1` and `01` parse as numbers too, but nobody was given them.
+    (encode(tag, cursor) == text).then_some(cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{ErrorKind, Revision};
+
+    #[test]
+    fn a_cursor_belongs_to_one_list_and_one_generation() {
+        let text = encode("tools", Cursor { offset: 50, generation: Some(3) });
+        assert_eq!(start("tools", Some(&text), Some(3)), Ok(50));
+        assert_eq!(start("tools", None, Some(3)), Ok(0));
+        for (tag, generation) in [("prompts", Some(3)), ("tools", Some(4)), ("tools", None)] {
+            let error = start(tag, Some(&text), generation).expect_err("refused");
+            assert_eq!((error.kind, error.number(Revision::MODERN)), (ErrorKind::InvalidParams, -32602));
+            assert_eq!(error.data["member"], "cursor");
+        }
+    }
+
+    #[test]
+    fn what_was_not_minted_is_refused() {
+        let long = "A".repeat(1 << 20);
+        let forged = URL_SAFE_NO_PAD.encode("tools.+5.");
+        let padded = format!("{}=", encode("tools", Cursor { offset: 1, generation: None }));
+        for text in ["", "page2", "====", "\u{1F600}", &long, &forged, &padded] {
+            assert!(decode("tools", text).is_err(), "{:.40}", text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(offset: u64, generation: Option<u64>) {
+            let cursor = Cursor { offset, generation };
+            let text = encode("resources", cursor);
+            prop_assert_eq!(decode("resources", &text), Ok(cursor));
+            prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
+        }
+
+        #[test]
+        fn any_text_is_answered(text in ".{0,60}") {
+            let _ = decode("tools", &text);
+        }
+    }
+}

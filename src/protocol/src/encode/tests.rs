@@ -1,0 +1,158 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    ErrorKind,
+    envelope::{Incoming, Limits, Message, parse},
+    negotiate,
+};
+
+fn text(bytes: &Bytes) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn id(raw: &str) -> RequestId {
+    RequestId::from_json(raw).unwrap_or_else(|| panic!("{raw} is an id"))
+}
+
+#[test]
+fn messages_on_the_wire() {
+    assert_eq!(text(&result(&id("1"), "{}")), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    assert_eq!(
+        text(&result(&id(r#""\u0061""#), r#"{"n":1.0}"#)),
+        r#"{"jsonrpc":"2.0","id":"\u0061","result":{"n":1.0}}"#
+    );
+    assert_eq!(text(&request(&id("7"), "ping", None)), r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#);
+    assert_eq!(
+        text(&request(&id("7"), "roots/list", Some("{\"a\":1}"))),
+        r#"{"jsonrpc":"2.0","id":7,"method":"roots/list","params":{"a":1}}"#
+    );
+    assert_eq!(
+        text(&notification("notifications/tools/list_changed", None)),
+        r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#
+    );
+    assert_eq!(text(&notification("a\"\n", Some("{}"))), r#"{"jsonrpc":"2.0","method":"a\"\n","params":{}}"#);
+}
+
+#[test]
+fn errors_on_the_wire() {
+    let error = McpError::new(ErrorKind::ResourceNotFound, "No \"x\"").with("uri", "a://b");
+    assert_eq!(
+        text(&super::error(Some(&id("3")), &error, Revision::V2025_11_25)),
+        r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32002,"message":"No \"x\"","data":{"code":"RESOURCE_NOT_FOUND","uri":"a://b"}}}"#
+    );
+    assert_eq!(
+        error_object(&error, Revision::V2026_07_28),
+        r#"{"code":-32602,"message":"No \"x\"","data":{"code":"RESOURCE_NOT_FOUND","uri":"a://b"}}"#
+    );
+}
+
+#[test]
+fn every_error_of_every_revision_is_what_the_table_says() {
+    for &kind in ErrorKind::ALL {
+        for revision in Revision::ALL {
+            let error = McpError::new(kind, "m").with("a", json!([1]));
+            let value: Value = serde_json::from_slice(&super::error(None, &error, revision)).expect("JSON");
+            assert_eq!(value["error"]["code"], error.number(revision));
+            assert_eq!(value["error"]["data"], error.data());
+            // Never a code that another party may define: 2026-07-28/basic/index, "Error Codes".
+            let number = error.number(revision);
+            assert!(
+                (-31999..=-31000).contains(&number)
+                    || [-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022].contains(&number)
+                    || (number == -32002 && revision != Revision::MODERN),
+                "{number}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_revision_decides_how_an_unknown_id_looks() {
+    let error = McpError::new(ErrorKind::Parse, "Bad");
+    for revision in Revision::ALL {
+        let value: Value = serde_json::from_slice(&super::error(None, &error, revision)).expect("JSON");
+        let expected = if revision <= Revision::V2025_06_18 { Some(&Value::Null) } else { None };
+        assert_eq!(value.get("id"), expected, "{revision:?}");
+    }
+}
+
+#[test]
+fn data_code_cannot_be_overwritten() {
+    let error = McpError::new(ErrorKind::Forbidden, "no").with("code", "OTHER");
+    let text = error_object(&error, Revision::MODERN);
+    assert_eq!(text, r#"{"code":-31002,"message":"no","data":{"code":"FORBIDDEN"}}"#);
+}
+
+#[test]
+fn version_errors_have_the_shape_of_the_schema() {
+    let error = negotiate::modern("1900-01-01").expect_err("unsupported");
+    let value: Value = serde_json::from_str(&error_object(&error, Revision::MODERN)).expect("JSON");
+    assert_eq!(value["code"], -32022);
+    assert_eq!(value["data"]["requested"], "1900-01-01");
+    assert!(value["data"]["supported"].as_array().is_some_and(|s| s.contains(&json!("2026-07-28"))));
+    let error = negotiate::missing_capability(json!({ "elicitation": {} }));
+    let value: Value = serde_json::from_str(&error_object(&error, Revision::MODERN)).expect("JSON");
+    assert_eq!(
+        (&value["code"], &value["data"]["requiredCapabilities"]),
+        (&json!(-32021), &json!({ "elicitation": {} }))
+    );
+}
+
+#[test]
+fn a_message_is_one_line() {
+    let pretty = "{\r\n  \"a\": \"\\n\",\n  \"b\": [\r1]\n}\n";
+    for message in [result(&id("1"), pretty), notification("n", Some(pretty)), request(&id("1"), "m", Some(pretty))] {
+        assert!(!message.iter().any(|b| matches!(b, b'\n' | b'\r')));
+        let value: Value = serde_json::from_slice(&message).expect("JSON");
+        let payload = value.get("result").or(value.get("params")).expect("a payload");
+        assert_eq!(payload, &json!({ "a": "\n", "b": [1] }));
+    }
+}
+
+#[test]
+fn batches_join_messages() {
+    let parts = [
+        result(&id("1"), "{}"),
+        super::error(Some(&id("2")), &McpError::new(ErrorKind::Internal, "x"), Revision::V2025_03_26),
+    ];
+    let value: Value = serde_json::from_slice(&batch(&parts)).expect("JSON");
+    assert_eq!(value.as_array().map(Vec::len), Some(2));
+    assert_eq!(text(&batch(&[])), "[]");
+    assert_eq!(text(&batch(&parts[..1])), format!("[{}]", text(&parts[0])));
+}
+
+proptest! {
+    /// What is written is read back as the same message, with the id byte for byte.
+    #[test]
+    fn written_messages_are_read_back(number: i64, name in ".{0,20}", method in ".{0,30}", key in ".{0,10}") {
+        let payload = json!({ key: [number, "x"] }).to_string();
+        for id in [RequestId::from(number), RequestId::from_text(&name)] {
+            let bytes = request(&id, &method, Some(&payload));
+            match parse(&bytes, &Limits::default()) {
+                Ok(Incoming::Single(Message::Request(r))) => {
+                    prop_assert_eq!(r.id.as_json(), id.as_json());
+                    prop_assert_eq!(r.method.as_ref(), method.as_str());
+                    prop_assert_eq!(r.params.map(|p| p.get()), Some(payload.as_str()));
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+            let bytes = result(&id, &payload);
+            match parse(&bytes, &Limits::default()) {
+                Ok(Incoming::Single(Message::Response(r))) => {
+                    prop_assert_eq!(r.id.as_ref(), Some(&id));
+                    prop_assert_eq!(r.outcome.map(|p| p.get()).ok(), Some(payload.as_str()));
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+
+    #[test]
+    fn any_error_message_is_json(message in ".*", key in ".{0,8}") {
+        let error = McpError::new(ErrorKind::Internal, message.clone()).with(&key, message.clone());
+        let value: Value = serde_json::from_slice(&super::error(None, &error, Revision::MODERN)).expect("JSON");
+        prop_assert_eq!(&value["error"]["message"], &Value::from(message));
+    }
+}

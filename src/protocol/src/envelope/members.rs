@@ -1,0 +1,126 @@
+//! Splits one JSON object into the members of an envelope, and an array into the members of a batch.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use crate::outline::Outline;
+
+/// The raw members of an envelope. Others are skipped: JSON-RPC does not forbid them.
+#[derive(Default)]
+pub(super) struct Members<'a> {
+    pub(super) jsonrpc: Option<&'a RawValue>,
+    pub(super) id: Option<&'a RawValue>,
+    pub(super) method: Option<&'a RawValue>,
+    pub(super) params: Option<&'a RawValue>,
+    pub(super) result: Option<&'a RawValue>,
+    pub(super) error: Option<&'a RawValue>,
+    /// A member that is there twice: two readers could act on two different messages. `id` wins over others.
+    pub(super) repeated: Option<&'static str>,
+    /// Of `params`, where they were outlined already.
+    pub(super) outline: Option<Outline>,
+    /// It is known not to be nested too deep.
+    pub(super) is_shallow: bool,
+}
+
+enum Name {
+    Jsonrpc,
+    Id,
+    Method,
+    Params,
+    Result,
+    Error,
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+        impl Visitor<'_> for NameVisitor {
+            type Value = Name;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a member name")
+            }
+            fn visit_str<E: Error>(self, name: &str) -> Result<Name, E> {
+                Ok(match name {
+                    "jsonrpc" => Name::Jsonrpc,
+                    "id" => Name::Id,
+                    "method" => Name::Method,
+                    "params" => Name::Params,
+                    "result" => Name::Result,
+                    "error" => Name::Error,
+                    _ => Name::Other,
+                })
+            }
+        }
+        deserializer.deserialize_identifier(NameVisitor)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Members::default();
+                while let Some(name) = map.next_key::<Name>()? {
+                    let (slot, name) = match name {
+                        Name::Jsonrpc => (&mut members.jsonrpc, "jsonrpc"),
+                        Name::Id => (&mut members.id, "id"),
+                        Name::Method => (&mut members.method, "method"),
+                        Name::Params => (&mut members.params, "params"),
+                        Name::Result => (&mut members.result, "result"),
+                        Name::Error => (&mut members.error, "error"),
+                        Name::Other => {
+                            map.next_value::<IgnoredAny>()?;
+                            continue;
+                        }
+                    };
+                    if slot.replace(map.next_value::<&'de RawValue>()?).is_some() && members.repeated != Some("id") {
+                        members.repeated = Some(name);
+                    }
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+/// The members of a JSON array, or `None` if there are more than `max`.
+pub(super) fn batch(text: &str, max: usize) -> serde_json::Result<Option<Vec<&RawValue>>> {
+    struct BatchVisitor(usize);
+    impl<'de> Visitor<'de> for BatchVisitor {
+        type Value = Option<Vec<&'de RawValue>>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut members = Vec::new();
+            while members.len() < self.0 {
+                match seq.next_element::<&'de RawValue>()? {
+                    Some(member) => members.push(member),
+                    None => return Ok(Some(members)),
+                }
+            }
+            if seq.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(Some(members));
+            }
+            // The rest is still read, because text that is not JSON is another error than too many members.
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(None)
+        }
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let members = deserializer.deserialize_seq(BatchVisitor(max))?;
+    deserializer.end()?;
+    Ok(members)
+}

@@ -1,0 +1,351 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    envelope::{Incoming, Limits, parse},
+    params::meta,
+};
+
+const V: &str = "2026-07-28";
+
+fn body(method: &str, params: &str, version: &str) -> String {
+    let comma = if params.is_empty() { "" } else { "," };
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}{comma}"_meta":{{"io.modelcontextprotocol/protocolVersion":"{version}","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+    )
+}
+
+/// What the ladder says, as the door runs it.
+fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
+    let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
+    let meta = meta(message.params())?;
+    assert!(is_modern(headers, &meta), "the ladder applies");
+    let revision = check(headers, &message, &meta)?;
+    assert_eq!(revision, Revision::MODERN);
+    match &message {
+        Message::Request(request) => method_known(request, revision),
+        _ => Ok(Method::Cancelled),
+    }
+}
+
+#[track_caller]
+fn refused(headers: &[(&str, &[u8])], body: &str, number: i64, status: u16) {
+    match ladder(headers, body) {
+        Err(error) => {
+            assert_eq!((error.number(Revision::MODERN), http_status(&error)), (number, status), "{error}");
+        }
+        Ok(method) => panic!("{method:?} accepted with {headers:?}: {body}"),
+    }
+}
+
+const PING_BODY: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+
+#[test]
+fn a_conforming_request_passes() {
+    let call = body("tools/call", r#""name":"get_weather","arguments":{}"#, V);
+    let headers: [(&str, &[u8]); 3] =
+        [("MCP-Protocol-Version", V.as_bytes()), ("Mcp-Method", b"tools/call"), ("Mcp-Name", b"get_weather")];
+    assert_eq!(ladder(&headers, &call), Ok(Method::ToolsCall));
+    let shouting: [(&str, &[u8]); 3] =
+        [("MCP-PROTOCOL-VERSION", b" 2026-07-28\t"), ("mcp-method", b" tools/call "), ("mCP-nAME", b"\tget_weather")];
+    assert_eq!(ladder(&shouting, &call), Ok(Method::ToolsCall));
+    let list = body("tools/list", "", V);
+    assert_eq!(
+        ladder(&[("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/list")], &list),
+        Ok(Method::ToolsList)
+    );
+}
+
+#[test]
+fn what_makes_a_request_modern() {
+    let none = Meta::default();
+    let some = Meta { protocol_version: Some("1900-01-01".into()), ..Meta::default() };
+    let plain: [(&str, &str); 0] = [];
+    assert!(is_modern(&plain[..], &some));
+    assert!(!is_modern(&plain[..], &none));
+    for (name, value, modern) in [
+        ("MCP-Protocol-Version", "2026-07-28", true),
+        ("MCP-Protocol-Version", " 2026-07-28 ", true),
+        ("MCP-Protocol-Version", "2027-01-01", true),
+        ("MCP-Protocol-Version", "2025-11-25", false),
+        ("MCP-Protocol-Version", "1900-01-01", false),
+        ("MCP-Protocol-Version", "zzzz", false),
+        ("MCP-Protocol-Version", "", false),
+        ("Mcp-Method", "ping", true),
+        ("Mcp-Method", "", true),
+        ("Mcp-Session-Id", "x", false),
+    ] {
+        assert_eq!(is_modern(&[(name, value)][..], &none), modern, "{name}: {value}");
+    }
+}
+
+#[test]
+fn step_3_the_envelope_comes_first() {
+    let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"wrong")];
+    refused(&headers, PING_BODY, -32602, 400);
+    let version = keys::PROTOCOL_VERSION;
+    let capabilities = keys::CLIENT_CAPABILITIES;
+    for meta in [
+        "{}".to_owned(),
+        "null".into(),
+        "[]".into(),
+        format!(r#"{{"{version}":"{V}"}}"#),
+        format!(r#"{{"{capabilities}":{{}}}}"#),
+        format!(r#"{{"{version}":5,"{capabilities}":{{}}}}"#),
+        format!(r#"{{"{version}":"{V}","{capabilities}":[]}}"#),
+        format!(r#"{{"{version}":"1900-01-01"}}"#),
+    ] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{meta}}}}}"#);
+        refused(&headers, &body, -32602, 400);
+    }
+}
+
+#[test]
+fn step_4_headers_must_say_what_the_body_says() {
+    let call = body("tools/call", r#""name":"get_weather""#, V);
+    let version = ("mcp-protocol-version", V.as_bytes());
+    let method = ("mcp-method", &b"tools/call"[..]);
+    let name = ("mcp-name", &b"get_weather"[..]);
+    for headers in [
+        vec![],
+        vec![method, name],
+        vec![version, name],
+        vec![version, method],
+        vec![version, method, ("mcp-name", b"get_Weather")],
+        vec![version, method, ("mcp-name", b"")],
+        vec![version, method, ("mcp-name", b"get_weather\x01")],
+        vec![version, method, ("mcp-name", b"get_weather\xc3\xa9")],
+        vec![version, method, name, name],
+        vec![version, method, method, name],
+        vec![version, version, method, name],
+        vec![version, ("mcp-method", b"Tools/Call"), name],
+        vec![version, ("mcp-method", b"tools/list"), name],
+        vec![("mcp-protocol-version", b"2025-11-25"), method, name],
+        vec![("mcp-protocol-version", b""), method, name],
+        vec![("mcp-protocol-version", b"2026-07-28, 2026-07-28"), method, name],
+    ] {
+        refused(&headers, &call, -32020, 400);
+    }
+    // A header mismatch is said before an unserved version or an unknown method.
+    refused(&[version, method, name], &body("tools/call", r#""name":"get_weather""#, "1900-01-01"), -32020, 400);
+    refused(&[version, ("mcp-method", b"nope")], &body("ping", "", V), -32020, 400);
+}
+
+#[test]
+fn step_4_names_come_from_the_member_that_the_method_has() {
+    for (method, params, name) in [
+        ("tools/call", r#""name":"a b""#, "a b"),
+        ("prompts/get", r#""name":"triage""#, "triage"),
+        ("resources/read", r#""uri":"file:///x?y=1""#, "file:///x?y=1"),
+        ("tools/call", r#""na\u006de":"\u0061""#, "a"),
+        ("tools/call", r#""arguments":{"name":"inner"},"name":"outer""#, "outer"),
+    ] {
+        let body = body(method, params, V);
+        let with = |name: &[u8]| {
+            ladder(
+                &[("mcp-protocol-version", V.as_bytes()), ("mcp-method", method.as_bytes()), ("mcp-name", name)],
+                &body,
+            )
+        };
+        assert!(with(name.as_bytes()).is_ok(), "{params}");
+        assert!(with(b"other").is_err(), "{params}");
+    }
+    let headers: [(&str, &[u8]); 3] =
+        [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tasks/get"), ("mcp-name", b"t1")];
+    // Of the tasks extension.
+    assert!(ladder(&headers, &body("tasks/get", r#""taskId":"t1""#, V)).is_ok());
+    refused(&headers, &body("tasks/get", r#""taskId":"t2""#, V), -32020, 400);
+}
+
+#[test]
+fn step_4_a_body_without_the_name() {
+    let version = ("mcp-protocol-version", V.as_bytes());
+    let call = body("tools/call", "", V);
+    // The handler says that `name` is missing; a header alone must not name a tool.
+    assert!(ladder(&[version, ("mcp-method", b"tools/call")], &call).is_ok());
+    refused(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"x")], &call, -32020, 400);
+    refused(
+        &[version, ("mcp-method", b"tools/call"), ("mcp-name", b"5")],
+        &body("tools/call", r#""name":5"#, V),
+        -32020,
+        400,
+    );
+    let twice = body("tools/call", r#""name":"a","name":"b""#, V);
+    assert!(ladder(&[version, ("mcp-method", b"tools/call"), ("mcp-name", b"a")], &twice).is_err());
+    // Methods without a name do not look at the header.
+    let list = body("tools/list", r#""name":"x""#, V);
+    assert!(ladder(&[version, ("mcp-method", b"tools/list"), ("mcp-name", b"whatever")], &list).is_ok());
+}
+
+#[test]
+fn encoded_names_are_decoded_before_they_are_compared() {
+    let name = |value: &str, header: &[u8]| {
+        let body = body("tools/call", &format!(r#""name":{}"#, json!(value)), V);
+        ladder(&[("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header)], &body)
+            .is_ok()
+    };
+    // The examples of the specification.
+    assert!(name("us-west1", b"us-west1"));
+    assert!(name("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?=".as_bytes()));
+    assert!(name(" padded ", b"=?base64?IHBhZGRlZCA=?="));
+    assert!(name("line1\nline2", b"=?base64?bGluZTEKbGluZTI=?="));
+    assert!(name("=?base64?literal?=", b"=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="));
+    // The markers are exact.
+    assert!(name("=?BASE64?YQ==?=", b"=?BASE64?YQ==?="));
+    assert!(!name("a", b"=?BASE64?YQ==?="));
+    assert!(name("a", b" =?base64?YQ==?= "));
+    assert!(name("", b"=?base64??="));
+    // Not Base64, not UTF-8, not padded, or Base64 of something else.
+    for header in [
+        &b"=?base64?!!?="[..],
+        b"=?base64?/w==?=",
+        b"=?base64?YQ?=",
+        b"=?base64?Yg==?=",
+        b"=?base64?YQ==",
+        b"=?base64?=",
+    ] {
+        assert!(!name("a", header), "{}", String::from_utf8_lossy(header));
+    }
+}
+
+#[test]
+fn step_5_unserved_versions() {
+    for version in ["2025-11-25", "2024-11-05", "2027-01-01", "draft", ""] {
+        let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"tools/list")];
+        refused(&headers, &body("tools/list", "", version), -32022, 400);
+        // Said before the method is looked at.
+        let headers: [(&str, &[u8]); 2] = [("mcp-protocol-version", version.as_bytes()), ("mcp-method", b"nope")];
+        refused(&headers, &body("nope", "", version), -32022, 400);
+    }
+}
+
+#[test]
+fn step_6_methods_of_the_other_era() {
+    for method in [
+        "initialize",
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "nope",
+        "tools/Call",
+        "notifications/cancelled",
+    ] {
+        refused(
+            &[("mcp-protocol-version", V.as_bytes()), ("mcp-method", method.as_bytes())],
+            &body(method, "", V),
+            -32601,
+            404,
+        );
+    }
+}
+
+#[test]
+fn without_headers_the_envelope_alone_counts() {
+    let meta = |version: Option<&'static str>| Meta { protocol_version: version.map(Into::into), ..Meta::default() };
+    assert_eq!(check_envelope(&meta(None)).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
+    assert_eq!(check_envelope(&meta(Some(V))).map_err(|e| e.kind), Err(ErrorKind::InvalidParams));
+    for (version, expected) in [(V, Ok(Revision::MODERN)), ("2025-11-25", Err(ErrorKind::UnsupportedVersion))] {
+        let meta = Meta { client_capabilities: Some("{}"), ..meta(Some(version)) };
+        assert_eq!(check_envelope(&meta).map_err(|e| e.kind), expected);
+    }
+}
+
+#[test]
+fn notifications_need_no_headers_but_must_not_contradict_them() {
+    let plain = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+    assert!(ladder(&[("mcp-method", b"notifications/cancelled")], plain).is_ok());
+    assert!(ladder(&[("mcp-protocol-version", V.as_bytes())], plain).is_ok());
+    refused(&[("mcp-method", b"notifications/progress")], plain, -32020, 400);
+    refused(&[("mcp-protocol-version", b"2027-01-01")], plain, -32022, 400);
+    let with_meta = body("notifications/cancelled", "", V).replace("\"id\":1,", "");
+    assert!(ladder(&[], &with_meta).is_ok());
+    refused(&[("mcp-protocol-version", b"2025-11-25")], &with_meta, -32020, 400);
+    let old = body("notifications/cancelled", "", "2025-11-25").replace("\"id\":1,", "");
+    refused(&[], &old, -32022, 400);
+}
+
+#[test]
+fn handshake_era_requests_go_by_their_session_and_then_by_their_header() {
+    let of = |values: &[&str], negotiated| {
+        let headers: Vec<_> = values.iter().map(|value| (PROTOCOL_VERSION, *value)).collect();
+        legacy_version(&headers[..], negotiated)
+    };
+    let session = Some(Revision::V2025_11_25);
+    assert_eq!(of(&[], None), Ok(Revision::V2025_03_26));
+    assert_eq!(of(&[], session), Ok(Revision::V2025_11_25));
+    assert_eq!(of(&[" 2025-06-18 "], None), Ok(Revision::V2025_06_18));
+    assert_eq!(of(&["2025-06-18"], session), Ok(Revision::V2025_11_25));
+    for values in [&["1999-01-01"][..], &[""], &["2026-07-28"], &["2025-06-18", "2025-06-18"], &["2025-06-18\u{e9}"]] {
+        for negotiated in [None, session] {
+            let error = of(values, negotiated).expect_err("refused");
+            assert_eq!((error.kind, http_status(&error)), (ErrorKind::InvalidRequest, 400), "{values:?}");
+        }
+    }
+}
+
+#[test]
+fn responses_are_not_for_servers() {
+    refused(&[("mcp-method", b"x")], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600, 400);
+}
+
+#[test]
+fn statuses() {
+    for (kind, status) in [
+        (ErrorKind::Parse, 400),
+        (ErrorKind::InvalidRequest, 400),
+        (ErrorKind::MissingCapability, 400),
+        (ErrorKind::MethodNotFound, 404),
+        // Handlers answer in-band.
+        (ErrorKind::InvalidParams, 200),
+        (ErrorKind::ToolNotFound, 200),
+        (ErrorKind::ResourceNotFound, 200),
+        (ErrorKind::Internal, 200),
+        (ErrorKind::PolicyDenied, 200),
+    ] {
+        assert_eq!(http_status(&McpError::new(kind, "x")), status, "{kind:?}");
+    }
+    for (member, status) in
+        [("params", 400), ("_meta", 400), ("_meta.progressToken", 400), ("_metal", 200), ("name", 200)]
+    {
+        assert_eq!(http_status(&invalid(member, "x")), status, "{member}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_header_is_answered(version in prop::collection::vec(any::<u8>(), 0..20), method in prop::collection::vec(any::<u8>(), 0..20), name in prop::collection::vec(any::<u8>(), 0..40)) {
+        let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", &version), ("mcp-method", &method), ("mcp-name", &name)];
+        let _ = ladder(&headers, &body("tools/call", r#""name":"x""#, V));
+    }
+
+    /// Whatever the name, its Base64 form passes and decodes to it.
+    #[test]
+    fn any_name_can_be_sent(name in ".{0,30}") {
+        use base64::{Engine, engine::general_purpose::STANDARD};
+        let header = format!("=?base64?{}?=", STANDARD.encode(&name));
+        prop_assert_eq!(decoded(NAME, header.as_bytes()), Ok(name.clone().into()));
+        let body = body("tools/call", &format!(r#""name":{}"#, json!(name)), V);
+        let headers: [(&str, &[u8]); 3] = [("mcp-protocol-version", V.as_bytes()), ("mcp-method", b"tools/call"), ("mcp-name", header.as_bytes())];
+        prop_assert_eq!(ladder(&headers, &body), Ok(Method::ToolsCall));
+    }
+}
+
+#[test]
+fn values_are_encoded_as_the_specification_shows() {
+    for (value, header) in [
+        ("us-west1", "us-west1"),
+        ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+        (" padded ", "=?base64?IHBhZGRlZCA=?="),
+        ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+        ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ("=?base64?literal", "=?base64?literal"),
+        ("a b\tc", "a b\tc"),
+        ("\tx", "=?base64?CXg=?="),
+        ("", ""),
+    ] {
+        assert_eq!(encoded(value), header);
+        assert_eq!(decoded(NAME, header.as_bytes()).unwrap(), value);
+    }
+}

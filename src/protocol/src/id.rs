@@ -1,0 +1,157 @@
+//! Request ids, kept as the JSON text they came in.
+
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+};
+
+use compact_str::{CompactString, ToCompactString};
+
+/// A JSON-RPC request id: the raw JSON text of a string or an integer of any length, echoed byte for byte.
+///
+/// Two ids are equal if they are the same string or the same integer, however a string was escaped:
+/// `"a"` and `"\u0061"` are one id. `1` and `"1"` are two (2026-07-28/basic/index, "Requests").
+#[derive(Clone)]
+pub struct RequestId {
+    raw: CompactString,
+    /// The text has an escape, so that comparing bytes is not enough.
+    escaped: bool,
+}
+
+impl RequestId {
+    /// Wraps raw JSON text that the envelope parser has already accepted as an id.
+    pub fn from_raw(raw: &str) -> Self {
+        Self { raw: raw.into(), escaped: raw.contains('\\') }
+    }
+
+    /// The id in that JSON text, which must be one JSON value without surrounding whitespace.
+    ///
+    /// `None` for anything but a string or an integer: null, fractions, exponents, booleans, objects, arrays.
+    #[must_use]
+    pub fn from_json(raw: &str) -> Option<Self> {
+        is_string_or_integer(raw).then(|| Self::from_raw(raw))
+    }
+
+    /// The id that is this string.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        Self::from_raw(&serde_json::Value::from(text).to_string())
+    }
+
+    /// The JSON text of the id, as the client wrote it.
+    #[must_use]
+    pub fn as_json(&self) -> &str {
+        &self.raw
+    }
+
+    /// What equality, order and hash go by: the raw text, with the escapes of a string undone.
+    fn canonical(&self) -> Cow<'_, str> {
+        if !self.escaped {
+            return Cow::Borrowed(&self.raw);
+        }
+        match serde_json::from_str::<String>(&self.raw) {
+            Ok(text) => Cow::Owned(format!("\"{text}\"")),
+            Err(_) => Cow::Borrowed(&self.raw),
+        }
+    }
+}
+
+/// Whether valid JSON text is a string or an integer (no fraction, no exponent).
+pub(super) fn is_string_or_integer(raw: &str) -> bool {
+    match raw.as_bytes() {
+        [b'"', ..] => true,
+        [b'-' | b'0'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+impl PartialEq for RequestId {
+    fn eq(&self, other: &Self) -> bool {
+        if self.escaped || other.escaped { self.canonical() == other.canonical() } else { self.raw == other.raw }
+    }
+}
+
+impl Eq for RequestId {}
+
+impl Hash for RequestId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.canonical().hash(state);
+    }
+}
+
+impl PartialOrd for RequestId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RequestId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.canonical().cmp(&other.canonical())
+    }
+}
+
+impl From<i64> for RequestId {
+    fn from(n: i64) -> Self {
+        Self { raw: n.to_compact_string(), escaped: false }
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.raw)
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn id(raw: &str) -> RequestId {
+        RequestId::from_json(raw).unwrap_or_else(|| panic!("{raw} is an id"))
+    }
+
+    #[test]
+    fn strings_and_integers_of_any_length_are_ids() {
+        for raw in ["0", "-1", "123456789012345678901234567890", "\"\"", "\"a b\"", r#""\u0061""#] {
+            assert_eq!(id(raw).as_json(), raw);
+        }
+        for raw in ["null", "true", "1.0", "1e3", "-1E2", "{}", "[1]", ""] {
+            assert!(RequestId::from_json(raw).is_none(), "{raw}");
+        }
+    }
+
+    #[test]
+    fn escapes_do_not_make_another_id() {
+        assert_eq!(id(r#""a""#), id(r#""\u0061""#));
+        assert_eq!(id(r#""\u0061""#), id("\"a\""));
+        assert_eq!(id(r#""\/""#), id(r#""/""#));
+        assert_eq!(id(r#""😀""#), id(r#""\ud83d\uDE00""#));
+        assert_ne!(id(r#""\\u0061""#), id(r#""a""#));
+        assert_ne!(id("1"), id("\"1\""));
+        assert_ne!(id(r#""a\"b""#), id(r#""a""#));
+    }
+
+    #[test]
+    fn hash_and_order_agree_with_equality() {
+        let set: HashSet<_> = [id(r#""a""#), id(r#""\u0061""#), id("1"), id("\"1\"")].into_iter().collect();
+        assert_eq!(set.len(), 3);
+        assert_eq!(id(r#""a""#).cmp(&id(r#""\u0061""#)), Ordering::Equal);
+    }
+
+    #[test]
+    fn text_is_escaped() {
+        assert_eq!(RequestId::from_text("a\"b\n").as_json(), r#""a\"b\n""#);
+        assert_eq!(RequestId::from(-7).as_json(), "-7");
+    }
+}

@@ -1,0 +1,183 @@
+use serde_json::json;
+
+use super::*;
+use crate::{ErrorKind, headers::http_status};
+
+fn paths(schema: &Value) -> Vec<(String, String)> {
+    let found = x_mcp_headers(schema).unwrap_or_else(|reason| panic!("{reason}"));
+    found.into_iter().map(|p| (p.header, p.path.join("."))).collect()
+}
+
+#[test]
+fn annotations_are_found_through_properties_alone() {
+    let schema = json!({ "type": "object", "properties": {
+        "region": { "type": "string", "x-mcp-header": "Region" },
+        "query": { "type": "string" },
+        "options": { "type": "object", "properties": {
+            "dry": { "type": "boolean", "x-mcp-header": "Dry-Run" },
+            "deep": { "properties": { "n": { "type": ["integer", "null"], "x-mcp-header": "N" } } }
+        } },
+        "properties": { "type": "string", "x-mcp-header": "Odd" },
+        "x-mcp-header": { "type": "string" }
+    } });
+    let expected = [("Region", "region"), ("Dry-Run", "options.dry"), ("N", "options.deep.n"), ("Odd", "properties")];
+    assert_eq!(paths(&schema), expected.map(|(name, path)| (format!("Mcp-Param-{name}"), path.to_owned())));
+    assert_eq!(paths(&json!({})), []);
+    assert_eq!(paths(&json!(true)), []);
+}
+
+#[test]
+fn data_is_no_schema() {
+    let schema = json!({ "properties": { "a": { "type": "object",
+        "default": { "x-mcp-header": 5 }, "enum": [{ "x-mcp-header": "" }], "const": { "x-mcp-header": "a b" },
+        "examples": [{ "properties": { "x-mcp-header": [] } }], "x-vendor": { "x-mcp-header": 1 } } } });
+    assert_eq!(paths(&schema), []);
+}
+
+#[test]
+fn invalid_annotations_make_the_tool_invalid() {
+    let property = |property: Value| json!({ "type": "object", "properties": { "a": property } });
+    let named = |name: Value| property(json!({ "type": "string", "x-mcp-header": name }));
+    let annotated = json!({ "type": "string", "x-mcp-header": "A" });
+    for schema in [
+        named(json!("")),
+        named(json!("a b")),
+        named(json!("a:b")),
+        named(json!("a\r\nb")),
+        named(json!("é")),
+        named(json!(5)),
+        named(json!(null)),
+        named(json!(["A"])),
+        property(json!({ "type": "number", "x-mcp-header": "A" })),
+        property(json!({ "type": "object", "x-mcp-header": "A" })),
+        property(json!({ "type": "array", "x-mcp-header": "A" })),
+        property(json!({ "type": ["string", "number"], "x-mcp-header": "A" })),
+        property(json!({ "type": ["null"], "x-mcp-header": "A" })),
+        property(json!({ "type": "null", "x-mcp-header": "A" })),
+        property(json!({ "x-mcp-header": "A" })),
+        property(json!({ "enum": ["x"], "x-mcp-header": "A" })),
+        property(json!({ "type": "array", "items": annotated })),
+        property(json!({ "type": "array", "prefixItems": [annotated] })),
+        property(json!({ "type": "array", "contains": annotated })),
+        property(json!({ "additionalProperties": annotated })),
+        property(json!({ "patternProperties": { "^a": annotated } })),
+        property(json!({ "not": { "properties": { "b": annotated } } })),
+        json!({ "type": "string", "x-mcp-header": "Root" }),
+        json!({ "anyOf": [{ "properties": { "a": annotated } }] }),
+        json!({ "oneOf": [{}, { "properties": { "a": annotated } }] }),
+        json!({ "allOf": [{ "properties": { "a": annotated } }] }),
+        json!({ "if": { "properties": { "a": annotated } } }),
+        json!({ "then": { "properties": { "a": annotated } } }),
+        json!({ "else": { "properties": { "a": annotated } } }),
+        json!({ "$defs": { "a": annotated }, "properties": { "a": { "$ref": "#/$defs/a" } } }),
+        json!({ "dependentSchemas": { "a": { "properties": { "b": annotated } } } }),
+        json!({ "properties": { "a": annotated, "b": { "type": "string", "x-mcp-header": "a" } } }),
+        json!({ "properties": { "a": annotated, "b": { "properties": { "a": annotated } } } }),
+    ] {
+        assert!(x_mcp_headers(&schema).is_err(), "{schema}");
+    }
+}
+
+#[test]
+fn deep_schemas_do_not_overflow_the_stack() {
+    let mut schema = json!({ "type": "string", "x-mcp-header": "Deep" });
+    for _ in 0..300 {
+        schema = Value::Object(
+            [("properties".to_owned(), Value::Object([("a".to_owned(), schema)].into_iter().collect()))]
+                .into_iter()
+                .collect(),
+        );
+    }
+    let small = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
+        assert_eq!(paths(&schema).len(), 1);
+        // Dropping it would recurse, and is not what is tested.
+        std::mem::forget(schema);
+    });
+    assert!(small.map(|thread| thread.join().is_ok()).unwrap_or(false));
+}
+
+fn annotated() -> Vec<ParamHeader> {
+    let schema = json!({ "properties": {
+        "region": { "type": "string", "x-mcp-header": "Region" },
+        "count": { "type": "integer", "x-mcp-header": "Count" },
+        "o": { "properties": { "dry": { "type": "boolean", "x-mcp-header": "Dry" } } }
+    } });
+    x_mcp_headers(&schema).unwrap_or_else(|reason| panic!("{reason}"))
+}
+
+#[track_caller]
+fn passes(headers: &[(&str, &str)], arguments: Value) -> bool {
+    match check_params(headers, &annotated(), Some(&arguments)) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!((error.kind, http_status(&error)), (ErrorKind::HeaderMismatch, 400));
+            false
+        }
+    }
+}
+
+#[test]
+fn headers_mirror_arguments() {
+    let all = json!({ "region": "us-west1", "count": 42, "o": { "dry": true }, "other": 1 });
+    assert!(passes(
+        &[("mcp-param-region", "us-west1"), ("MCP-PARAM-COUNT", "42"), ("Mcp-Param-Dry", "true")],
+        all.clone()
+    ));
+    assert!(passes(
+        &[("mcp-param-region", " us-west1 "), ("mcp-param-count", "42.0"), ("mcp-param-dry", "true")],
+        all.clone()
+    ));
+    assert!(passes(
+        &[("Mcp-Param-Region", "=?base64?dXMtd2VzdDE=?="), ("mcp-param-count", "4.2e1"), ("mcp-param-dry", "true")],
+        all.clone()
+    ));
+    assert!(passes(&[("Mcp-Param-Other", "ignored")], json!({})));
+    assert!(passes(&[], json!({ "region": null })));
+    assert!(check_params(&[("a", "b")][..], &annotated(), None).is_ok());
+    for headers in [
+        vec![],
+        vec![("mcp-param-count", "42"), ("mcp-param-dry", "true")],
+        vec![("mcp-param-region", "US-west1"), ("mcp-param-count", "42"), ("mcp-param-dry", "true")],
+        vec![("mcp-param-region", "us-west1"), ("mcp-param-count", "43"), ("mcp-param-dry", "true")],
+        vec![("mcp-param-region", "us-west1"), ("mcp-param-count", "42"), ("mcp-param-dry", "True")],
+        vec![("mcp-param-region", "us-west1"), ("mcp-param-count", "42"), ("mcp-param-dry", "1")],
+        vec![
+            ("mcp-param-region", "us-west1"),
+            ("mcp-param-region", "us-west1"),
+            ("mcp-param-count", "42"),
+            ("mcp-param-dry", "true"),
+        ],
+        vec![("mcp-param-region", "=?base64?!?="), ("mcp-param-count", "42"), ("mcp-param-dry", "true")],
+        vec![("mcp-param-region", "us-west1\u{e9}"), ("mcp-param-count", "42"), ("mcp-param-dry", "true")],
+    ] {
+        assert!(!passes(&headers, all.clone()), "{headers:?}");
+    }
+}
+
+#[test]
+fn a_header_without_its_argument_is_refused() {
+    for arguments in [json!({}), json!({ "region": null }), json!({ "REGION": "x" })] {
+        assert!(!passes(&[("mcp-param-region", "x")], arguments));
+    }
+    assert!(check_params(&[("mcp-param-dry", "true")][..], &annotated(), None).is_err());
+    assert!(!passes(&[("mcp-param-dry", "true")], json!({ "o": "dry" })));
+}
+
+#[test]
+fn integers_compare_as_numbers_and_nothing_else_does() {
+    let count = |header: &str, argument: Value| passes(&[("mcp-param-count", header)], json!({ "count": argument }));
+    for header in ["7", "7.0", "+7", "07", "7e0", "70e-1"] {
+        assert!(count(header, json!(7)), "{header}");
+    }
+    for header in ["seven", "NaN", "inf", "infinity", "0x7", "7 7", "", "7.1", "-7"] {
+        assert!(!count(header, json!(7)), "{header}");
+    }
+    assert!(count("-7", json!(-7)) && count("7", json!(7.0)));
+    // Doubles cannot tell these two apart; their digits can.
+    assert!(!count("9007199254740993", json!(9_007_199_254_740_992_i64)));
+    assert!(count("9007199254740993", json!(9_007_199_254_740_993_i64)));
+    // A string argument is compared as a string.
+    assert!(!count("7.0", json!("7")) && count("7", json!("7")));
+    // Left to the input schema.
+    assert!(passes(&[], json!({ "count": [7] })) && !count("7", json!([7])));
+}

@@ -1,0 +1,175 @@
+//! `params._meta`: what a request says of itself (2026-07-28/basic/index, "`_meta`").
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::{Implementation, LoggingLevel, invalid, repeated};
+use crate::{
+    McpError, RequestId,
+    edit::{self, Member},
+    id::is_string_or_integer,
+    outline::Params,
+};
+
+/// The names of the members of `_meta` that the gateway reads or writes.
+pub mod keys {
+    pub const PROGRESS_TOKEN: &str = "progressToken";
+    pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+    pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+    pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+    pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+    pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+    pub const TRACEPARENT: &str = "traceparent";
+    /// Ours: a repeat of a proposal with the same key is the same change.
+    pub const IDEMPOTENCY_KEY: &str = "dev.countersign/idempotencyKey";
+}
+
+/// What the gateway reads of `_meta`. All members are optional here; what a revision requires is checked
+/// by [`crate::headers::check_envelope`].
+#[derive(Clone, Debug, Default)]
+pub struct Meta<'a> {
+    /// Raw JSON of a string or an integer, to be echoed as it is.
+    pub progress_token: Option<&'a str>,
+    pub protocol_version: Option<Cow<'a, str>>,
+    /// The text of a JSON object.
+    pub client_info: Option<&'a str>,
+    /// The text of a JSON object.
+    pub client_capabilities: Option<&'a str>,
+    pub log_level: Option<Cow<'a, str>>,
+    pub idempotency_key: Option<Cow<'a, str>>,
+    /// W3C trace context, not checked here.
+    pub traceparent: Option<Cow<'a, str>>,
+}
+
+impl Meta<'_> {
+    /// The progress token as a key that compares and outlives the message.
+    #[must_use]
+    pub fn progress_token(&self) -> Option<RequestId> {
+        self.progress_token.map(RequestId::from_raw)
+    }
+
+    /// The client's own name for itself.
+    ///
+    /// # Errors
+    /// `InvalidParams` where it lacks a name or a version.
+    pub fn client_info(&self) -> Result<Option<Implementation>, McpError> {
+        self.client_info
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|_| wrong(keys::CLIENT_INFO, "must have a `name` and a `version`, both strings"))
+    }
+
+    /// The least severe log messages that the request wants (2026-07-28/server/utilities/logging).
+    ///
+    /// # Errors
+    /// `InvalidParams` for a level that does not exist.
+    pub fn log_level(&self) -> Result<Option<LoggingLevel>, McpError> {
+        self.log_level
+            .as_deref()
+            .map(|text| LoggingLevel::parse(text).ok_or_else(|| wrong(keys::LOG_LEVEL, "is not a log level")))
+            .transpose()
+    }
+}
+
+/// Whether the request says which revision it speaks, as only the stateless era does.
+#[must_use]
+pub fn is_modern(meta: &Meta<'_>) -> bool {
+    meta.protocol_version.is_some()
+}
+
+/// Reads `params._meta`; absent, it is empty.
+///
+/// # Errors
+/// `InvalidParams` whose `data.member` starts with `_meta` if it is not an object, or a member that the
+/// gateway reads is of the wrong type or there twice.
+pub fn meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
+    let Some(params) = params else { return Ok(Meta::default()) };
+    if !params.get().starts_with('{') {
+        return Err(invalid("params", "`params` must be an object"));
+    }
+    let mut all = edit::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
+    let found = all.next();
+    if all.next().is_some() {
+        return Err(repeated("_meta"));
+    }
+    found.map_or_else(|| Ok(Meta::default()), |meta| read(meta, edit::members(meta)))
+}
+
+/// As [`meta`], of `params` whose members are known.
+///
+/// # Errors
+/// As [`meta`].
+pub(crate) fn of<'a>(params: Params<'a>) -> Result<Meta<'a>, McpError> {
+    // Of several it would be the last.
+    params.object.sole("_meta")?;
+    params.meta.map_or_else(|| Ok(Meta::default()), |meta| read(meta.text(), meta.members()))
+}
+
+fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Meta<'a>, McpError> {
+    if !text.starts_with('{') {
+        return Err(invalid("_meta", "`params._meta` must be an object"));
+    }
+    let mut values: [Option<&'a str>; KEYS.len()] = Default::default();
+    let mut repeated = None;
+    for member in members {
+        if let Some(index) = KEYS.iter().position(|key| *key == member.key)
+            && values[index].replace(member.value).is_some()
+        {
+            repeated = Some(KEYS[index]);
+        }
+    }
+    if let Some(key) = repeated {
+        return Err(wrong(key, "is there more than once"));
+    }
+    let object = |slot: Slot| match values[slot as usize] {
+        Some(raw) if !raw.starts_with('{') => Err(wrong(KEYS[slot as usize], "must be an object")),
+        other => Ok(other),
+    };
+    let text = |slot: Slot| match values[slot as usize] {
+        Some(raw) => edit::string(raw).map(Some).ok_or_else(|| wrong(KEYS[slot as usize], "must be a string")),
+        None => Ok(None),
+    };
+    let progress_token = match values[Slot::ProgressToken as usize] {
+        Some(raw) if !is_string_or_integer(raw) => {
+            return Err(wrong(keys::PROGRESS_TOKEN, "must be a string or an integer"));
+        }
+        other => other,
+    };
+    Ok(Meta {
+        progress_token,
+        protocol_version: text(Slot::ProtocolVersion)?,
+        client_info: object(Slot::ClientInfo)?,
+        client_capabilities: object(Slot::ClientCapabilities)?,
+        log_level: text(Slot::LogLevel)?,
+        idempotency_key: text(Slot::IdempotencyKey)?,
+        traceparent: text(Slot::Traceparent)?,
+    })
+}
+
+fn wrong(key: &str, what: &str) -> McpError {
+    invalid(&format!("_meta.{key}"), format!("`params._meta.{key}` {what}"))
+}
+
+/// Indices into [`KEYS`].
+#[derive(Clone, Copy)]
+enum Slot {
+    ProgressToken,
+    ProtocolVersion,
+    ClientInfo,
+    ClientCapabilities,
+    LogLevel,
+    IdempotencyKey,
+    Traceparent,
+}
+
+const KEYS: [&str; 7] = [
+    keys::PROGRESS_TOKEN,
+    keys::PROTOCOL_VERSION,
+    keys::CLIENT_INFO,
+    keys::CLIENT_CAPABILITIES,
+    keys::LOG_LEVEL,
+    keys::IDEMPOTENCY_KEY,
+    keys::TRACEPARENT,
+];

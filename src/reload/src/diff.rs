@@ -1,0 +1,437 @@
+//! What lies between the configuration in force and a new one. Pure.
+
+use serde::Serialize;
+
+use super::{
+    rules::{self, Pick, RuleView},
+    servers,
+};
+use countersign_config::{Config, UpstreamConfig, reader::Setting};
+use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Rule, Verdict, terms};
+
+/// One way in which a new configuration lets through what the old one does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loosening {
+    /// As in the file: `policy.default`, `mcpServers.files.trust_annotations`.
+    pub key: String,
+    /// For people.
+    pub from: String,
+    pub to: String,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diff {
+    /// Names of servers.
+    pub upstreams_added: Vec<String>,
+    pub upstreams_removed: Vec<String>,
+    pub upstreams_changed: Vec<String>,
+    /// Names of webhooks.
+    pub webhooks_added: Vec<String>,
+    pub webhooks_removed: Vec<String>,
+    pub webhooks_changed: Vec<String>,
+    /// These wait for a reviewer's consent.
+    pub policy_loosened: Vec<Loosening>,
+    /// What became stricter, for people.
+    pub policy_tightened: Vec<String>,
+    pub policy_changed: bool,
+    pub routes_changed: bool,
+    pub log_changed: bool,
+    /// Keys that were changed since the gateway started and are read only then.
+    pub needs_restart: Vec<String>,
+}
+
+impl Diff {
+    /// Nothing that can change while the gateway runs did.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self { needs_restart: self.needs_restart.clone(), ..Self::default() }
+    }
+}
+
+/// Compares the two, and says what may be in force at once: the new one, with everything that loosens policy left as
+/// it is in the old one. What is read only at the start is as in `old` there.
+#[must_use]
+pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
+    let mut diff = changes(old, new);
+    let mut at_once = Config {
+        upstreams: new.upstreams.clone(),
+        routes: new.routes.clone(),
+        webhooks: new.webhooks.clone(),
+        policy: new.policy.clone(),
+        log: countersign_telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
+        ..old.clone()
+    };
+    let judged = hold_policy(&old.policy, &new.policy, &mut at_once.policy, &mut diff);
+    at_once.upstreams = new
+        .upstreams
+        .iter()
+        .filter_map(|server| {
+            let before = find(&old.upstreams, &server.name);
+            servers::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
+        })
+        .collect();
+    (diff, at_once)
+}
+
+/// What changed at all, whatever it means.
+fn changes(old: &Config, new: &Config) -> Diff {
+    let (upstreams_added, upstreams_removed, upstreams_changed) =
+        by_name(&old.upstreams, &new.upstreams, |server| &server.name);
+    let (webhooks_added, webhooks_removed, webhooks_changed) =
+        by_name(&old.webhooks, &new.webhooks, |webhook| &webhook.name);
+    Diff {
+        upstreams_added,
+        upstreams_removed,
+        upstreams_changed,
+        webhooks_added,
+        webhooks_removed,
+        webhooks_changed,
+        policy_changed: old.policy != new.policy,
+        routes_changed: old.routes != new.routes,
+        log_changed: old.log.filter != new.log.filter,
+        ..Diff::default()
+    }
+}
+
+/// The names of those that are only in `now`, only in `before`, and in both but not the same.
+fn by_name<T: PartialEq>(
+    before: &[T],
+    now: &[T],
+    name: impl Fn(&T) -> &str,
+) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let find = |all: &'_ [T], one: &T| all.iter().position(|other| name(other) == name(one));
+    let names = |all: Vec<&T>| all.into_iter().map(|one| name(one).to_owned()).collect();
+    (
+        names(now.iter().filter(|one| find(before, one).is_none()).collect()),
+        names(before.iter().filter(|one| find(now, one).is_none()).collect()),
+        names(now.iter().filter(|one| find(before, one).is_some_and(|at| before.get(at) != Some(*one))).collect()),
+    )
+}
+
+fn find<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
+    servers.iter().find(|server| server.name == name)
+}
+
+/// Answers whether rules review or deny.
+fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) -> bool {
+    let (from, to) = (default_name(old.default), default_name(new.default));
+    if strictness(new.default) < strictness(old.default) {
+        at_once.default = old.default;
+        let loosening = Loosening { key: "policy.default".to_owned(), from: from.to_owned(), to: to.to_owned() };
+        diff.policy_loosened.push(loosening);
+    } else if new.default != old.default {
+        diff.policy_tightened.push(format!("policy.default is {to} instead of {from}"));
+    }
+    hold_mode(old, new, at_once, diff);
+    hold_review(old, new, at_once, diff);
+    hold_groups(old, new, at_once, diff);
+    let (before, now) = (views(old), views(new));
+    let otherwise = rules::Otherwise { default: old.default, terms: old.review.clone() };
+    let merged = rules::merge(&before, &now, &otherwise);
+    diff.policy_loosened.extend(merged.loosened);
+    diff.policy_tightened.extend(merged.tightened);
+    pick(&merged.at_once, old, new, at_once);
+    before.iter().any(|rule| rule.then != Verdict::Allow)
+}
+
+fn hold_mode(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+    let word = |mode| if mode == PolicyMode::Enforce { "enforce" } else { "simulate" };
+    if old.mode == PolicyMode::Enforce && new.mode == PolicyMode::Simulate {
+        at_once.mode = old.mode;
+        let loosening = Loosening { key: "policy.mode".into(), from: word(old.mode).into(), to: word(new.mode).into() };
+        diff.policy_loosened.push(loosening);
+    } else if old.mode != new.mode {
+        diff.policy_tightened.push(format!("policy.mode is {} instead of {}", word(new.mode), word(old.mode)));
+    }
+}
+
+/// What every review asks for. One that loosens in one way stays as it is in all.
+fn hold_review(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+    let looser = terms::loosened(&old.review, &new.review);
+    if looser.is_empty() {
+        if !terms::loosened(&new.review, &old.review).is_empty() {
+            diff.policy_tightened.push("policy.review asks more".to_owned());
+        }
+        return;
+    }
+    at_once.review = old.review.clone();
+    let told = looser.into_iter().map(|(from, to)| Loosening { key: "policy.review".to_owned(), from, to });
+    diff.policy_loosened.extend(told);
+}
+
+/// Who comes into a group that reviews are asked of may decide on more than before; who leaves it does so at once.
+fn hold_groups(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) {
+    let asked = |name: &str| {
+        let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
+        terms.any(|terms| terms.reviewers.iter().any(|asked| asked == name))
+    };
+    for (name, now) in &new.groups {
+        let none = Vec::new();
+        let before = match old.groups.get(name) {
+            Some(before) => before,
+            // What names it is new as well, and is judged by itself.
+            None if !asked(name) => continue,
+            None => &none,
+        };
+        let (stay, come): (Vec<&String>, Vec<&String>) = now.iter().partition(|who| before.contains(who));
+        if !come.is_empty() {
+            let list = |names: &[String]| if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+            let loosening = Loosening { key: format!("policy.groups.{name}"), from: list(before), to: list(now) };
+            diff.policy_loosened.push(loosening);
+            at_once.groups.insert(name.clone(), stay.into_iter().cloned().collect());
+        } else if now.len() < before.len() {
+            diff.policy_tightened.push(format!("policy.groups: {name} has fewer people"));
+        }
+    }
+    for name in old.groups.keys().filter(|name| !new.groups.contains_key(*name)) {
+        diff.policy_tightened.push(format!("policy.groups: {name} is gone"));
+    }
+}
+
+fn views(policy: &PolicyConfig) -> Vec<RuleView> {
+    let view = |rule: &Rule| {
+        // Everything but what it says and what people are told: a field that is added later counts by itself.
+        let asks =
+            Rule { label: "".into(), then: Verdict::Deny, reason: None, terms: Default::default(), ..rule.clone() };
+        let (label, terms) = (rule.label.to_string(), rule.terms.clone());
+        let names_methods = !rule.methods.is_empty();
+        RuleView { label, asks: format!("{asks:?}"), then: rule.then, names_methods, terms }
+    };
+    policy.rules.iter().map(view).collect()
+}
+
+fn pick(picks: &[Pick], old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig) {
+    let rule = |pick: &Pick| match pick {
+        Pick::Old(index) => old.rules.get(*index).cloned(),
+        Pick::New(index) => new.rules.get(*index).cloned(),
+    };
+    at_once.rules = picks.iter().filter_map(rule).collect();
+}
+
+/// As in the file.
+#[must_use]
+pub const fn default_name(default: PolicyDefault) -> &'static str {
+    match default {
+        PolicyDefault::Allow => "allow",
+        PolicyDefault::ReviewWrites => "review_writes",
+        PolicyDefault::ReviewAll => "review_all",
+        PolicyDefault::Deny => "deny",
+    }
+}
+
+const fn strictness(default: PolicyDefault) -> u8 {
+    match default {
+        PolicyDefault::Allow => 0,
+        PolicyDefault::ReviewWrites => 1,
+        PolicyDefault::ReviewAll => 2,
+        PolicyDefault::Deny => 3,
+    }
+}
+
+/// Keys whose values are not those that the gateway started with, and that it reads only then.
+#[must_use]
+pub fn needs_restart(started: &[Setting], now: &[Setting]) -> Vec<String> {
+    let live = |key: &str| {
+        ["mcpServers", "webhooks", "log.filter"].contains(&key)
+            || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
+    };
+    let differs =
+        |setting: &&Setting| !started.iter().any(|before| before.key == setting.key && before.value == setting.value);
+    now.iter().filter(|setting| !live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use countersign_config::{Environment, Flags, UpstreamTarget, load};
+    use countersign_telemetry::logs::LogFormat;
+
+    fn config(change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = Config::default();
+        change(&mut config);
+        config
+    }
+
+    fn rules(yaml: &str) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, format!("policy: {{ rules: [{yaml}] }}")).unwrap();
+        let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
+        load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+    }
+
+    #[test]
+    fn rules_that_loosen_wait_and_rules_that_tighten_do_not() {
+        let old = rules("{name: no-db, tools: 'db_*', then: deny}, {tools: x, roles: [agent], then: allow}");
+        // A name and a reason change nothing; another condition is another rule.
+        let named =
+            rules("{name: db, tools: 'db_*', reason: why, then: deny}, {tools: x, roles: [agent], then: allow}");
+        let (diff, at_once) = compare(&old, &named);
+        assert_eq!((diff.policy_loosened.len(), diff.policy_tightened.len()), (0, 0));
+        assert_eq!(at_once.policy, named.policy);
+        let other =
+            rules("{name: no-db, tools: 'db_*', when: 'arguments.a == 1', then: deny}, {tools: y, then: review}");
+        let (diff, at_once) = compare(&old, &other);
+        let told = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
+        // `y` may have been denied by nothing that comes after it, so that a review is stricter.
+        assert_eq!(diff.policy_loosened, [told]);
+        let labels = |config: &Config| {
+            config.policy.rules.iter().map(|r| (r.then.as_str(), r.when.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(&at_once), [("deny", true), ("deny", false), ("review", false)]);
+        assert_eq!(diff.policy_tightened.len(), 3, "{:?}", diff.policy_tightened);
+        let (diff, at_once) = compare(&old, &rules(""));
+        assert_eq!((diff.policy_loosened.len(), at_once.policy.rules.len()), (1, 1));
+    }
+
+    #[test]
+    fn who_decides_and_how_waits_where_it_loosens() {
+        let of = |yaml: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("c.yaml");
+            std::fs::write(&file, yaml).unwrap();
+            let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
+            load(&flags, &Environment::of(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
+        };
+        let old = of("policy: { groups: { dba: [a, b] }, review: { quorum: 2 },\n\
+                      rules: [{ tools: x, then: review, reviewers: dba }] }");
+        let keys = |diff: &Diff| diff.policy_loosened.iter().map(|l| l.key.clone()).collect::<Vec<_>>();
+        let new = of("policy: { mode: simulate, groups: { dba: [b, c], ops: [d] }, review: { quorum: 1 },\n\
+                      rules: [{ tools: x, then: review, reviewers: [dba, ops] }] }");
+        let (diff, at_once) = compare(&old, &new);
+        assert_eq!(
+            keys(&diff),
+            ["policy.mode", "policy.review", "policy.groups.dba", "policy.rules", "policy.rules"],
+            "{diff:?}"
+        );
+        assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
+        assert_eq!(at_once.policy.rules, old.policy.rules);
+        assert_eq!(at_once.policy.groups["dba"], ["b"], "whoever left has left");
+        // What waits waits for as long as the file says so.
+        let (again, same) = compare(&at_once, &new);
+        assert_eq!(keys(&again), keys(&diff));
+        assert_eq!(same, at_once);
+        // Back is stricter, and needs nobody.
+        let (back, at_once) = compare(&new, &old);
+        assert_eq!(keys(&back), ["policy.groups.dba"], "a comes back");
+        assert_eq!((at_once.policy.mode, at_once.policy.review.quorum), (PolicyMode::Enforce, 2));
+    }
+
+    #[test]
+    fn a_prefix_that_takes_tools_from_under_a_rule_waits() {
+        let mut old = rules("{tools: 'a__*', then: deny}");
+        old.upstreams = vec![server("a")];
+        let mut new = old.clone();
+        new.upstreams[0].prefix = "b__".into();
+        let (diff, at_once) = compare(&old, &new);
+        assert_eq!(diff.policy_loosened[0].key, "mcpServers.a.prefix");
+        assert_eq!(at_once, old);
+    }
+
+    fn server(name: &str) -> UpstreamConfig {
+        let command = "x".to_owned();
+        let target = UpstreamTarget::Command { command, args: Vec::new(), env: Default::default(), cwd: None };
+        UpstreamConfig::new(name, target)
+    }
+
+    #[test]
+    fn servers_come_go_and_change() {
+        let old = config(|c| c.upstreams = ["a", "b", "c"].map(server).to_vec());
+        let new = config(|c| {
+            c.upstreams = ["d", "c", "a"].map(server).to_vec();
+            c.upstreams[1].required = true;
+        });
+        let (diff, at_once) = compare(&old, &new);
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let expected = Diff {
+            upstreams_added: names(&["d"]),
+            upstreams_removed: names(&["b"]),
+            upstreams_changed: names(&["c"]),
+            ..Diff::default()
+        };
+        assert_eq!(diff, expected);
+        assert_eq!(at_once, new);
+        assert!(!diff.is_empty());
+        let (diff, at_once) = compare(&new, &new);
+        assert!(diff.is_empty());
+        assert_eq!(at_once, new);
+    }
+
+    #[test]
+    fn the_default_loosens_downwards_and_tightens_upwards() {
+        use PolicyDefault::{Allow, Deny, ReviewAll, ReviewWrites};
+        let order = [Allow, ReviewWrites, ReviewAll, Deny];
+        for (from, old) in order.iter().enumerate() {
+            for (to, new) in order.iter().enumerate() {
+                let (before, now) = (config(|c| c.policy.default = *old), config(|c| c.policy.default = *new));
+                let (diff, at_once) = compare(&before, &now);
+                assert_eq!(diff.policy_loosened.len(), usize::from(to < from), "{old:?} → {new:?}");
+                assert_eq!(diff.policy_tightened.len(), usize::from(to > from), "{old:?} → {new:?}");
+                assert_eq!(
+                    at_once.policy.default,
+                    *if strictness(*new) > strictness(*old) { new } else { old },
+                    "{old:?} → {new:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_does_not_hold_up_the_rest() {
+        let old = config(|c| c.upstreams = vec![server("a")]);
+        let new = config(|c| {
+            c.policy.default = PolicyDefault::Allow;
+            c.routes.prefixes = vec![("x_".into(), "a".into())];
+            c.log.filter = "debug".into();
+            c.upstreams = vec![server("a"), server("b")];
+            c.upstreams[1].trust_annotations = true;
+            c.upstreams[0].max_queue = 1;
+        });
+        let (diff, at_once) = compare(&old, &new);
+        let keys: Vec<&str> = diff.policy_loosened.iter().map(|l| l.key.as_str()).collect();
+        assert_eq!(keys, ["policy.default", "mcpServers.b.trust_annotations"]);
+        assert!(diff.routes_changed && diff.log_changed && diff.policy_changed);
+        assert_eq!(at_once.policy, old.policy);
+        assert_eq!((&at_once.routes, &at_once.log), (&new.routes, &new.log));
+        assert_eq!(at_once.upstreams[0], new.upstreams[0]);
+        assert!(!at_once.upstreams[1].trust_annotations);
+        // With what waits in force, nothing is left.
+        let (diff, _) = compare(&new, &new);
+        assert_eq!(diff, Diff::default());
+        // And from what is in force at once, the same waits.
+        let (again, same) = compare(&at_once, &new);
+        assert_eq!(again.policy_loosened, compare(&old, &new).0.policy_loosened);
+        assert_eq!(same, at_once);
+    }
+
+    #[test]
+    fn what_is_read_only_at_the_start_stays_and_is_told() {
+        let old = config(|_| {});
+        let new = config(|c| {
+            c.limits.max_batch = 7;
+            c.log.format = LogFormat::Json;
+        });
+        let (diff, at_once) = compare(&old, &new);
+        assert!(diff.is_empty());
+        assert_eq!(at_once, old);
+
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        let settings = |yaml: &str| {
+            std::fs::write(&file, yaml).unwrap();
+            let flags = Flags { config: Some(file.clone()), data: Some("d".into()), ..Flags::default() };
+            load(&flags, &Environment::of(dir.path(), &[])).unwrap().settings
+        };
+        let before = settings("listen: 127.0.0.1:1");
+        assert_eq!(needs_restart(&before, &settings("{listen: '127.0.0.1:1' }")), Vec::<String>::new());
+        let now = settings(
+            "limits: { max_batch: 9 }\nlog: { filter: debug, format: json }\npolicy: { default: deny }\n\
+             routes: { prefixes: { a: tracker } }\nmcpServers: { a: { command: x } }\n",
+        );
+        assert_eq!(needs_restart(&before, &now), ["listen", "limits.max_batch", "log.format"]);
+    }
+}

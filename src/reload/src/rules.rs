@@ -1,0 +1,374 @@
+//! Two lists of rules, of which the first that matches decides: which steps from the one to the other can only make
+//! calls stricter, and the list that takes those steps alone.
+
+use std::sync::Arc;
+
+use super::diff::Loosening;
+use countersign_domain::{
+    changes::Terms,
+    policy::{PolicyDefault, Verdict, terms},
+};
+
+/// A rule, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleView {
+    /// For people.
+    pub label: String,
+    /// All that decides whether it matches; equal for two rules that match the same calls.
+    pub asks: String,
+    pub then: Verdict,
+    /// It names methods of extensions, which no default lets pass everywhere.
+    pub names_methods: bool,
+    /// What it asks of a review, where it says so.
+    pub terms: Arc<Terms>,
+}
+
+/// What decides where no rule does.
+#[derive(Clone, Debug)]
+pub struct Otherwise {
+    pub default: PolicyDefault,
+    pub terms: Arc<Terms>,
+}
+
+/// Where a rule of the list that may be in force at once comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    Old(usize),
+    New(usize),
+}
+
+/// What lies between two lists.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    pub loosened: Vec<Loosening>,
+    /// What became stricter, for people.
+    pub tightened: Vec<String>,
+    /// At least as strict as the old list for every call, and with everything of the new that surely is.
+    pub at_once: Vec<Pick>,
+}
+
+const KEY: &str = "policy.rules";
+/// Beyond this many pairs of rules nothing is compared, and whatever changed counts as loosened.
+const MAX_PAIRS: usize = 4_000_000;
+
+/// Compares the lists. `otherwise` decides what no rule of the old list does.
+///
+/// What is taken for stricter: a rule that says something stricter in the same place; one more rule that denies; one
+/// more that reviews, where nothing after it denies or asks more of a review; one more that allows, where all after it
+/// do and no method of an extension is named; one less that allows. A review whose terms loosen in one way stays as it is in all.
+#[must_use]
+pub fn merge(old: &[RuleView], new: &[RuleView], otherwise: &Otherwise) -> Merged {
+    let mut merged = Merged::default();
+    let (mut o, mut n) = (0, 0);
+    let end = (old.len(), new.len());
+    for (next_old, next_new) in pairs(old, new).into_iter().chain([end]) {
+        // What denies comes first and what waits to be taken away next: each holds whatever else is put between.
+        let (denies, others): (Vec<usize>, Vec<usize>) =
+            (n..next_new).partition(|index| new[*index].then == Verdict::Deny);
+        let after = &old[next_old..];
+        for index in denies {
+            inserted(&mut merged, Pick::New(index), &new[index], after, otherwise);
+        }
+        for (index, rule) in old.iter().enumerate().take(next_old).skip(o) {
+            removed(&mut merged, Pick::Old(index), rule);
+        }
+        for index in others {
+            inserted(&mut merged, Pick::New(index), &new[index], after, otherwise);
+        }
+        if let (Some(before), Some(now)) = (old.get(next_old), new.get(next_new)) {
+            kept(&mut merged, (next_old, before), (next_new, now));
+        }
+        (o, n) = (next_old + 1, next_new + 1);
+    }
+    if merged.loosened.is_empty() {
+        merged.at_once = (0..new.len()).map(Pick::New).collect();
+    }
+    merged
+}
+
+fn inserted(merged: &mut Merged, pick: Pick, rule: &RuleView, after: &[RuleView], otherwise: &Otherwise) {
+    let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
+    let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
+    // Even where all is allowed, what is new or cannot be evaluated is reviewed by the terms of the whole.
+    let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
+    let lets_more_pass = |before: &Arc<Terms>| !terms::loosened(before, &rule.terms).is_empty();
+    let stricter = match rule.then {
+        Verdict::Deny => true,
+        Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
+        Verdict::Allow => allows && !rule.names_methods,
+    };
+    if stricter {
+        merged.at_once.push(pick);
+        if rule.then != Verdict::Allow {
+            merged.tightened.push(format!("{KEY}: {} ({}) is new", rule.label, rule.then.as_str()));
+        }
+    } else {
+        merged.loosen(None, Some(rule));
+    }
+}
+
+fn removed(merged: &mut Merged, pick: Pick, rule: &RuleView) {
+    if rule.then == Verdict::Allow {
+        merged.tightened.push(format!("{KEY}: {} (allow) is gone", rule.label));
+    } else {
+        merged.at_once.push(pick);
+        merged.loosen(Some(rule), None);
+    }
+}
+
+fn kept(merged: &mut Merged, (old, before): (usize, &RuleView), (new, now): (usize, &RuleView)) {
+    if rank(now.then) < rank(before.then) {
+        merged.at_once.push(Pick::Old(old));
+        merged.loosen(Some(before), Some(now));
+        return;
+    }
+    let looser = match (before.then, now.then) {
+        (Verdict::Review, Verdict::Review) => terms::loosened(&before.terms, &now.terms),
+        _ => Vec::new(),
+    };
+    if !looser.is_empty() {
+        merged.at_once.push(Pick::Old(old));
+        let told = looser.into_iter().map(|(from, to)| Loosening {
+            key: KEY.to_owned(),
+            from: format!("{}: {from}", before.label),
+            to: format!("{}: {to}", now.label),
+        });
+        merged.loosened.extend(told);
+        return;
+    }
+    merged.at_once.push(Pick::New(new));
+    if now.then == before.then && now.then == Verdict::Review && now.terms != before.terms {
+        if !terms::loosened(&now.terms, &before.terms).is_empty() {
+            merged.tightened.push(format!("{KEY}: {} asks more of a review", now.label));
+        }
+    } else if now.then != before.then {
+        let (from, to) = (before.then.as_str(), now.then.as_str());
+        merged.tightened.push(format!("{KEY}: {} is {to} instead of {from}", now.label));
+    }
+}
+
+const fn rank(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Allow => 0,
+        Verdict::Review => 1,
+        Verdict::Deny => 2,
+    }
+}
+
+impl Merged {
+    fn loosen(&mut self, from: Option<&RuleView>, to: Option<&RuleView>) {
+        let say = |rule: Option<&RuleView>| {
+            rule.map_or("no such rule".to_owned(), |rule| format!("{} ({})", rule.label, rule.then.as_str()))
+        };
+        self.loosened.push(Loosening { key: KEY.to_owned(), from: say(from), to: say(to) });
+    }
+}
+
+/// The longest sequence of rules that ask the same, as pairs of places that both rise.
+fn pairs(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
+    let same = |a: &RuleView, b: &RuleView| a.asks == b.asks;
+    let head = old.iter().zip(new).take_while(|(a, b)| same(a, b)).count();
+    let (old_rest, new_rest) = (&old[head..], &new[head..]);
+    let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(a, b)| same(a, b)).count();
+    let (rows, columns) = (old_rest.len() - tail, new_rest.len() - tail);
+    let mut found: Vec<(usize, usize)> = (0..head).map(|i| (i, i)).collect();
+    if rows.saturating_mul(columns) <= MAX_PAIRS {
+        found.extend(common(&old_rest[..rows], &new_rest[..columns]).into_iter().map(|(o, n)| (o + head, n + head)));
+    }
+    found.extend((0..tail).map(|i| (head + rows + i, head + columns + i)));
+    found
+}
+
+/// By dynamic programming over how long the best sequence from each pair of places on is.
+fn common(old: &[RuleView], new: &[RuleView]) -> Vec<(usize, usize)> {
+    let width = new.len() + 1;
+    let mut best = vec![0_u32; (old.len() + 1) * width];
+    for o in (0..old.len()).rev() {
+        for n in (0..new.len()).rev() {
+            best[o * width + n] = if old[o].asks == new[n].asks {
+                best[(o + 1) * width + n + 1] + 1
+            } else {
+                best[(o + 1) * width + n].max(best[o * width + n + 1])
+            };
+        }
+    }
+    let (mut o, mut n) = (0, 0);
+    let mut found = Vec::new();
+    while o < old.len() && n < new.len() {
+        if old[o].asks == new[n].asks {
+            found.push((o, n));
+            (o, n) = (o + 1, n + 1);
+        } else if best[(o + 1) * width + n] >= best[o * width + n + 1] {
+            o += 1;
+        } else {
+            n += 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `a+` allows, `a?` reviews, `a-` denies what asks for `a`.
+    fn list(text: &str) -> Vec<RuleView> {
+        let rule = |word: &str| {
+            let (asks, then) = word.split_at(word.len() - 1);
+            let then = match then {
+                "+" => Verdict::Allow,
+                "?" => Verdict::Review,
+                _ => Verdict::Deny,
+            };
+            RuleView {
+                label: asks.to_owned(),
+                asks: asks.to_owned(),
+                then,
+                names_methods: false,
+                terms: Arc::default(),
+            }
+        };
+        text.split_whitespace().map(rule).collect()
+    }
+
+    fn otherwise(default: PolicyDefault) -> Otherwise {
+        Otherwise { default, terms: Arc::default() }
+    }
+
+    #[test]
+    fn a_rule_that_lets_a_method_pass_loosens_even_where_all_is_allowed() {
+        for names_methods in [false, true] {
+            let new: Vec<_> = list("a+").into_iter().map(|rule| RuleView { names_methods, ..rule }).collect();
+            let merged = merge(&[], &new, &otherwise(PolicyDefault::Allow));
+            assert_eq!(merged.loosened.len(), usize::from(names_methods));
+            assert_eq!(merged.at_once.is_empty(), names_methods);
+        }
+    }
+
+    #[test]
+    fn what_is_asked_of_a_review_loosens_and_tightens_too() {
+        let with = |text: &str, quorums: &[u32]| -> Vec<RuleView> {
+            let asks = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
+            list(text).into_iter().zip(quorums).map(|(rule, quorum)| RuleView { terms: asks(quorum), ..rule }).collect()
+        };
+        let default = |quorum| Otherwise {
+            terms: Arc::new(Terms { quorum, ..Terms::default() }),
+            ..otherwise(PolicyDefault::ReviewWrites)
+        };
+        // (old, new, the default's quorum, loosened, tightened, in force at once)
+        for (old, new, quorum, loosened, tightened, at_once) in [
+            (with("a?", &[2]), with("a?", &[2]), 1, 0, 0, Pick::New(0)),
+            (with("a?", &[2]), with("a?", &[3]), 1, 0, 1, Pick::New(0)),
+            (with("a?", &[2]), with("a?", &[1]), 1, 1, 0, Pick::Old(0)),
+            (with("a-", &[1]), with("a?", &[9]), 1, 1, 0, Pick::Old(0)),
+            (with("a?", &[9]), with("a-", &[1]), 1, 0, 1, Pick::New(0)),
+            // One more review that comes before a stricter one takes calls from it.
+            (with("b?", &[2]), with("a? b?", &[1, 2]), 1, 1, 0, Pick::Old(0)),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 1, 0, 1, Pick::New(0)),
+            (with("b?", &[2]), with("a? b?", &[2, 2]), 3, 1, 0, Pick::Old(0)),
+        ] {
+            let merged = merge(&old, &new, &default(quorum));
+            let first = match merged.at_once[0] {
+                // Rules that are the same are taken from the new list.
+                Pick::New(index) if index > 0 || merged.at_once.len() < new.len() => Pick::Old(0),
+                pick => pick,
+            };
+            assert_eq!(
+                (merged.loosened.len(), merged.tightened.len(), first),
+                (loosened, tightened, at_once),
+                "{merged:?}"
+            );
+        }
+        let told = merge(&with("a?", &[2]), &with("a?", &[1]), &default(1)).loosened;
+        assert_eq!((told[0].from.as_str(), told[0].to.as_str()), ("a: quorum 2", "a: quorum 1"));
+    }
+
+    fn show(merged: &Merged, old: &[RuleView], new: &[RuleView]) -> String {
+        let sign = |rule: &RuleView| match rule.then {
+            Verdict::Allow => "+",
+            Verdict::Review => "?",
+            Verdict::Deny => "-",
+        };
+        let pick = |pick: &Pick| match pick {
+            Pick::Old(index) => &old[*index],
+            Pick::New(index) => &new[*index],
+        };
+        let words: Vec<String> =
+            merged.at_once.iter().map(pick).map(|rule| format!("{}{}", rule.asks, sign(rule))).collect();
+        words.join(" ")
+    }
+
+    #[test]
+    fn what_loosens_and_what_is_in_force_at_once() {
+        use PolicyDefault::{Allow, Deny, ReviewWrites};
+        // (old, new, default, loosened, in force at once)
+        let cases = [
+            ("", "", ReviewWrites, 0, ""),
+            ("a- b?", "a- b?", ReviewWrites, 0, "a- b?"),
+            ("", "a-", ReviewWrites, 0, "a-"),
+            ("", "a?", ReviewWrites, 0, "a?"),
+            ("", "a?", Deny, 1, ""),
+            ("b-", "a? b-", ReviewWrites, 1, "b-"),
+            ("b-", "b- a?", ReviewWrites, 0, "b- a?"),
+            ("", "a+", ReviewWrites, 1, ""),
+            ("", "a+", Allow, 0, "a+"),
+            ("b?", "a+ b?", Allow, 1, "b?"),
+            ("b?", "b? a+", Allow, 0, "b? a+"),
+            ("a-", "", Allow, 1, "a-"),
+            ("a?", "", Deny, 1, "a?"),
+            ("a+", "", Deny, 0, ""),
+            ("a?", "a-", ReviewWrites, 0, "a-"),
+            ("a-", "a?", ReviewWrites, 1, "a-"),
+            ("a- b+", "b+ a-", ReviewWrites, 1, "a- b+ a-"),
+            ("a? b- c+", "x- a- c+ y-", ReviewWrites, 1, "x- a- b- c+ y-"),
+            ("a- b+", "c? d-", ReviewWrites, 1, "d- a- c?"),
+            ("b-", "c? d- b-", ReviewWrites, 1, "d- b-"),
+            ("", "c? d-", ReviewWrites, 0, "c? d-"),
+            // One that looks changed is one less and one more.
+            ("a?", "b-", ReviewWrites, 1, "b- a?"),
+        ];
+        for (old, new, default, loosened, at_once) in cases {
+            let (o, n) = (list(old), list(new));
+            let merged = merge(&o, &n, &otherwise(default));
+            assert_eq!((merged.loosened.len(), show(&merged, &o, &n).as_str()), (loosened, at_once), "{old} → {new}");
+        }
+        let merged = merge(&list("a-"), &list("a+"), &otherwise(ReviewWrites));
+        let told = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
+        assert_eq!(merged.loosened, [told]);
+    }
+
+    /// What a list says to a call that the rules with these letters match.
+    fn verdict(rules: &[&RuleView], matching: &str, otherwise: Verdict) -> u8 {
+        rank(rules.iter().find(|rule| matching.contains(&rule.asks)).map_or(otherwise, |rule| rule.then))
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_in_force_at_once_is_never_looser_and_nothing_looser_goes_untold(
+            old in "([abc][+?-] ){0,5}", new in "([abc][+?-] ){0,5}", default in 0_usize..3,
+        ) {
+            let (old, new) = (list(&old), list(&new));
+            let (default, otherwise) = [
+                (PolicyDefault::Allow, Verdict::Allow),
+                (PolicyDefault::ReviewAll, Verdict::Review),
+                (PolicyDefault::Deny, Verdict::Deny),
+            ][default];
+            let merged = merge(&old, &new, &Otherwise { default, terms: Arc::default() });
+            let at_once: Vec<&RuleView> = merged.at_once.iter().map(|pick| match pick {
+                Pick::Old(index) => &old[*index],
+                Pick::New(index) => &new[*index],
+            }).collect();
+            let (old, new): (Vec<&RuleView>, Vec<&RuleView>) = (old.iter().collect(), new.iter().collect());
+            for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {
+                let before = verdict(&old, matching, otherwise);
+                prop_assert!(verdict(&at_once, matching, otherwise) >= before);
+                if merged.loosened.is_empty() {
+                    prop_assert!(verdict(&new, matching, otherwise) >= before);
+                    prop_assert_eq!(&at_once, &new);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Two versions of one server: what of the new one loosens policy, and the new one without it.
+
+use globset::Glob;
+
+use super::diff::Loosening;
+use countersign_config::UpstreamConfig;
+
+const KEY: &str = "mcpServers";
+
+/// The new server as far as it may be in force at once; `None` for one that may not be started. A new server by itself
+/// loosens nothing: its tools are under review like all others. What waits goes to `loosened`, what became stricter to
+/// `tightened`. `judged` tells that rules review or deny by the names of tools.
+pub(super) fn hold(
+    old: Option<&UpstreamConfig>,
+    new: &UpstreamConfig,
+    judged: bool,
+    loosened: &mut Vec<Loosening>,
+    tightened: &mut Vec<String>,
+) -> Option<UpstreamConfig> {
+    let mut held = new.clone();
+    let mut loosen = |key: &str, from: String, to: String| {
+        loosened.push(Loosening { key: format!("{KEY}.{}.{key}", new.name), from, to });
+    };
+    let trusted = old.is_some_and(|old| old.trust_annotations);
+    match old {
+        // Trust was given to what ran then.
+        Some(old) if trusted && new.trust_annotations && old.target != new.target => {
+            held.trust_annotations = false;
+            loosen("trust_annotations", "true".to_owned(), "true, for another command or address".to_owned());
+        }
+        _ if new.trust_annotations && !trusted => {
+            held.trust_annotations = false;
+            loosen("trust_annotations", "false".to_owned(), "true".to_owned());
+        }
+        _ => {}
+    }
+    // What a recipe calls, it calls unasked.
+    let recipes = old.map(|old| &old.previews);
+    if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
+        let written =
+            |all: &[String]| if all.is_empty() { "no recipes of your own".to_owned() } else { all.join(", ") };
+        loosen("previews", written(recipes.map_or(&[], |old| &old.written)), written(&new.previews.written));
+        held.previews = recipes.cloned().unwrap_or_default();
+    }
+    if new.allow_own_files && !old.is_some_and(|old| old.allow_own_files) {
+        loosen("allow_own_files", "false".to_owned(), "true".to_owned());
+        // What it is started with may need this: what runs goes on, and what is new is not started.
+        held.target.clone_from(&old?.target);
+        held.allow_own_files = false;
+    }
+    let Some(old) = old else { return Some(held) };
+    if trusted && !new.trust_annotations {
+        tightened.push(format!("{KEY}.{}.trust_annotations is false", new.name));
+    }
+    if old.prefix != new.prefix && judged {
+        held.prefix.clone_from(&old.prefix);
+        loosen("prefix", format!("{:?}", old.prefix), format!("{:?}: rules no longer meet its tools", new.prefix));
+    }
+    if widened(&old.tools_allow, &new.tools_allow) {
+        loosen("tools.allow", list(&old.tools_allow), list(&new.tools_allow));
+        held.tools_allow = narrower(&old.tools_allow, &new.tools_allow);
+        if held.tools_allow.is_empty() {
+            // None of what both allow: an empty list would allow everything.
+            held.tools_allow.clone_from(&old.tools_allow);
+            held.tools_deny = vec!["*".to_owned()];
+        }
+    } else if old.tools_allow != new.tools_allow {
+        tightened.push(format!("{KEY}.{}.tools.allow is narrower", new.name));
+    }
+    if old.tools_deny.iter().all(|pattern| covered(pattern, &new.tools_deny)) {
+        if !new.tools_deny.iter().all(|pattern| covered(pattern, &old.tools_deny)) {
+            tightened.push(format!("{KEY}.{}.tools.deny is longer", new.name));
+        }
+    } else {
+        loosen("tools.deny", list(&old.tools_deny), list(&new.tools_deny));
+        for pattern in &old.tools_deny {
+            if !held.tools_deny.contains(pattern) {
+                held.tools_deny.push(pattern.clone());
+            }
+        }
+    }
+    Some(held)
+}
+
+/// Whether `new` may let a tool through that `old` does not. Empty lets all through.
+fn widened(old: &[String], new: &[String]) -> bool {
+    match (old, new) {
+        ([], _) => false,
+        (_, []) => true,
+        _ => !new.iter().all(|pattern| covered(pattern, old)),
+    }
+}
+
+/// Of two lists that each allow something, what surely is allowed by both.
+fn narrower(old: &[String], new: &[String]) -> Vec<String> {
+    if new.is_empty() {
+        return old.to_vec();
+    }
+    let in_old = new.iter().filter(|pattern| covered(pattern, old));
+    let in_new = old.iter().filter(|pattern| covered(pattern, new));
+    let mut both: Vec<String> = in_old.chain(in_new).cloned().collect();
+    both.sort();
+    both.dedup();
+    both
+}
+
+/// Whether all that the pattern matches is matched by one of the others, as far as that can be told: by the same
+/// pattern, by `*`, or, for a plain name, by any that matches it.
+fn covered(pattern: &str, by: &[String]) -> bool {
+    let plain = !pattern.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
+    by.iter().any(|other| {
+        other == pattern
+            || other == "*"
+            || (plain && Glob::new(other).is_ok_and(|glob| glob.compile_matcher().is_match(pattern)))
+    })
+}
+
+fn list(patterns: &[String]) -> String {
+    if patterns.is_empty() { "none named".to_owned() } else { patterns.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_config::UpstreamTarget;
+
+    fn server(change: impl FnOnce(&mut UpstreamConfig)) -> UpstreamConfig {
+        let command = "x".to_owned();
+        let target = UpstreamTarget::Command { command, args: Vec::new(), env: Default::default(), cwd: None };
+        let mut server = UpstreamConfig::new("a", target);
+        change(&mut server);
+        server
+    }
+
+    /// Patterns before and now, whether that loosens, and the patterns in force at once.
+    type Row = (&'static [&'static str], &'static [&'static str], bool, &'static [&'static str]);
+
+    fn texts(patterns: &[&str]) -> Vec<String> {
+        patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
+    }
+
+    /// The keys that loosen, how many things tightened, and what is in force at once.
+    fn held(old: Option<&UpstreamConfig>, new: &UpstreamConfig, judged: bool) -> (Vec<String>, usize, UpstreamConfig) {
+        let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
+        let held = hold(old, new, judged, &mut loosened, &mut tightened).unwrap();
+        (loosened.into_iter().map(|l| l.key).collect(), tightened.len(), held)
+    }
+
+    #[test]
+    fn trust_waits() {
+        let (plain, trusted) = (server(|_| {}), server(|s| s.trust_annotations = true));
+        for old in [None, Some(&plain)] {
+            assert_eq!(held(old, &trusted, false), (vec!["mcpServers.a.trust_annotations".into()], 0, plain.clone()));
+        }
+        assert_eq!(held(Some(&trusted), &plain, false), (vec![], 1, plain.clone()));
+        assert_eq!(held(Some(&trusted), &trusted, true), (vec![], 0, trusted.clone()));
+        let other = server(|s| {
+            s.trust_annotations = true;
+            s.timeout *= 2;
+        });
+        assert_eq!(held(Some(&trusted), &other, false), (vec![], 0, other));
+        // Another program has no trust yet, and runs at once without it.
+        let target =
+            UpstreamTarget::Command { command: "y".to_owned(), args: Vec::new(), env: Default::default(), cwd: None };
+        let moved = server(|s| (s.trust_annotations, s.target) = (true, target.clone()));
+        let expected = server(|s| s.target = target.clone());
+        assert_eq!(held(Some(&trusted), &moved, false), (vec!["mcpServers.a.trust_annotations".into()], 0, expected));
+    }
+
+    #[test]
+    fn whoever_may_get_at_the_gateways_own_files_waits() {
+        let command = |name: &str| UpstreamTarget::Command {
+            command: name.to_owned(),
+            args: Vec::new(),
+            env: Default::default(),
+            cwd: None,
+        };
+        let (plain, moved) = (server(|_| {}), server(|s| s.target = command("y")));
+        let own = server(|s| (s.allow_own_files, s.target, s.max_queue) = (true, command("y"), 7));
+        // What needs it does not run before, and the rest does.
+        let expected = (vec!["mcpServers.a.allow_own_files".into()], 0, server(|s| s.max_queue = 7));
+        assert_eq!(held(Some(&plain), &own, false), expected);
+        assert_eq!(held(Some(&own), &own, false), (vec![], 0, own.clone()));
+        assert_eq!(held(Some(&own), &moved, false), (vec![], 0, moved));
+        // A new server with it is as one that got it; without, it comes at once.
+        let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
+        assert_eq!(hold(None, &own, false, &mut loosened, &mut tightened), None);
+        assert_eq!(loosened[0].key, "mcpServers.a.allow_own_files");
+        assert_eq!(held(None, &plain, true), (vec![], 0, plain));
+    }
+
+    #[test]
+    fn names_that_rules_go_by_wait_where_there_are_such_rules() {
+        let (old, new) = (server(|_| {}), server(|s| s.prefix = "b_".into()));
+        assert_eq!(held(Some(&old), &new, false), (vec![], 0, new.clone()));
+        assert_eq!(held(Some(&old), &new, true), (vec!["mcpServers.a.prefix".into()], 0, old.clone()));
+        assert_eq!(held(None, &new, true), (vec![], 0, new));
+    }
+
+    #[test]
+    fn tools_that_are_let_through_anew_wait() {
+        let allow = |patterns: &[&str]| server(|s| s.tools_allow = texts(patterns));
+        let cases: &[Row] = &[
+            (&[], &["a"], false, &["a"]),
+            (&["a"], &[], true, &["a"]),
+            (&["a"], &["a", "b"], true, &["a"]),
+            (&["a", "b"], &["a"], false, &["a"]),
+            (&["get_*"], &["get_a", "get_*"], false, &["get_a", "get_*"]),
+            (&["get_*"], &["get_a"], false, &["get_a"]),
+            (&["get_a"], &["get_*"], true, &["get_a"]),
+            (&["get_*", "x"], &["get_a*", "x"], true, &["x"]),
+            (&["*"], &["get_*"], false, &["get_*"]),
+        ];
+        for (old, new, loosens, at_once) in cases {
+            let (keys, tightened, held) = held(Some(&allow(old)), &allow(new), false);
+            assert_eq!(
+                keys,
+                if *loosens { vec!["mcpServers.a.tools.allow".to_owned()] } else { vec![] },
+                "{old:?} {new:?}"
+            );
+            assert_eq!(held, allow(at_once), "{old:?} {new:?}");
+            assert_eq!(tightened, usize::from(!loosens && old != new));
+        }
+        let (_, _, nothing) = held(Some(&allow(&["a"])), &allow(&["b"]), false);
+        assert_eq!((nothing.tools_allow, nothing.tools_deny), (texts(&["a"]), texts(&["*"])));
+    }
+
+    #[test]
+    fn recipes_of_the_operators_own_wait() {
+        use countersign_provider::previews::recipe::{Recipe, Recipes};
+        let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
+            sets: Vec::new(),
+            by_tool: std::sync::Arc::new(
+                ["a", "b"]
+                    .map(|tool| (tool.to_owned(), Recipe { entity: entity.map(str::to_owned), ..Recipe::default() }))
+                    .into(),
+            ),
+            written: texts(written),
+        };
+        let with = |previews: &Recipes| server(|s| s.previews = previews.clone());
+        let key = "mcpServers.a.previews".to_owned();
+        let (shipped, own, other) = (recipes(None, &[]), recipes(Some("x"), &["a"]), recipes(Some("y"), &["a"]));
+        assert_eq!(held(None, &with(&shipped), false).0, Vec::<String>::new());
+        let (keys, _, at_once) = held(None, &with(&own), false);
+        assert_eq!((keys, at_once.previews), (vec![key.clone()], Recipes::default()));
+        for (old, new, waits) in
+            [(&shipped, &own, true), (&own, &other, true), (&own, &shipped, false), (&own, &own, false)]
+        {
+            let (keys, _, at_once) = held(Some(&with(old)), &with(new), false);
+            assert_eq!((!keys.is_empty(), &at_once.previews), (waits, if waits { old } else { new }));
+        }
+    }
+
+    #[test]
+    fn tools_that_are_no_longer_denied_wait() {
+        let deny = |patterns: &[&str]| server(|s| s.tools_deny = texts(patterns));
+        let cases: &[Row] = &[
+            (&[], &["a"], false, &["a"]),
+            (&["a"], &["a", "b"], false, &["a", "b"]),
+            (&["a"], &["*"], false, &["*"]),
+            (&["del_a"], &["del_*"], false, &["del_*"]),
+            (&["del_*"], &["del_a"], true, &["del_a", "del_*"]),
+            (&["a", "b"], &["b", "c"], true, &["b", "c", "a"]),
+            (&["a"], &[], true, &["a"]),
+        ];
+        for (old, new, loosens, at_once) in cases {
+            let (keys, _, held) = held(Some(&deny(old)), &deny(new), false);
+            assert_eq!(
+                keys,
+                if *loosens { vec!["mcpServers.a.tools.deny".to_owned()] } else { vec![] },
+                "{old:?} {new:?}"
+            );
+            assert_eq!(held, deny(at_once), "{old:?} {new:?}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What people do with a change: decide, take an approval back, withdraw, settle.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Changes, DecideChange, DecideError,
+    answer::{
+        Decided, about, check_comment, check_door, check_reviewer, conflict, expire, finish, is_proposer, load,
+        not_found, self_approval, shutting_down, version_conflict,
+    },
+    commit::StepError,
+    refresh::check_target,
+    start::Inner,
+    votes,
+};
+use countersign_domain::{
+    changes::{
+        Change, ChangeState, Decision, Verdict,
+        machine::{self, ChangeEvent},
+        visible,
+    },
+    principal::{Principal, Role},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::crash::crash_point;
+
+/// Runs on the Executor's thread, so that a door that goes away leaves nothing half done, and so that providers are
+/// never called on the threads that serve connections.
+pub(super) async fn decide(changes: &Changes, decision: DecideChange) -> Decided {
+    check_door(&changes.inner, &decision.reviewer, decision.comment.as_deref())?;
+    let inner = Arc::clone(&changes.inner);
+    changes.inner.aside(async move { decide_now(&inner, decision).await }).await
+}
+
+impl Inner {
+    /// Runs a door's work to its end on the Executor's thread.
+    pub(super) async fn aside(&self, work: impl Future<Output = Decided> + Send + 'static) -> Decided {
+        let (reply, answer) = oneshot::channel();
+        self.executor.spawn(async move {
+            let _ = reply.send(work.await);
+        });
+        answer.await.unwrap_or_else(|_| Err(shutting_down().into()))
+    }
+}
+
+async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
+    let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
+    let comment = visible::comment(comment);
+    let change = load(inner, &id).await?;
+    if verdict == Verdict::Approve && is_proposer(&reviewer, &change) {
+        return Err(self_approval(&change));
+    }
+    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+        return Err(conflict(change));
+    }
+    check_reviewer(inner, &reviewer, &change)?;
+    if change.version != version || digest.is_some_and(|digest| digest != change.digest) {
+        return Err(version_conflict(change));
+    }
+    if inner.expired(&change) {
+        return Err(expire(inner, change).await);
+    }
+    check_comment(&change, comment.as_deref())?;
+    check_terms(&change, verdict, bulk)?;
+    if verdict == Verdict::Approve
+        && let Some(void) = votes::void(inner, &change)?
+    {
+        // What was shown counted on somebody whose word counts no more.
+        let step = inner.step_for_door(&change, void, None).await;
+        return Err(version_conflict(finish(inner, &change, step).await?));
+    }
+    let event = ChangeEvent::Decide(Decision {
+        reviewer: reviewer.name.clone(),
+        owner: reviewer.owner.clone(),
+        key_id: reviewer.key_id.clone(),
+        verdict,
+        comment,
+        at: inner.now(),
+        version,
+    });
+    crash_point("before_approve");
+    if verdict == Verdict::Approve {
+        // What cannot be is refused before anybody's server is asked.
+        if change.state == ChangeState::Pending
+            && let Err(illegal) = machine::apply(&change, event.clone(), inner.now())
+        {
+            return finish(inner, &change, Err(StepError::Illegal(illegal))).await;
+        }
+        check_target(inner, &change).await?;
+    }
+    let decided = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    crash_point("after_approve");
+    finish(inner, &change, decided).await
+}
+
+/// What the rule asks of an approval.
+fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(), DecideError> {
+    let refuse = |kind, message: &'static str| {
+        Err(DecideError { error: about(kind, message, change), current: Some(Arc::clone(change)) })
+    };
+    if verdict == Verdict::Reject {
+        return Ok(());
+    }
+    if change.terms.preview_required && !change.preview.is_live() {
+        return refuse(
+            ErrorKind::PreviewRequired,
+            "The rule for this change asks for a preview of what it would do, and there is none; refresh it, edit it, or \
+             reject it",
+        );
+    }
+    if bulk && change.diff.truncated {
+        return refuse(
+            ErrorKind::Truncated,
+            "Not all of this change was shown, so it cannot be approved together with others; approve it alone",
+        );
+    }
+    Ok(())
+}
+
+/// By who gave the approval, or an admin. Whoever the rule asks for, and without a comment: it takes nothing but leave
+/// away, and must not wait.
+pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
+    check_door(inner, reviewer, None)?;
+    let change = load(inner, id).await?;
+    if change.state == ChangeState::Pending && change.version == version {
+        let error = about(ErrorKind::VersionConflict, "There is no approval to take back: it waits for one", &change);
+        return Err(DecideError { error, current: Some(change) });
+    }
+    if change.state != ChangeState::Approved {
+        return Err(conflict(change));
+    }
+    if change.version != version {
+        return Err(version_conflict(change));
+    }
+    let event = ChangeEvent::Unapprove {
+        by: reviewer.name.clone(),
+        owner: reviewer.owner.clone(),
+        key_id: reviewer.key_id.clone(),
+        all: reviewer.role == Role::Admin,
+    };
+    crash_point("before_undo");
+    let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    crash_point("after_undo");
+    finish(inner, &change, step).await
+}
+
+pub(super) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> Decided {
+    if inner.closing.load(Ordering::Acquire) {
+        return Err(shutting_down().into());
+    }
+    let change = load(inner, id).await?;
+    if change.proposer.principal != principal.name {
+        return Err(if principal.role.may_view() {
+            McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
+        } else {
+            not_found().into()
+        });
+    }
+    let event = ChangeEvent::Withdraw { by: principal.name.clone() };
+    crash_point("before_withdraw");
+    let step = inner.step_for_door(&change, event, principal.key_id.as_deref()).await;
+    crash_point("after_withdraw");
+    finish(inner, &change, step).await
+}
+
+pub(super) async fn settle(
+    inner: &Inner,
+    id: &str,
+    reviewer: &Principal,
+    applied: bool,
+    comment: Option<String>,
+    version: u64,
+) -> Decided {
+    check_door(inner, reviewer, comment.as_deref())?;
+    let comment = visible::comment(comment);
+    let change = load(inner, id).await?;
+    if is_proposer(reviewer, &change) {
+        let error = about(ErrorKind::SelfApproval, "Nobody says how a change ended that they proposed", &change);
+        return Err(DecideError { error, current: Some(change) });
+    }
+    if change.state != ChangeState::OutcomeUnknown {
+        let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is not unknown", &change);
+        return Err(DecideError { error, current: Some(change) });
+    }
+    // Its word is what the agent goes on: not less is asked of it than of the approval.
+    check_reviewer(inner, reviewer, &change)?;
+    if change.version != version {
+        return Err(version_conflict(change));
+    }
+    check_comment(&change, comment.as_deref())?;
+    let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };
+    crash_point("before_settle");
+    let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    crash_point("after_settle");
+    finish(inner, &change, step).await
+}

@@ -1,0 +1,383 @@
+//! The Executor: owns approved work. It checks once more, claims durably, calls the provider once, and records what
+//! came of it. It never retries a call, and never calls before the claim is durable.
+//!
+//! Changes to one target run one after another, others side by side.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinSet,
+};
+
+use super::{
+    actor::Approved,
+    commit::StepError,
+    inquiry::Inquiry,
+    recheck::{Moved, Recheck, fault, proposer},
+    start::Inner,
+    votes,
+};
+use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, NoProgress, Provider, ToolResult};
+use countersign_store::{StoreError, crash::crash_point};
+
+/// How often a check that could not be made is tried again before the change goes back to a person.
+const RECHECKS: u32 = 4;
+/// The first pause for a provider that is on its way after the start; each is twice as long, up to the usual one.
+const SOON: Duration = Duration::from_millis(20);
+
+/// Runs what is approved until the gateway closes, then waits for what is running.
+pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
+    let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
+    // A key is present while one of its changes is running; the others wait in its queue.
+    let mut queues: HashMap<String, VecDeque<Approved>> = HashMap::new();
+    // Those whose approval may still be undone, by when that ends.
+    let mut graces: BTreeMap<(Instant, u64), Approved> = BTreeMap::new();
+    let mut number = 0;
+    let mut running: JoinSet<String> = JoinSet::new();
+    loop {
+        let first = graces.first_key_value().map(|((end, _), _)| *end);
+        let due = tokio::select! {
+            () = inner.stop.cancelled() => break,
+            next = approved.recv() => match next {
+                Some(next) => match next.grace.and_then(|grace| Instant::now().checked_add(grace)) {
+                    Some(end) => {
+                        number += 1;
+                        graces.insert((end, number), next);
+                        continue;
+                    }
+                    None => next,
+                },
+                None => break,
+            },
+            () = tokio::time::sleep_until(first.unwrap_or_else(Instant::now).into()), if first.is_some() => {
+                match graces.pop_first() {
+                    Some((_, due)) => due,
+                    None => continue,
+                }
+            }
+            Some(ended) = running.join_next(), if !running.is_empty() => {
+                let Ok(key) = ended else { continue };
+                match queues.get_mut(&key).map(VecDeque::pop_front) {
+                    Some(Some(next)) => start(&inner, &slots, &mut running, next),
+                    Some(None) => { queues.remove(&key); }
+                    None => {}
+                }
+                continue;
+            }
+        };
+        match queues.get_mut(&due.lock_key) {
+            Some(queue) => queue.push_back(due),
+            None => {
+                queues.insert(due.lock_key.clone(), VecDeque::new());
+                start(&inner, &slots, &mut running, due);
+            }
+        }
+    }
+    while running.join_next().await.is_some() {}
+}
+
+fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<String>, approved: Approved) {
+    let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
+    running.spawn(async move {
+        let slot = tokio::select! {
+            () = inner.stop.cancelled() => None,
+            slot = slots.acquire_owned() => slot.ok(),
+        };
+        // The key must come back whatever happens, or its target would be blocked until the next start.
+        if let Some(slot) = slot
+            && AssertUnwindSafe(one(&inner, &approved, &mut Some(slot))).catch_unwind().await.is_err()
+        {
+            tracing::error!(change = %approved.id, "the Executor panicked over a change");
+        }
+        approved.lock_key
+    });
+}
+
+/// A place among what runs at the same time. Whoever waits for a client gives it back.
+type Slot = Option<OwnedSemaphorePermit>;
+
+/// Takes one approved change as far as it can go.
+async fn one(inner: &Inner, approved: &Approved, slot: &mut Slot) {
+    let mut tries = 0;
+    let mut soon = SOON;
+    while !inner.stop.is_cancelled() {
+        // Nothing has been sent: looking again is safe, from the beginning.
+        match attempt(inner, approved, &mut tries, slot).await {
+            Ok(()) => return,
+            Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
+            Err(Retry::Soon) => {
+                pause(inner, soon.min(inner.config.retry_pause)).await;
+                soon = soon.saturating_mul(2);
+            }
+        }
+    }
+}
+
+/// Not yet, and nothing was sent: again after a pause.
+enum Retry {
+    Later,
+    /// The gateway has just started, and the provider is on its way.
+    Soon,
+}
+
+async fn attempt(inner: &Inner, approved: &Approved, tries: &mut u32, slot: &mut Slot) -> Result<(), Retry> {
+    let Some((change, provider)) = ready(inner, approved, tries).await? else { return Ok(()) };
+    crash_point("before_claim");
+    let Some(claimed) = take(inner, &change, ChangeEvent::Claim).await? else { return Ok(()) };
+    crash_point("after_claim");
+    let (last, event) = call(inner, &claimed, provider.as_ref(), slot).await;
+    crash_point("before_result");
+    record(inner, last, event).await;
+    crash_point("after_result");
+    Ok(())
+}
+
+/// The change and its provider, if it may run right now.
+async fn ready(
+    inner: &Inner,
+    approved: &Approved,
+    tries: &mut u32,
+) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
+    let id = approved.id.as_str();
+    let change = match inner.store.get(id).await {
+        // An approval that was undone, and perhaps given again, is another one with a time of its own.
+        Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
+        Ok(_) | Err(StoreError::Closed) => return Ok(None),
+        Err(error) => {
+            tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
+            return Err(Retry::Later);
+        }
+    };
+    if inner.expired(&change) {
+        take(inner, &change, super::expiry::event(&change)).await?;
+        return Ok(None);
+    }
+    match inner.recheck(&change).await {
+        Recheck::Same(provider) => match votes::void(inner, &change) {
+            Ok(None) => return Ok(Some((change, provider))),
+            Ok(Some(void)) => {
+                take(inner, &change, void).await?;
+            }
+            Err(error) => {
+                tracing::error!(%error, change = id, "it cannot be known whether an approval still counts; trying again");
+                return Err(Retry::Later);
+            }
+        },
+        Recheck::Moved(moved) => {
+            let Moved { preview, served_by, fault } = *moved;
+            crash_point("before_stale");
+            if let Some(marked) = take(inner, &change, ChangeEvent::MarkStale { fault }).await? {
+                crash_point("between_stale_and_refresh");
+                take(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+                crash_point("after_refresh");
+            }
+        }
+        Recheck::Impossible(fault) => {
+            take(inner, &change, ChangeEvent::MarkStale { fault }).await?;
+        }
+        Recheck::Unavailable(error) => {
+            // Right after the start, providers may still be on their way.
+            let early = inner.started.elapsed() < inner.config.provider_grace;
+            if early && error.kind == ErrorKind::UpstreamUnavailable {
+                return Err(Retry::Soon);
+            }
+            if *tries < RECHECKS {
+                *tries += 1;
+                return Err(Retry::Later);
+            }
+            take(inner, &change, ChangeEvent::MarkStale { fault: fault(&error) }).await?;
+        }
+    }
+    Ok(None)
+}
+
+/// A step of a change that is not running. `None` where it may not happen any more: somebody was quicker, or the
+/// gateway is ending.
+async fn take(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
+    match inner.step(change, event, None).await {
+        Ok(change) => Ok(Some(change)),
+        Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
+            tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
+            Err(Retry::Later)
+        }
+        Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
+        // Its outcome is unknown only where the store or the actor has ended: the next start finds out.
+        Err(error) => {
+            tracing::error!(?error, change = %change.id, "a step of an approved change was lost");
+            Ok(None)
+        }
+    }
+}
+
+async fn pause(inner: &Inner, time: Duration) {
+    tokio::select! {
+        () = inner.stop.cancelled() => {}
+        () = tokio::time::sleep(time) => {}
+    }
+}
+
+/// Calls the provider, once, with exactly the bytes that were approved. Its time stands still while the tool waits for
+/// its client. The change as it was stored last, and how the call ended.
+async fn call(
+    inner: &Inner,
+    change: &Arc<Change>,
+    provider: &dyn Provider,
+    slot: &mut Slot,
+) -> (Arc<Change>, ChangeEvent) {
+    let (inquirer, mut inquiry) = Inquiry::of(inner, change).unzip();
+    let cancel = inner.kill.child_token();
+    let context = CallContext {
+        principal: proposer(change),
+        cancel: cancel.clone(),
+        progress: Arc::new(NoProgress),
+        change_id: Some(change.id.clone()),
+        inquirer,
+    };
+    let began = Instant::now();
+    let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
+    let mut work = std::pin::pin!(work);
+    let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
+    let lost = |message: &str| ChangeEvent::LoseTrack {
+        fault: ChangeFault { code: ErrorKind::Timeout.code().into(), message: message.into() },
+    };
+    let event = loop {
+        let waits = inquiry.as_ref().is_some_and(Inquiry::waits);
+        let happened = async {
+            match &mut inquiry {
+                Some(inquiry) => inquiry.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let happened = tokio::select! {
+            biased;
+            answer = &mut work => break match answer {
+                Ok(answer) => outcome(inner, answer),
+                Err(_panic) => {
+                    tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
+                    ChangeEvent::LoseTrack {
+                        fault: ChangeFault {
+                            code: ErrorKind::Internal.code().into(),
+                            message: "The tool failed in a way that leaves open whether the change was applied".into(),
+                        },
+                    }
+                }
+            },
+            () = tokio::time::sleep_until(deadline), if !waits => break lost("The tool did not answer in time"),
+            () = inner.kill.cancelled() => break lost("The gateway was stopped while the tool was running"),
+            happened = happened => happened,
+        };
+        // To its end, whatever the tool does meanwhile: a step that is half taken helps nobody.
+        if let Some(inquiry) = &mut inquiry {
+            deadline += inquiry.take(happened).await;
+            if inquiry.waits() {
+                drop(slot.take());
+            }
+        }
+    };
+    cancel.cancel();
+    crash_point("after_call");
+    metrics::histogram!("countersign_change_run_seconds").record(began.elapsed().as_secs_f64());
+    let last = inquiry.map_or_else(|| Arc::clone(change), |inquiry| Arc::clone(&inquiry.change));
+    (last, event)
+}
+
+/// What the provider's answer says about the change.
+fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>) -> ChangeEvent {
+    match answer {
+        Ok(result) if result.is_error => {
+            let fault = ChangeFault {
+                code: ErrorKind::ToolExecution.code().into(),
+                message: first_text(&result).unwrap_or_else(|| "The tool answered with an error".into()),
+            };
+            ChangeEvent::Fail { fault, result: Some(kept(inner, &result)) }
+        }
+        Ok(result) => ChangeEvent::Succeed { result: kept(inner, &result) },
+        Err(error) if is_certain(&error) => {
+            let result = kept(inner, &ToolResult::error(&error));
+            ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
+        }
+        Err(error) => ChangeEvent::LoseTrack { fault: fault(&error) },
+    }
+}
+
+/// Whether a call that ended with this error certainly changed nothing. A provider that knows better says so in
+/// `data.outcome`: `not_applied` or `unknown`.
+fn is_certain(error: &McpError) -> bool {
+    match error.data.get("outcome").and_then(serde_json::Value::as_str) {
+        Some("not_applied") => true,
+        Some("unknown") => false,
+        _ => !matches!(
+            error.kind,
+            ErrorKind::Timeout | ErrorKind::UpstreamUnavailable | ErrorKind::Cancelled | ErrorKind::Internal
+        ),
+    }
+}
+
+/// The result as it is stored: whole, or, over the bound, a note in its place.
+fn kept(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
+    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= inner.config.max_result_bytes);
+    let raw = whole.or_else(|| {
+        let note = ToolResult::text("The tool's answer was too large to be kept.", None);
+        to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
+    });
+    raw.map_or_else(|| Arc::from(Box::<RawValue>::default()), Arc::from)
+}
+
+/// The beginning of the first text block.
+fn first_text(result: &ToolResult) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Block {
+        text: Option<String>,
+    }
+    let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
+    let text = blocks.into_iter().find_map(|block| block.text)?;
+    Some(text.chars().take(1000).collect())
+}
+
+/// Records how it ended, for as long as it takes: the call is over, and is never made again.
+async fn record(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
+    let mut wait = Duration::from_millis(50);
+    loop {
+        match inner.step(&claimed, event.clone(), None).await {
+            Ok(_) => return,
+            Err(StepError::Conflict | StepError::Illegal(_)) => {
+                // A question whose storing seemed to fail was stored all the same.
+                if let Ok(Some(now)) = inner.store.get(&claimed.id).await
+                    && now.state == ChangeState::Executing
+                    && now.version > claimed.version
+                {
+                    claimed = now;
+                    continue;
+                }
+                // An earlier try was written although its outcome was unknown then.
+                tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
+                return;
+            }
+            Err(StepError::Store(StoreError::Closed)) => {
+                tracing::error!(change = %claimed.id, "the store closed before the outcome of a change was recorded");
+                return;
+            }
+            Err(error) => {
+                tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
+            }
+        }
+        tokio::select! {
+            () = inner.abandon.cancelled() => {
+                tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
+                return;
+            }
+            () = tokio::time::sleep(wait) => {}
+        }
+        wait = (wait * 2).min(Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,56 @@
+//! How many changes a minute one principal may propose: a flood would bury what a person has to look at.
+
+use std::num::NonZeroU32;
+
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
+
+use countersign_protocol::{ErrorKind, McpError};
+
+/// Keyed by the authenticated name, of which there are as many as there are keys.
+pub(super) struct Flood {
+    limiter: Option<DefaultKeyedRateLimiter<String>>,
+    max: u32,
+}
+
+impl Flood {
+    /// So many at once, and as many a minute in the long run; 0 is no limit.
+    pub(super) fn new(per_minute: u32) -> Self {
+        let limiter = NonZeroU32::new(per_minute).map(|rate| RateLimiter::keyed(Quota::per_minute(rate)));
+        Self { limiter, max: per_minute }
+    }
+
+    /// # Errors
+    /// `RATE_LIMITED` with `retryAfter` (seconds).
+    pub(super) fn admit(&self, principal: &str) -> Result<(), McpError> {
+        let Some(limiter) = &self.limiter else { return Ok(()) };
+        limiter.check_key(&principal.to_owned()).map_err(|until| {
+            let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
+            McpError::new(
+                ErrorKind::RateLimited,
+                "Too many changes were proposed within a minute; people decide on each of them, so go slower",
+            )
+            .with("limit", "changes.max_proposals_per_minute")
+            .with("max", self.max)
+            .with("retryAfter", wait.as_secs().saturating_add(1))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_principal_is_held_back_and_others_are_not() {
+        let flood = Flood::new(3);
+        for _ in 0..3 {
+            flood.admit("a").unwrap();
+        }
+        let refused = flood.admit("a").unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::RateLimited);
+        assert!((1..=60).contains(&refused.data["retryAfter"].as_u64().unwrap()), "{refused:?}");
+        flood.admit("b").unwrap();
+        let open = Flood::new(0);
+        assert!((0..10_000).all(|_| open.admit("a").is_ok()));
+    }
+}

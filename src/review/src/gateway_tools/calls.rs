@@ -1,0 +1,236 @@
+//! What the gateway's tools do.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::{
+    GatewayTools,
+    tools::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, wait_bounds},
+    view::{ChangeLine, STATES, next_step, pending_result, state_message, wait_result},
+};
+use crate::ChangeFilter;
+use countersign_domain::{
+    changes::{Change, ChangeState},
+    principal::Principal,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{
+    CallContext, ToolResult,
+    text::{invalid_argument as invalid, one_line, tool_result},
+};
+
+/// How often somebody who waits hears that the wait goes on.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// States in which something may still happen.
+pub(super) const OPEN: [ChangeState; 5] = [
+    ChangeState::Pending,
+    ChangeState::Stale,
+    ChangeState::Approved,
+    ChangeState::Executing,
+    ChangeState::OutcomeUnknown,
+];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OneArgs {
+    change_id: String,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Until {
+    Done,
+    Decided,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WaitArgs {
+    change_id: String,
+    timeout_seconds: Option<f64>,
+    until: Option<Until>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ListArgs {
+    status: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ListAnswer<'a> {
+    changes: Vec<ChangeLine<'a>>,
+    next_cursor: Option<&'a str>,
+}
+
+fn parse<'a, T: Deserialize<'a>>(arguments: &'a RawValue) -> Result<T, McpError> {
+    serde_json::from_str(arguments.get())
+        .map_err(|error| invalid("", "type", format!("The arguments do not fit the tool's input schema: {error}.")))
+}
+
+fn not_found(id: &str) -> McpError {
+    let shown: String = id.chars().take(64).collect();
+    McpError::new(ErrorKind::ChangeNotFound, format!("There is no change `{shown}` of yours; see list_changes."))
+        .with("changeId", shown)
+}
+
+impl GatewayTools {
+    /// The change, if this principal may see it: its own, or any for who may view.
+    pub(super) async fn visible(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, McpError> {
+        let found = self.changes.get(id).await?;
+        found.filter(|change| may_see(change, principal)).ok_or_else(|| not_found(id))
+    }
+
+    pub(super) async fn get_change(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let args: OneArgs = parse(arguments)?;
+        Ok(pending_result(&*self.visible(&args.change_id, &ctx.principal).await?))
+    }
+
+    pub(super) async fn list_changes(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let args: ListArgs = parse(arguments)?;
+        let states = states(args.status.as_deref())?;
+        let limit = args.limit.unwrap_or(PAGE_DEFAULT);
+        if !(1..=PAGE_MAX).contains(&limit) {
+            return Err(invalid("/limit", "maximum", format!("limit must be from 1 to {PAGE_MAX}.")));
+        }
+        if args.cursor.as_deref().is_some_and(|c| c.len() > CURSOR_MAX) {
+            return Err(invalid("/cursor", "maxLength", "cursor is not one that this listing gave out."));
+        }
+        let filter = ChangeFilter { states, principals: vec![ctx.principal.name.clone()], ..ChangeFilter::default() };
+        let page = self.changes.list(filter, limit, args.cursor).await?;
+        let mut text = String::with_capacity(64 + page.items.len() * 200);
+        if page.items.is_empty() {
+            text.push_str("You have no such changes.\n");
+        }
+        for change in &page.items {
+            use std::fmt::Write as _;
+            let _ = writeln!(
+                text,
+                "- {} [{}] {} | proposed {}",
+                change.id,
+                name_of(change.state),
+                one_line(&change.for_proposer().summary, 400),
+                change.created_at
+            );
+        }
+        if let Some(cursor) = &page.next_cursor {
+            text.push_str(&format!("There are more: call again with cursor {cursor}\n"));
+        }
+        let lines = page.items.iter().map(|change| ChangeLine::new(change)).collect();
+        let answer = ListAnswer { changes: lines, next_cursor: page.next_cursor.as_deref() };
+        tool_result(&text, &answer).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
+    }
+
+    pub(super) async fn wait_for_change(
+        &self,
+        arguments: &RawValue,
+        ctx: &CallContext,
+    ) -> Result<ToolResult, McpError> {
+        let args: WaitArgs = parse(arguments)?;
+        let (max, default) = wait_bounds(self.max_wait);
+        #[allow(clippy::cast_precision_loss, reason = "seconds of a wait are far below 2^52")]
+        let seconds = args.timeout_seconds.unwrap_or(default as f64);
+        #[allow(clippy::cast_precision_loss, reason = "as above")]
+        if !(1.0..=max as f64).contains(&seconds) {
+            return Err(invalid("/timeoutSeconds", "maximum", format!("timeoutSeconds must be from 1 to {max}.")));
+        }
+        let until = args.until.unwrap_or(Until::Done);
+        let change = self.visible(&args.change_id, &ctx.principal).await?;
+        let wait = Wait { until, timeout: Duration::from_secs_f64(seconds), began: Instant::now() };
+        self.wait(change, &wait, ctx).await
+    }
+
+    async fn wait(&self, mut change: Arc<Change>, wait: &Wait, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let mut told = -1.0;
+        loop {
+            if wait.is_over(change.state) {
+                return Ok(wait_result(&change, false));
+            }
+            let elapsed = wait.began.elapsed();
+            let Some(left) = wait.timeout.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
+                return Ok(wait_result(&change, true));
+            };
+            let wanted = ctx.progress.wanted();
+            if wanted && elapsed.as_secs_f64() > told {
+                told = elapsed.as_secs_f64();
+                ctx.progress.progress(told, Some(wait.timeout.as_secs_f64()), Some(&state_message(&change)));
+            }
+            let pause = if wanted { left.min(PROGRESS) } else { left };
+            let began = Instant::now();
+            let news = tokio::select! {
+                news = self.changes.wait(&change.id, change.version, pause) => news?,
+                () = ctx.cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The wait was cancelled.")),
+            };
+            let news = news.ok_or_else(|| not_found(&change.id))?;
+            // It comes back early without news only when the gateway is shutting down.
+            let early = news.version <= change.version && began.elapsed() < pause;
+            change = news;
+            if early && !wait.is_over(change.state) {
+                return Ok(wait_result(&change, true));
+            }
+        }
+    }
+
+    pub(super) async fn withdraw_change(
+        &self,
+        arguments: &RawValue,
+        ctx: &CallContext,
+    ) -> Result<ToolResult, McpError> {
+        let args: OneArgs = parse(arguments)?;
+        self.visible(&args.change_id, &ctx.principal).await?;
+        match self.changes.withdraw(&args.change_id, &ctx.principal).await {
+            Ok(change) => Ok(pending_result(&change)),
+            Err(refused) => match refused.current {
+                // A repeat finds done what it asks for.
+                Some(current) if current.state == ChangeState::Withdrawn => Ok(pending_result(&current)),
+                Some(current) => {
+                    Err(refused.error.with("status", name_of(current.state)).with("nextStep", next_step(&current)))
+                }
+                None if refused.error.kind == ErrorKind::ChangeNotFound => Err(not_found(&args.change_id)),
+                None => Err(refused.error),
+            },
+        }
+    }
+}
+
+struct Wait {
+    until: Until,
+    timeout: Duration,
+    began: Instant,
+}
+
+impl Wait {
+    /// Whether there is nothing more to wait for. An unknown outcome may stay so for days, until a person settles it.
+    fn is_over(&self, state: ChangeState) -> bool {
+        let decided = matches!(state, ChangeState::Approved | ChangeState::Executing);
+        state.is_final() || state == ChangeState::OutcomeUnknown || (decided && self.until == Until::Decided)
+    }
+}
+
+/// Its own changes, or all for who may view everyone's.
+pub(super) fn may_see(change: &Change, principal: &Principal) -> bool {
+    change.proposer.principal == principal.name || principal.role.may_view()
+}
+
+pub(super) fn name_of(state: ChangeState) -> &'static str {
+    STATES.iter().find(|(_, s)| *s == state).map_or("unknown", |(name, _)| *name)
+}
+
+fn states(status: Option<&str>) -> Result<Vec<ChangeState>, McpError> {
+    match status {
+        None => Ok(Vec::new()),
+        Some("open") => Ok(OPEN.to_vec()),
+        Some(name) => STATES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, state)| vec![*state])
+            .ok_or_else(|| invalid("/status", "enum", "status is none of the statuses of changes.")),
+    }
+}

@@ -1,0 +1,190 @@
+//! The gateway's own tools: how an agent follows, awaits and takes back the changes it proposed.
+//!
+//! A change of another principal does not exist for an agent. Nothing here decides on a change.
+
+mod calls;
+mod resources;
+#[cfg(test)]
+mod tests;
+mod tools;
+mod view;
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, value::RawValue};
+use tokio::sync::broadcast;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use view::{edits_note, pending_output_schema, pending_result, pending_text, state_message, status_text};
+
+use crate::{Changes, Feed};
+use countersign_domain::changes::Preview;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{
+    Audience, CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent,
+    ResourceDef, ResourceTemplateDef, ResourceText, ToolDef, ToolResult,
+};
+
+/// Events held for a receiver that is slow; beyond that it re-reads.
+const EVENTS: usize = 1024;
+/// Between tries while the feed cannot be read.
+const FEED_PAUSE: Duration = Duration::from_secs(1);
+
+/// The module. Named `gateway` in routes.
+pub struct GatewayTools {
+    changes: Changes,
+    max_wait: Duration,
+    /// How many providers there are, for `countersign://gateway`.
+    providers: Box<dyn Fn() -> usize + Send + Sync>,
+    events: broadcast::Sender<ProviderEvent>,
+    /// Ends the task that listens to the feed.
+    _listening: DropGuard,
+}
+
+impl GatewayTools {
+    /// Listens to the feed from now on. Call it within a tokio runtime that outlives the module: the task that
+    /// listens runs there until the feed is closed or the module is dropped.
+    pub fn new(
+        changes: Changes,
+        max_wait: Duration,
+        providers: impl Fn() -> usize + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let (events, _) = broadcast::channel(EVENTS);
+        let stop = CancellationToken::new();
+        let feed = changes.feed().clone();
+        // Asked here: the task may first run after a change has come.
+        let listening = listen(feed.head(), feed, events.clone());
+        let ended = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = listening => {}
+                () = ended.cancelled() => {}
+            }
+        });
+        Arc::new(Self { changes, max_wait, providers: Box::new(providers), events, _listening: stop.drop_guard() })
+    }
+}
+
+impl GatewayTools {
+    /// What it offers, where a wait lasts at most so long.
+    #[must_use]
+    pub fn offers(max_wait: Duration) -> Vec<ToolDef> {
+        tools::tools(max_wait)
+    }
+}
+
+/// Tells of every change that moves after event number `since`.
+async fn listen(mut since: u64, feed: Feed, events: broadcast::Sender<ProviderEvent>) {
+    while let Some(mut subscription) = feed.subscribe(Some(since)) {
+        while let Some(event) = subscription.next().await {
+            let Some(change) = &event.change else { continue };
+            let of = |viewers| Audience { principal: change.principal.clone(), viewers };
+            // A change is read by its proposer and by viewers; the list of one's own changes is another for everybody.
+            let updated =
+                vec![(resources::change_uri(&change.id), of(true)), (resources::CHANGES.to_owned(), of(false))];
+            // Nobody listening is no failure.
+            let _ = events.send(ProviderEvent::PrivateUpdated(updated));
+        }
+        since = subscription.position();
+        // Closed, or the store could not be read: the next subscription tells which.
+        tokio::time::sleep(FEED_PAUSE).await;
+    }
+}
+
+fn unknown_tool(tool: &str) -> McpError {
+    let shown: String = tool.chars().take(64).collect();
+    McpError::new(ErrorKind::ToolNotFound, format!("The gateway has no tool `{shown}`.")).with("tool", shown)
+}
+
+impl Provider for GatewayTools {
+    fn name(&self) -> &str {
+        "gateway"
+    }
+
+    fn tools(&self) -> Vec<ToolDef> {
+        tools::tools(self.max_wait)
+    }
+
+    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+        Box::pin(std::future::ready(Ok(resources::list())))
+    }
+
+    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
+        resources::templates()
+    }
+
+    fn prompts(&self) -> Vec<PromptDef> {
+        Vec::new()
+    }
+
+    fn uri_schemes(&self) -> Vec<String> {
+        vec![resources::CHANGE.to_owned(), resources::OWN.to_owned()]
+    }
+
+    fn call<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
+        Box::pin(async move {
+            match tool {
+                "get_change" => self.get_change(arguments, ctx).await,
+                "list_changes" => self.list_changes(arguments, ctx).await,
+                "wait_for_change" => self.wait_for_change(arguments, ctx).await,
+                "withdraw_change" => self.withdraw_change(arguments, ctx).await,
+                _ => Err(unknown_tool(tool)),
+            }
+        })
+    }
+
+    /// None of these tools is ever put under review, so none has a preview.
+    fn preview<'a>(
+        &'a self,
+        tool: &'a str,
+        _: &'a RawValue,
+        _: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Preview, McpError>> {
+        Box::pin(std::future::ready(Err(unknown_tool(tool))))
+    }
+
+    fn events(&self) -> broadcast::Receiver<ProviderEvent> {
+        self.events.subscribe()
+    }
+}
+
+impl Module for GatewayTools {
+    fn read_resource<'a>(
+        &'a self,
+        uri: &'a str,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Vec<ResourceText>, McpError>> {
+        Box::pin(async move { self.read(uri, ctx).await.map(|text| vec![text]) })
+    }
+
+    fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(self.may_read(uri, ctx))
+    }
+
+    fn get_prompt<'a>(
+        &'a self,
+        name: &'a str,
+        _: &'a Map<String, Value>,
+        _: &'a CallContext,
+    ) -> BoxFuture<'a, Result<PromptResult, McpError>> {
+        let shown: String = name.chars().take(64).collect();
+        let error = McpError::new(ErrorKind::PromptNotFound, "The gateway has no prompts.").with("name", shown);
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    fn complete<'a>(
+        &'a self,
+        reference: &'a CompletionRef,
+        argument: (&'a str, &'a str),
+        _: &'a Map<String, Value>,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Completion, McpError>> {
+        Box::pin(self.complete_id(reference, argument, ctx))
+    }
+}

@@ -1,0 +1,172 @@
+//! The gateway's resources: a change, the caller's open changes, and the gateway itself (JSON).
+
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{
+    GatewayTools,
+    calls::OPEN,
+    view::{ChangeLine, ChangeView},
+};
+use crate::ChangeFilter;
+use countersign_domain::changes::Change;
+use countersign_protocol::{ErrorKind, McpError, Revision};
+use countersign_provider::{CallContext, Completion, CompletionRef, ResourceDef, ResourceTemplateDef, ResourceText};
+
+pub(super) const CHANGE: &str = "change://";
+pub(super) const OWN: &str = "countersign://";
+pub(super) const CHANGES: &str = "countersign://changes";
+const GATEWAY: &str = "countersign://gateway";
+pub(super) const TEMPLATE: &str = "change://{id}";
+const JSON: &str = "application/json";
+/// Changes in one resource or completion.
+const LISTED: usize = 100;
+
+pub(super) fn list() -> Vec<ResourceDef> {
+    let def = |uri: &str, name: &str, title: &str, description: &str| ResourceDef {
+        uri: uri.to_owned(),
+        name: name.to_owned(),
+        title: title.to_owned(),
+        description: description.to_owned(),
+        mime_type: JSON.to_owned(),
+        raw: None,
+    };
+    vec![
+        def(
+            CHANGES,
+            "pending-changes",
+            "Your open changes",
+            "The changes that you proposed and that are not over: pending, stale, approved, executing, of unknown outcome.",
+        ),
+        def(
+            GATEWAY,
+            "gateway",
+            "The gateway",
+            "Name, version and protocol revisions of this gateway, and how writes are handled.",
+        ),
+    ]
+}
+
+pub(super) fn templates() -> Vec<ResourceTemplateDef> {
+    vec![ResourceTemplateDef {
+        uri_template: TEMPLATE.to_owned(),
+        name: "change".to_owned(),
+        title: "Change".to_owned(),
+        description:
+            "A change that you proposed: its status, diff and decisions. Subscribe to it to hear of the decision."
+                .to_owned(),
+        mime_type: JSON.to_owned(),
+        raw: None,
+    }]
+}
+
+pub(super) fn change_uri(id: &str) -> String {
+    format!("{CHANGE}{id}")
+}
+
+fn unknown(uri: &str) -> McpError {
+    let shown: String = uri.chars().take(512).collect();
+    McpError::new(ErrorKind::ResourceNotFound, "The gateway has no such resource.").with("uri", shown)
+}
+
+fn text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
+    let text = serde_json::to_string(value)
+        .map_err(|_| McpError::new(ErrorKind::Internal, "The resource could not be written."))?;
+    Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON.to_owned(), text })
+}
+
+/// The id in a `change://` URI; `None` for whatever cannot be one.
+fn change_id(uri: &str) -> Option<String> {
+    let id = percent_decode_str(uri.strip_prefix(CHANGE)?).decode_utf8().ok()?;
+    let plain = id.len() <= 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    (plain && !id.is_empty()).then(|| id.into_owned())
+}
+
+impl GatewayTools {
+    async fn open_changes(&self, ctx: &CallContext, all: bool) -> Result<Vec<std::sync::Arc<Change>>, McpError> {
+        let filter = ChangeFilter {
+            states: if all { Vec::new() } else { OPEN.to_vec() },
+            principals: vec![ctx.principal.name.clone()],
+            ..ChangeFilter::default()
+        };
+        Ok(self.changes.list(filter, LISTED, None).await?.items)
+    }
+
+    pub(super) async fn read(&self, uri: &str, ctx: &CallContext) -> Result<ResourceText, McpError> {
+        match uri {
+            CHANGES => {
+                let open = self.open_changes(ctx, false).await?;
+                let lines: Vec<ChangeLine<'_>> = open.iter().map(|change| ChangeLine::new(change)).collect();
+                text(uri, &json!({ "changes": lines }))
+            }
+            GATEWAY => text(uri, &self.about()),
+            _ => {
+                let change = self.change_at(uri, ctx).await?;
+                text(uri, &ChangeView::new(&change))
+            }
+        }
+    }
+
+    /// As [`Self::read`] answers, without the answer.
+    pub(super) async fn may_read(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
+        match uri {
+            CHANGES | GATEWAY => Ok(()),
+            _ => self.change_at(uri, ctx).await.map(drop),
+        }
+    }
+
+    /// The change that a URI names, if the caller may see it.
+    async fn change_at(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
+        let id = change_id(uri).ok_or_else(|| unknown(uri))?;
+        let found = self.visible(&id, &ctx.principal).await;
+        found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown(uri) } else { error })
+    }
+
+    fn about(&self) -> serde_json::Value {
+        let revisions: Vec<&str> = Revision::ALL.iter().map(|r| r.as_str()).collect();
+        json!({
+            "name": "countersign",
+            "version": env!("CARGO_PKG_VERSION"),
+            "protocolRevisions": revisions,
+            "providers": (self.providers)(),
+            "maxWaitSeconds": self.max_wait.as_secs(),
+            "writes": "A write may become a pending change. It is applied only after a person has approved it; follow it \
+                       with get_change or wait_for_change, or by reading or subscribing to change://{id}.",
+        })
+    }
+
+    pub(super) async fn complete_id(
+        &self,
+        reference: &CompletionRef,
+        argument: (&str, &str),
+        ctx: &CallContext,
+    ) -> Result<Completion, McpError> {
+        let ours = matches!(reference, CompletionRef::ResourceTemplate(uri) if uri == TEMPLATE) && argument.0 == "id";
+        if !ours {
+            return Err(McpError::new(ErrorKind::InvalidParams, "The gateway has no such argument to complete."));
+        }
+        let changes = self.open_changes(ctx, true).await?;
+        let more = changes.len() == LISTED;
+        let values: Vec<String> =
+            changes.iter().map(|c| c.id.clone()).filter(|id| id.starts_with(argument.1)).collect();
+        // Of older changes nothing is known here, so there is no total.
+        let total = (!more).then_some(values.len() as u64);
+        Ok(Completion { values, total, has_more: more })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_ids_are_looked_up() {
+        assert_eq!(change_id("change://chg_a-b").as_deref(), Some("chg_a-b"));
+        assert_eq!(change_id("change://chg%5Fa").as_deref(), Some("chg_a"));
+        for bad in ["change://", "change://a/b", "change://%ff", "change://a%00", "change://a?b", "changes://a", "x"] {
+            assert_eq!(change_id(bad), None, "{bad}");
+        }
+        assert_eq!(change_id(&format!("change://{}", "a".repeat(65))), None);
+    }
+}

@@ -1,0 +1,462 @@
+//! The module as agents see it, over real pending changes and the real tracker.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::{Value, json, value::to_raw_value};
+use tokio_util::sync::CancellationToken;
+
+use super::{GatewayTools, pending_output_schema, pending_result, pending_text};
+use crate::{Changes, DecideChange, PendingConfig, Proposal};
+use countersign_config::{Config, TrackerConfig};
+use countersign_domain::{
+    changes::{Change, ChangeState, Proposer, Terms, Verdict},
+    principal::{Principal, Role},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{
+    CallContext, CompletionRef, Module as _, NoProgress, ProgressSink, Provider, ProviderDirectory, ProviderEvent,
+    text::content_text,
+};
+use countersign_store::{SqliteOptions, SqliteStore, Store};
+use countersign_tracker::Tracker;
+
+struct OnlyTracker(Arc<Tracker>);
+
+impl ProviderDirectory for OnlyTracker {
+    fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
+        (name == "tracker").then(|| Arc::clone(&self.0) as Arc<dyn Provider>)
+    }
+    fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
+        Some("sha256:tool".into())
+    }
+    fn verdict(
+        &self,
+        _: &str,
+        _: &str,
+        _: &countersign_domain::principal::Principal,
+        _: &serde_json::value::RawValue,
+    ) -> countersign_domain::policy::Verdict {
+        countersign_domain::policy::Verdict::Allow
+    }
+    fn has_tools(&self, _: &str) -> bool {
+        true
+    }
+}
+
+struct Fixture {
+    tracker: Arc<Tracker>,
+    changes: Changes,
+    tools: Arc<GatewayTools>,
+    _dir: tempfile::TempDir,
+}
+
+fn principal(name: &str, role: Role) -> Arc<Principal> {
+    Arc::new(Principal { name: name.into(), role, key_id: None, owner: None })
+}
+
+fn context(name: &str, role: Role) -> CallContext {
+    CallContext {
+        principal: principal(name, role),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(NoProgress),
+        change_id: None,
+        inquirer: None,
+    }
+}
+
+fn agent(name: &str) -> CallContext {
+    context(name, Role::Agent)
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config =
+            TrackerConfig { enabled: true, workflow: Default::default(), sample_project: true, people: vec![] };
+        let tracker = Tracker::open(dir.path(), &config).unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
+        let directory = Arc::new(OnlyTracker(Arc::clone(&tracker)));
+        let pending = PendingConfig::from(&Config::default().changes);
+        let changes = Changes::start(store, directory, pending).await.unwrap();
+        let tools = GatewayTools::new(changes.clone(), Duration::from_secs(300), || 2);
+        Self { tracker, changes, tools, _dir: dir }
+    }
+
+    /// A pending comment on an issue of the sample.
+    async fn propose(&self, who: &str) -> Arc<Change> {
+        self.propose_call(who, "add_comment", json!({ "issueId": "CORE-7", "content": "Looks good\nto me" })).await
+    }
+
+    async fn propose_call(&self, who: &str, tool: &str, arguments: Value) -> Arc<Change> {
+        let arguments = to_raw_value(&arguments).unwrap();
+        let preview = self.tracker.preview(tool, &arguments, &agent(who)).await.unwrap();
+        let proposal = Proposal {
+            proposer: Proposer {
+                principal: who.into(),
+                owner: None,
+                key_id: None,
+                client_name: None,
+                client_version: None,
+                session: None,
+                transport: "http".into(),
+                revision: None,
+            },
+            provider: "tracker".into(),
+            tool: tool.into(),
+            tool_title: "Title".into(),
+            tool_hash: "sha256:tool".into(),
+            served_by: Default::default(),
+            arguments: Arc::from(arguments),
+            preview,
+            review: None,
+            terms: Terms::default(),
+            client: None,
+            idempotency_key: None,
+            expire_after: Duration::from_secs(3600),
+        };
+        self.changes.propose(proposal).await.unwrap()
+    }
+
+    async fn decide(&self, change: &Change, verdict: Verdict, comment: &str) -> Arc<Change> {
+        let decision = DecideChange {
+            id: change.id.clone(),
+            reviewer: principal("alice", Role::Reviewer),
+            verdict,
+            comment: Some(comment.into()),
+            version: change.version,
+            digest: None,
+            bulk: false,
+        };
+        self.changes.decide(decision).await.unwrap()
+    }
+
+    async fn call(&self, ctx: &CallContext, tool: &str, arguments: Value) -> Result<(String, Value), McpError> {
+        let def = self.tools.tools().into_iter().find(|t| t.name == tool).unwrap();
+        let schema = |s: &Value| jsonschema::options().should_validate_formats(true).build(s).unwrap();
+        let fits = schema(&def.input_schema).is_valid(&arguments);
+        let raw = to_raw_value(&arguments).unwrap();
+        let result = self.tools.call(tool, &raw, ctx).await?;
+        assert!(fits, "{tool} took what its schema refuses: {arguments}");
+        let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
+        let output = schema(def.output_schema.as_ref().unwrap());
+        let errors: Vec<String> =
+            output.iter_errors(&answer).map(|e| format!("{e} at {}", e.instance_path())).collect();
+        assert!(errors.is_empty(), "{tool}: {errors:?} in {answer}");
+        Ok((content_text(&result.content), answer))
+    }
+}
+
+#[actix::test]
+async fn a_pending_answer_says_all_that_an_agent_needs() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    let result = pending_result(&change);
+    let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
+    let schema = pending_output_schema();
+    assert_eq!(schema["type"], "object");
+    jsonschema::draft202012::meta::validate(&schema).unwrap();
+    assert!(jsonschema::options().should_validate_formats(true).build(&schema).unwrap().is_valid(&answer));
+    assert_eq!((&answer["changeId"], &answer["status"]), (&json!(change.id), &json!("pending")));
+    assert_eq!((&answer["operation"], &answer["entityType"]), (&json!("CREATE"), &json!("comment")));
+    assert_eq!(answer["diff"]["fields"][0]["after"], "Looks good\nto me");
+    let text = content_text(&result.content);
+    assert!(text.starts_with(&format!("Change pending approval. ID: {}", change.id)), "{text}");
+    for part in
+        ["Operation: CREATE", "Entity: comment on CORE-7", "- Comment: Looks good ⏎ to me", "a person must approve"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
+
+#[actix::test]
+async fn an_agent_sees_its_own_changes_only() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    let by_id = json!({ "changeId": change.id });
+    assert!(f.call(&agent("bob"), "get_change", by_id.clone()).await.is_ok());
+    for tool in ["get_change", "wait_for_change", "withdraw_change"] {
+        let error = f.call(&agent("eve"), tool, by_id.clone()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ChangeNotFound, "{tool}");
+        // As for one that does not exist, but for its name.
+        let nothing = f.call(&agent("eve"), tool, json!({ "changeId": "chg_nothing" })).await.unwrap_err();
+        assert_eq!(error.message.replace(&change.id, "chg_nothing"), nothing.message);
+    }
+    let uri = format!("change://{}", change.id);
+    let error = f.tools.read_resource(&uri, &agent("eve")).await.unwrap_err();
+    assert_eq!((error.kind, &error.data["uri"]), (ErrorKind::ResourceNotFound, &json!(uri)));
+    assert_eq!(f.call(&agent("eve"), "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
+
+    // Who may view everyone's reads it, and still cannot take it back.
+    let reviewer = context("alice", Role::Reviewer);
+    assert!(f.call(&reviewer, "get_change", by_id.clone()).await.is_ok());
+    assert!(f.tools.read_resource(&uri, &reviewer).await.is_ok());
+    let error = f.call(&reviewer, "withdraw_change", by_id.clone()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Forbidden);
+    assert_eq!(f.call(&reviewer, "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
+    assert_eq!(f.changes.get(&change.id).await.unwrap().unwrap().state, ChangeState::Pending);
+}
+
+#[actix::test]
+async fn a_rejection_tells_who_and_why() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    f.decide(&change, Verdict::Reject, "Say which browser.\nAnd be kind.").await;
+    let (text, answer) = f.call(&agent("bob"), "get_change", json!({ "changeId": change.id })).await.unwrap();
+    assert_eq!(answer["status"], "rejected");
+    assert_eq!(
+        (&answer["decisions"][0]["reviewer"], &answer["decisions"][0]["verdict"]),
+        (&json!("alice"), &json!("reject"))
+    );
+    for part in
+        ["Change rejected.", "Rejected by alice", "“Say which browser. ⏎ And be kind.”", "heed the reviewer's reason"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
+
+#[actix::test]
+async fn waiting_ends_with_the_outcome() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    let ctx = agent("bob");
+    let waiting = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 60 }));
+    let (waited, _) = tokio::join!(waiting, f.decide(&change, Verdict::Approve, "Fine"));
+    let (text, answer) = waited.unwrap();
+    assert_eq!((&answer["status"], &answer["timedOut"]), (&json!("applied"), &json!(false)));
+    assert_eq!(answer["result"]["structuredContent"]["comment"]["author"], "bob");
+    assert_eq!(answer["result"]["structuredContent"]["comment"]["changeId"], json!(change.id));
+    for part in ["Change applied.", "Approved by alice", "Answer of the tool:\nDone: Comment on CORE-7"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    // What is over is answered at once.
+    let (_, again) = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id })).await.unwrap();
+    assert_eq!(again, answer);
+    let error = f.call(&ctx, "withdraw_change", json!({ "changeId": change.id })).await.unwrap_err();
+    assert_eq!((error.kind, &error.data["status"]), (ErrorKind::ChangeNotPending, &json!("applied")));
+}
+
+#[derive(Default)]
+struct Recorder(Mutex<Vec<(f64, Option<f64>, String)>>);
+
+impl ProgressSink for Recorder {
+    fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) {
+        self.0.lock().unwrap().push((progress, total, message.unwrap_or_default().to_owned()));
+    }
+    fn wanted(&self) -> bool {
+        true
+    }
+}
+
+#[actix::test]
+async fn waiting_is_bounded_cancelled_and_tells_of_progress() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    let recorder = Arc::new(Recorder::default());
+    let ctx = CallContext { progress: Arc::clone(&recorder) as Arc<dyn ProgressSink>, ..agent("bob") };
+    let arguments = json!({ "changeId": change.id, "timeoutSeconds": 1 });
+    let (text, answer) = f.call(&ctx, "wait_for_change", arguments).await.unwrap();
+    assert_eq!((&answer["status"], &answer["timedOut"]), (&json!("pending"), &json!(true)));
+    assert!(text.starts_with("The wait ended before"), "{text}");
+    {
+        let told = recorder.0.lock().unwrap();
+        assert_eq!(told[0].1, Some(1.0));
+        assert!(told[0].2.contains("waits for a person"), "{told:?}");
+        assert!(told.windows(2).all(|pair| pair[0].0 < pair[1].0), "progress rises: {told:?}");
+    }
+
+    let ctx = agent("bob");
+    let waiting = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 300 }));
+    let (waited, ()) = tokio::join!(waiting, async { ctx.cancel.cancel() });
+    assert_eq!(waited.unwrap_err().kind, ErrorKind::Cancelled);
+
+    for seconds in [json!(0), json!(301), json!(-1), json!(1e300)] {
+        let error =
+            f.call(&agent("bob"), "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": seconds })).await;
+        assert_eq!(error.unwrap_err().data["details"]["errors"][0]["pointer"], "/timeoutSeconds");
+    }
+}
+
+#[actix::test]
+async fn withdrawing_takes_back_and_may_be_repeated() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    let by_id = json!({ "changeId": change.id });
+    let (text, answer) = f.call(&agent("bob"), "withdraw_change", by_id.clone()).await.unwrap();
+    assert_eq!(answer["status"], "withdrawn");
+    assert!(text.starts_with("Change withdrawn."), "{text}");
+    let (_, again) = f.call(&agent("bob"), "withdraw_change", by_id).await.unwrap();
+    assert_eq!(again["version"], answer["version"]);
+}
+
+#[actix::test]
+async fn listing_pages_and_filters() {
+    let f = Fixture::new().await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.insert(0, f.propose("bob").await.id.clone());
+    }
+    f.propose("eve").await;
+    let ctx = agent("bob");
+    f.call(&ctx, "withdraw_change", json!({ "changeId": ids[4] })).await.unwrap();
+    let page = f.call(&ctx, "list_changes", json!({ "limit": 3 })).await.unwrap().1;
+    let names = |a: &Value| a["changes"].as_array().unwrap().iter().map(|c| c["changeId"].clone()).collect::<Vec<_>>();
+    assert_eq!(names(&page), ids[..3]);
+    let rest = f.call(&ctx, "list_changes", json!({ "limit": 3, "cursor": page["nextCursor"] })).await.unwrap().1;
+    assert_eq!((names(&rest), &rest["nextCursor"]), (ids[3..].iter().map(|i| json!(i)).collect(), &Value::Null));
+    assert_eq!(names(&f.call(&ctx, "list_changes", json!({ "status": "open" })).await.unwrap().1), ids[..4]);
+    let withdrawn = f.call(&ctx, "list_changes", json!({ "status": "withdrawn" })).await.unwrap().1;
+    assert_eq!(names(&withdrawn), ids[4..]);
+    for (arguments, pointer) in [
+        (json!({ "status": "lost" }), "/status"),
+        (json!({ "limit": 0 }), "/limit"),
+        (json!({ "limit": 101 }), "/limit"),
+        (json!({ "cursor": "x".repeat(65) }), "/cursor"),
+    ] {
+        assert_eq!(
+            f.call(&ctx, "list_changes", arguments).await.unwrap_err().data["details"]["errors"][0]["pointer"],
+            pointer
+        );
+    }
+    let error = f.call(&ctx, "list_changes", json!({ "cursor": "x" })).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidParams);
+}
+
+#[actix::test]
+async fn resources_show_changes_and_the_gateway() {
+    let f = Fixture::new().await;
+    let mut events = f.tools.events();
+    let change = f.propose("bob").await;
+    let uri = format!("change://{}", change.id);
+    // Durable and announced; the listener hears of it on its own task.
+    let ProviderEvent::PrivateUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
+    let uris: Vec<&str> = updated.iter().map(|(uri, _)| uri.as_str()).collect();
+    assert_eq!(uris, [uri.as_str(), "countersign://changes"]);
+    let viewer = Principal { role: Role::Viewer, ..(*agent("eve").principal).clone() };
+    let told = |who: &Principal| updated.iter().map(|(_, audience)| audience.has(who)).collect::<Vec<_>>();
+    assert_eq!(
+        [told(&agent("bob").principal), told(&agent("eve").principal), told(&viewer)],
+        [[true, true], [false, false], [true, false]]
+    );
+
+    let ctx = agent("bob");
+    let read = |uri: String| {
+        let (f, ctx) = (&f, &ctx);
+        async move {
+            let read = f.tools.read_resource(&uri, ctx).await.unwrap();
+            assert!(f.tools.uri_schemes().iter().any(|scheme| uri.starts_with(scheme)));
+            serde_json::from_str::<Value>(&read[0].text).unwrap()
+        }
+    };
+    assert_eq!(read(uri.clone()).await["status"], "pending");
+    assert_eq!(read("countersign://changes".into()).await["changes"][0]["changeId"], json!(change.id));
+    let about = read("countersign://gateway".into()).await;
+    assert_eq!((&about["name"], &about["providers"]), (&json!("countersign"), &json!(2)));
+    assert_eq!(about["protocolRevisions"].as_array().unwrap().len(), 5);
+    for resource in f.tools.resources(&ctx).await.unwrap() {
+        read(resource.uri).await;
+    }
+    for bad in ["change://chg_nothing", "change://", "countersign://secrets", "countersign://changes/"] {
+        let error = f.tools.read_resource(bad, &ctx).await.unwrap_err();
+        assert_eq!((error.kind, &error.data["uri"]), (ErrorKind::ResourceNotFound, &json!(bad)));
+    }
+
+    let template = CompletionRef::ResourceTemplate("change://{id}".into());
+    let none = serde_json::Map::new();
+    let found = f.tools.complete(&template, ("id", "chg_"), &none, &ctx).await.unwrap();
+    assert_eq!(found.values, std::slice::from_ref(&change.id));
+    assert_eq!(f.tools.complete(&template, ("id", ""), &none, &agent("eve")).await.unwrap().values, [""; 0]);
+    assert!(f.tools.complete(&template, ("key", ""), &none, &ctx).await.is_err());
+
+    f.decide(&change, Verdict::Reject, "No").await;
+    let ProviderEvent::PrivateUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
+    assert!(updated.iter().any(|(updated, _)| *updated == uri));
+    assert_eq!(read("countersign://changes".into()).await["changes"], json!([]));
+}
+
+#[actix::test]
+async fn the_tools_manage_the_callers_own_changes() {
+    let f = Fixture::new().await;
+    for tool in f.tools.tools() {
+        assert!(tool.self_service, "{}", tool.name);
+        assert_eq!(tool.annotations.read_only_hint, tool.name != "withdraw_change");
+        assert_eq!(tool.long_running, tool.name == "wait_for_change");
+        assert_eq!(tool.input_schema["additionalProperties"], false);
+        jsonschema::draft202012::meta::validate(&tool.input_schema).unwrap();
+        jsonschema::draft202012::meta::validate(tool.output_schema.as_ref().unwrap()).unwrap();
+    }
+    let raw = to_raw_value(&json!({})).unwrap();
+    assert_eq!(f.tools.call("approve_change", &raw, &agent("bob")).await.unwrap_err().kind, ErrorKind::ToolNotFound);
+    assert!(f.tools.preview("withdraw_change", &raw, &agent("bob")).await.is_err());
+}
+
+#[actix::test]
+async fn the_trackers_changes_go_stale_and_run_as_approved() {
+    let f = Fixture::new().await;
+    let status = json!({ "issueId": "CORE-8", "newStatus": "InProgress" });
+    let first = f.propose_call("bob", "update_status", status.clone()).await;
+    let second = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-8", "priority": "Critical" })).await;
+    f.decide(&first, Verdict::Approve, "").await;
+    let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": first.id })).await.unwrap().1;
+    assert_eq!(done["status"], "applied");
+    // The issue has moved, so the other change is shown anew before it can be approved.
+    let decision = DecideChange {
+        id: second.id.clone(),
+        reviewer: principal("alice", Role::Reviewer),
+        verdict: Verdict::Approve,
+        comment: None,
+        version: second.version,
+        digest: None,
+        bulk: false,
+    };
+    let refused = f.changes.decide(decision).await.unwrap_err();
+    assert_eq!(refused.error.kind, ErrorKind::ChangeStale);
+    let current = refused.current.unwrap();
+    assert_eq!(current.state, ChangeState::Pending);
+    f.decide(&current, Verdict::Approve, "Now yes").await;
+    let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": second.id })).await.unwrap().1;
+    assert_eq!(done["status"], "applied", "{done}");
+    // What cannot be done any more stays stale, with the reason.
+    let third = f.propose_call("bob", "delete_issue", json!({ "issueId": "CORE-9" })).await;
+    let fourth = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-9", "title": "x" })).await;
+    f.decide(&third, Verdict::Approve, "").await;
+    let gone = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": third.id })).await.unwrap().1;
+    assert_eq!(gone["status"], "applied");
+    let decision = DecideChange {
+        id: fourth.id.clone(),
+        reviewer: principal("alice", Role::Reviewer),
+        verdict: Verdict::Approve,
+        comment: None,
+        version: fourth.version,
+        digest: None,
+        bulk: false,
+    };
+    let refused = f.changes.decide(decision).await.unwrap_err();
+    assert_eq!(refused.current.unwrap().state, ChangeState::Stale);
+    let (text, stale) = f.call(&agent("bob"), "get_change", json!({ "changeId": fourth.id })).await.unwrap();
+    assert_eq!(stale["fault"]["code"], "NOT_FOUND");
+    assert!(text.contains("Reason: NOT_FOUND: There is no issue `CORE-9`."), "{text}");
+}
+
+#[actix::test]
+async fn what_is_not_kept_any_more_is_not_made_up() {
+    let fixture = Fixture::new().await;
+    let mut change = (*fixture.propose("bob").await).clone();
+    change.state = countersign_domain::changes::ChangeState::Applied;
+    change.edits.push(countersign_domain::changes::Edit {
+        by: "alice".into(),
+        owner: None,
+        key_id: None,
+        comment: None,
+        at: change.created_at,
+        from: "sha256:a".into(),
+        to: "sha256:b".into(),
+    });
+    assert!(pending_text(&change).contains("What ran: {\"issueId\""), "{}", pending_text(&change));
+    let old = countersign_domain::changes::retention::redact(&change, change.updated_at);
+    let text = pending_text(&old);
+    assert!(text.contains("alice changed the arguments") && text.contains("no longer kept"), "{text}");
+    assert!(!text.contains("What ran"), "the arguments are gone: {text}");
+}

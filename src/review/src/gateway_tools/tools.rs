@@ -1,0 +1,161 @@
+//! The gateway's tools as they are listed. A model learns here how to work with changes that wait for a person.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::view::{STATES, line_schema, pending_output_schema};
+use countersign_protocol::annotations::ToolAnnotations;
+use countersign_provider::ToolDef;
+
+/// Changes on a page of `list_changes`.
+pub(super) const PAGE_DEFAULT: usize = 20;
+pub(super) const PAGE_MAX: usize = 100;
+pub(super) const CURSOR_MAX: usize = 64;
+/// Seconds that `wait_for_change` waits if the caller does not say: below the time-out of common clients (60 s).
+const WAIT_DEFAULT: u64 = 45;
+
+const READ: ToolAnnotations =
+    ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
+
+/// The longest and the usual wait in seconds.
+pub(super) fn wait_bounds(max_wait: Duration) -> (u64, u64) {
+    let max = max_wait.as_secs().max(1);
+    (max, WAIT_DEFAULT.min(max))
+}
+
+fn object(properties: &Value, required: &[&str]) -> Value {
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false
+    })
+}
+
+fn change_id() -> Value {
+    json!({
+        "type": "string",
+        "title": "Change",
+        "description": "The id of the change, as the answer to the write gave it: chg_ and 24 characters.",
+        "minLength": 5,
+        "maxLength": 64
+    })
+}
+
+fn def(
+    name: &str,
+    title: &str,
+    description: &str,
+    input: Value,
+    output: Value,
+    annotations: ToolAnnotations,
+) -> ToolDef {
+    ToolDef {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        description: description.to_owned(),
+        input_schema: input,
+        output_schema: Some(output),
+        annotations,
+        self_service: true,
+        long_running: name == "wait_for_change",
+        raw: None,
+    }
+}
+
+pub(super) fn tools(max_wait: Duration) -> Vec<ToolDef> {
+    let (max, default) = wait_bounds(max_wait);
+    let mut status: Vec<&str> = vec!["open"];
+    status.extend(STATES.iter().map(|(name, _)| *name));
+    let one = object(&json!({ "changeId": change_id() }), &["changeId"]);
+    let mut waited = pending_output_schema();
+    waited["properties"]["timedOut"] =
+        json!({ "type": "boolean", "description": "The wait ended before what it waited for." });
+    vec![
+        def(
+            "get_change",
+            "Get change",
+            "Shows where a change that you proposed stands. Behind this gateway a write may become a pending change: \
+             nothing is altered until a person approves it. The answer says the status, who decided and why, the \
+             result once it was applied, and what to do next. After a rejection, heed the reviewer's reason.",
+            one.clone(),
+            pending_output_schema(),
+            READ,
+        ),
+        def(
+            "list_changes",
+            "List changes",
+            "Lists the changes that you proposed, newest first. `open` are those that are not over: pending, stale, \
+             approved, executing or of unknown outcome. Look here before you propose something again.",
+            object(
+                &json!({
+                    "status": {
+                        "type": "string",
+                        "title": "Status",
+                        "enum": status,
+                        "description": "Only changes with this status; `open` for all that are not over."
+                    },
+                    "limit": {
+                        "type": "integer", "title": "Limit", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT,
+                        "description": "How many to answer with at most."
+                    },
+                    "cursor": {
+                        "type": "string", "title": "Cursor", "maxLength": CURSOR_MAX,
+                        "description": "The nextCursor of the page before, with the same status."
+                    }
+                }),
+                &[],
+            ),
+            json!({
+                "type": "object",
+                "properties": {
+                    "changes": { "type": "array", "items": line_schema() },
+                    "nextCursor": { "type": ["string", "null"], "description": "Give it as `cursor` for the next page; null at the end." }
+                },
+                "required": ["changes", "nextCursor"]
+            }),
+            READ,
+        ),
+        def(
+            "wait_for_change",
+            "Wait for change",
+            &format!(
+                "Waits until a change that you proposed is decided and done, for at most timeoutSeconds (up to {max}), \
+                 and answers as get_change does. If timedOut is true, nothing is wrong: call it again, or go on with \
+                 work that does not depend on the change."
+            ),
+            object(
+                &json!({
+                    "changeId": change_id(),
+                    "timeoutSeconds": {
+                        "type": "number", "title": "Time-out", "minimum": 1, "maximum": max, "default": default,
+                        "description": "How many seconds to wait at most."
+                    },
+                    "until": {
+                        "type": "string", "title": "Until", "enum": ["done", "decided"], "default": "done",
+                        "description": "`done` waits for the outcome, `decided` only for the person's decision."
+                    }
+                }),
+                &["changeId"],
+            ),
+            waited,
+            READ,
+        ),
+        def(
+            "withdraw_change",
+            "Withdraw change",
+            "Takes back a change that you proposed and that nobody has decided yet. Nothing is altered. Use it when \
+             the change is no longer wanted, or before you propose a corrected one.",
+            one,
+            pending_output_schema(),
+            ToolAnnotations {
+                read_only_hint: false,
+                destructive_hint: false,
+                idempotent_hint: true,
+                open_world_hint: false,
+            },
+        ),
+    ]
+}

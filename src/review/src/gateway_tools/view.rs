@@ -1,0 +1,503 @@
+//! A change as an agent sees it: the structured form, its schema, and the text that says what to do next.
+//!
+//! Never more than the change itself holds; what others wrote stands on lines that it cannot break.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+
+use countersign_domain::changes::{
+    Change, ChangeFault, ChangeState, Decision, Diff, DiffLine, LineOp, Operation, Verdict, proposer::ProposerView,
+    visible::says_something,
+};
+use countersign_provider::{
+    ToolResult,
+    text::{content_text, one_line, tool_result},
+};
+
+/// Characters of a value shown in the text of an answer; the diff has the rest.
+const VALUE_CHARS: usize = 200;
+/// Fields shown in the text of an answer.
+const TEXT_FIELDS: usize = 16;
+/// Lines of a field that has no values.
+const TEXT_LINES: usize = 60;
+/// Characters of the tool's own answer that the text repeats.
+const RESULT_CHARS: usize = 8_000;
+
+/// Characters of arguments that a reviewer changed.
+const ARGUMENTS_CHARS: usize = 4_000;
+
+/// All states, by their names on the wire.
+pub(super) const STATES: [(&str, ChangeState); 10] = [
+    ("pending", ChangeState::Pending),
+    ("approved", ChangeState::Approved),
+    ("executing", ChangeState::Executing),
+    ("applied", ChangeState::Applied),
+    ("failed", ChangeState::Failed),
+    ("outcome_unknown", ChangeState::OutcomeUnknown),
+    ("rejected", ChangeState::Rejected),
+    ("expired", ChangeState::Expired),
+    ("withdrawn", ChangeState::Withdrawn),
+    ("stale", ChangeState::Stale),
+];
+
+/// `structuredContent` of everything that answers with a change.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangeView<'a> {
+    change_id: &'a str,
+    status: ChangeState,
+    version: u64,
+    operation: Operation,
+    entity_type: &'a str,
+    entity_id: Option<&'a str>,
+    label: Cow<'a, str>,
+    summary: Cow<'a, str>,
+    provider: &'a str,
+    tool: &'a str,
+    diff: Cow<'a, Diff>,
+    created_at: String,
+    updated_at: String,
+    expires_at: String,
+    decisions: Vec<Decision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<Cow<'a, ChangeFault>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    next_step: String,
+    /// Only of a wait: it ended before anything happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timed_out: Option<bool>,
+}
+
+impl<'a> ChangeView<'a> {
+    pub(super) fn new(change: &'a Change) -> Self {
+        let ProposerView { operation, entity_type, entity_id, label, summary, diff, fault } = change.for_proposer();
+        Self {
+            change_id: &change.id,
+            status: change.state,
+            version: change.version,
+            operation,
+            entity_type,
+            entity_id,
+            label,
+            summary,
+            provider: &change.provider,
+            tool: &change.tool,
+            diff,
+            created_at: change.created_at.to_string(),
+            updated_at: change.updated_at.to_string(),
+            expires_at: change.expires_at.to_string(),
+            // Which key a reviewer used is nothing to an agent.
+            decisions: change.decisions.iter().map(|d| Decision { key_id: None, ..d.clone() }).collect(),
+            fault,
+            result: change.result.as_deref(),
+            next_step: next_step(change),
+            timed_out: None,
+        }
+    }
+}
+
+/// One line of a listing.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChangeLine<'a> {
+    change_id: &'a str,
+    status: ChangeState,
+    operation: Operation,
+    entity_type: &'a str,
+    label: Cow<'a, str>,
+    summary: Cow<'a, str>,
+    tool: &'a str,
+    created_at: String,
+    updated_at: String,
+    expires_at: String,
+}
+
+impl<'a> ChangeLine<'a> {
+    pub(super) fn new(change: &'a Change) -> Self {
+        let ProposerView { operation, entity_type, label, summary, .. } = change.for_proposer();
+        Self {
+            change_id: &change.id,
+            status: change.state,
+            operation,
+            entity_type,
+            label,
+            summary,
+            tool: &change.tool,
+            created_at: change.created_at.to_string(),
+            updated_at: change.updated_at.to_string(),
+            expires_at: change.expires_at.to_string(),
+        }
+    }
+}
+
+pub(super) fn states_schema() -> Value {
+    let names: Vec<&str> = STATES.iter().map(|(name, _)| *name).collect();
+    json!({ "type": "string", "enum": names, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
+}
+
+/// The properties that a listing and a single change have in common.
+fn common_properties() -> serde_json::Map<String, Value> {
+    let time = |what: &str| json!({ "type": "string", "format": "date-time", "description": what });
+    let text = |what: &str| json!({ "type": "string", "description": what });
+    let mut properties = serde_json::Map::new();
+    for (name, schema) in [
+        ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
+        ("status", states_schema()),
+        ("operation", json!({ "type": "string", "enum": Operation::ALL.map(Operation::as_str) })),
+        ("entityType", text("What kind of thing it would alter, such as `issue`.")),
+        ("label", text("What a person calls the thing it would alter.")),
+        ("summary", text("What the change would do, in one sentence.")),
+        ("tool", text("The tool that was called.")),
+        ("createdAt", time("When it was proposed.")),
+        ("updatedAt", time("When its status changed last.")),
+        ("expiresAt", time("When it expires if nobody has decided.")),
+    ] {
+        properties.insert(name.into(), schema);
+    }
+    properties
+}
+
+/// Schema of one line of `list_changes`.
+pub(super) fn line_schema() -> Value {
+    let properties = common_properties();
+    let required: Vec<&String> = properties.keys().collect();
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+/// JSON Schema of a change as `structuredContent`: the answer to a write that went to review, and of `get_change`,
+/// `wait_for_change` and `withdraw_change`. Its root is an object.
+#[must_use]
+pub fn pending_output_schema() -> Value {
+    let line = json!({
+        "type": "object",
+        "properties": {
+            "op": { "type": "string", "enum": ["equal", "insert", "delete", "skip", "note"] },
+            "text": { "type": "string" }
+        },
+        "required": ["op", "text"]
+    });
+    let field = json!({
+        "type": "object",
+        "properties": {
+            "field": { "type": "string" },
+            "label": { "type": "string" },
+            "before": { "type": ["string", "null"] },
+            "after": { "type": ["string", "null"] },
+            "lines": { "type": "array", "items": line }
+        },
+        "required": ["field", "label", "before", "after"]
+    });
+    let decision = json!({
+        "type": "object",
+        "properties": {
+            "reviewer": { "type": "string" },
+            "verdict": { "type": "string", "enum": ["approve", "reject"] },
+            "comment": { "type": ["string", "null"], "description": "Why, in the reviewer's words." },
+            "at": { "type": "string", "format": "date-time" },
+            "version": { "type": "integer", "minimum": 0 }
+        },
+        "required": ["reviewer", "verdict", "at"]
+    });
+    let mut properties = common_properties();
+    for (name, schema) in [
+        ("version", json!({ "type": "integer", "minimum": 0 })),
+        ("entityId", json!({ "type": ["string", "null"], "description": "None for a thing that does not exist yet." })),
+        ("provider", json!({ "type": "string" })),
+        (
+            "diff",
+            json!({
+                "type": "object",
+                "description": "Before and after, field by field.",
+                "properties": {
+                    "fields": { "type": "array", "items": field },
+                    "truncated": { "type": "boolean" }
+                },
+                "required": ["fields"]
+            }),
+        ),
+        ("decisions", json!({ "type": "array", "items": decision, "description": "Who decided, and why." })),
+        (
+            "fault",
+            json!({
+                "type": "object",
+                "description": "Why it failed, expired, went stale or ended unknown.",
+                "properties": { "code": { "type": "string" }, "message": { "type": "string" } },
+                "required": ["code", "message"]
+            }),
+        ),
+        ("result", json!({ "type": "object", "description": "What the tool answered, once the change was applied." })),
+        ("nextStep", json!({ "type": "string", "description": "What to do now." })),
+    ] {
+        properties.insert(name.into(), schema);
+    }
+    json!({
+        "type": "object",
+        "title": "Change",
+        "description": "A proposed write, and where it stands.",
+        "properties": properties,
+        "required": ["changeId", "status", "operation", "entityType", "summary", "diff", "expiresAt"]
+    })
+}
+
+/// The answer to a write that went to review (also to a repeat of it, whatever became of the change).
+#[must_use]
+pub fn pending_result(change: &Change) -> ToolResult {
+    let text = describe(change);
+    tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
+}
+
+/// The same in words alone.
+#[must_use]
+pub fn pending_text(change: &Change) -> String {
+    describe(change)
+}
+
+/// That a reviewer changed what the agent asked for, and what stands there now; `None` if nobody did.
+#[must_use]
+pub fn edits_note(change: &Change) -> Option<String> {
+    if change.edits.is_empty() {
+        return None;
+    }
+    let mut out = String::new();
+    for edit in &change.edits {
+        let _ = write!(out, "The reviewer {} changed the arguments at {}", one_line(&edit.by, 128), edit.at);
+        match edit.comment.as_deref().filter(|comment| says_something(comment)) {
+            Some(comment) => {
+                let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
+            }
+            None => out.push_str(".\n"),
+        }
+    }
+    if change.redacted.is_some() {
+        // Its arguments were taken out; the empty ones in their place are not what ran.
+        return Some(out.trim_end().to_owned());
+    }
+    let what = match change.state {
+        ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Executing => "What ran",
+        _ => "The arguments now",
+    };
+    let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), ARGUMENTS_CHARS));
+    Some(out)
+}
+
+fn is_asking(change: &Change) -> bool {
+    change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open().next().is_some())
+}
+
+/// Where the change stands, in one clause, for somebody who waits.
+#[must_use]
+pub fn state_message(change: &Change) -> String {
+    let what = match change.state {
+        ChangeState::Pending => "waits for a person's decision",
+        ChangeState::Stale => "is stale: its target has changed, and a person must look again",
+        ChangeState::Approved => "is approved and about to run",
+        ChangeState::Executing if is_asking(change) => "is running, and its tool waits for an answer of its client",
+        ChangeState::Executing => "is running",
+        ChangeState::OutcomeUnknown => "ran, but its outcome is unknown; a person must find out",
+        _ => "is done",
+    };
+    format!("{} {what}", change.id)
+}
+
+/// Where it stands, why, and, once it is over without success, what to do: the status message of a task, which is all
+/// that some clients show of one that failed.
+#[must_use]
+pub fn status_text(change: &Change) -> String {
+    let seen = change.for_proposer();
+    let summary = one_line(&seen.summary, 400);
+    let decision = change.decisions.last().filter(|decision| decision.verdict == Verdict::Reject);
+    let why = match (change.state, decision, &seen.fault) {
+        (ChangeState::Rejected, Some(decision), _) => {
+            let comment = decision.comment.as_deref().filter(|comment| says_something(comment));
+            let comment = comment.map_or_else(String::new, |comment| format!(": “{}”", one_line(comment, 1_000)));
+            format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
+        }
+        (state, _, Some(fault)) => {
+            format!("{}: {}", name_in_words(state), one_line(&fault.message, 1_000))
+        }
+        (state, ..) => name_in_words(state).to_owned(),
+    };
+    if matches!(change.state, ChangeState::Rejected | ChangeState::Expired | ChangeState::Failed) {
+        return format!("{summary}: {why}. Next: {}", next_step(change));
+    }
+    format!("{summary}: {why}")
+}
+
+const fn name_in_words(state: ChangeState) -> &'static str {
+    match state {
+        ChangeState::Pending => "waits for a person's approval",
+        ChangeState::Approved => "approved, about to run",
+        ChangeState::Executing => "approved, running",
+        ChangeState::Applied => "applied",
+        ChangeState::Failed => "approved, but it failed",
+        ChangeState::OutcomeUnknown => "it ran, but its outcome is unknown",
+        ChangeState::Rejected => "rejected",
+        ChangeState::Expired => "nobody decided in time",
+        ChangeState::Withdrawn => "withdrawn",
+        ChangeState::Stale => "its target has changed, a person must look again",
+    }
+}
+
+/// The answer to a wait: the change, and whether the wait ended before what it waited for.
+pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
+    let mut text = describe(change);
+    if timed_out {
+        text.insert_str(0, "The wait ended before the change was decided and done.\n");
+    }
+    let view = ChangeView { timed_out: Some(timed_out), ..ChangeView::new(change) };
+    tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
+}
+
+/// The change in words for a model: what it is, where it stands, who said what, and what to do next.
+pub(super) fn describe(change: &Change) -> String {
+    let mut out = String::with_capacity(512);
+    let id = &change.id;
+    let _ = match change.state {
+        ChangeState::Pending => writeln!(out, "Change pending approval. ID: {id}"),
+        ChangeState::Approved => writeln!(out, "Change approved, about to run. ID: {id}"),
+        ChangeState::Executing => writeln!(out, "Change approved, running now. ID: {id}"),
+        ChangeState::Applied => writeln!(out, "Change applied. ID: {id}"),
+        ChangeState::Failed => writeln!(out, "Change approved, but it failed. ID: {id}"),
+        ChangeState::OutcomeUnknown => writeln!(out, "Change ran, but its outcome is unknown. ID: {id}"),
+        ChangeState::Rejected => writeln!(out, "Change rejected. ID: {id}"),
+        ChangeState::Expired => writeln!(out, "Change expired undecided. ID: {id}"),
+        ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
+        ChangeState::Stale => writeln!(out, "Change stale: its target has changed. ID: {id}"),
+    };
+    let seen = change.for_proposer();
+    let _ = writeln!(out, "Operation: {}", seen.operation.as_str());
+    let _ = writeln!(out, "Entity: {} {}", one_line(seen.entity_type, 64), one_line(&seen.label, 300));
+    let _ = writeln!(out, "Summary: {}", one_line(&seen.summary, 400));
+    // Once it is applied, the tool's answer says more than what was proposed.
+    if change.state != ChangeState::Applied {
+        fields(&mut out, &seen.diff);
+    }
+    if let Some(note) = edits_note(change) {
+        let _ = writeln!(out, "{note}");
+    }
+    if change.redacted.is_some() {
+        out.push_str("It ended long ago: its arguments and the answer of its tool are no longer kept.\n");
+    }
+    for decision in &change.decisions {
+        let verb = match decision.verdict {
+            Verdict::Approve => "Approved",
+            Verdict::Reject => "Rejected",
+        };
+        let _ = write!(out, "{verb} by {} at {}", one_line(&decision.reviewer, 128), decision.at);
+        match decision.comment.as_deref().filter(|comment| says_something(comment)) {
+            Some(comment) => {
+                let _ = writeln!(out, ": “{}”", one_line(comment, 4_000));
+            }
+            None => out.push_str(", without a comment.\n"),
+        }
+    }
+    if let Some(fault) = &seen.fault {
+        let _ = writeln!(out, "Reason: {}: {}", one_line(&fault.code, 64), one_line(&fault.message, 2_000));
+    }
+    if let Some(answer) = answer_text(change) {
+        out.push_str("Answer of the tool:\n");
+        match answer.char_indices().nth(RESULT_CHARS) {
+            Some((end, _)) => {
+                let _ = writeln!(out, "{}…", &answer[..end]);
+            }
+            None => {
+                let _ = writeln!(out, "{answer}");
+            }
+        }
+    }
+    if change.state == ChangeState::Pending {
+        out.push_str("Nothing has been changed yet: a person must approve it.");
+        if change.terms.quorum > 1 {
+            let _ = write!(out, " It needs {} approvals.", change.terms.quorum);
+        }
+        let _ = writeln!(out, " It expires at {}.", change.expires_at);
+    }
+    let _ = write!(out, "Next: {}", next_step(change));
+    out
+}
+
+fn fields(out: &mut String, diff: &Diff) {
+    if diff.fields.is_empty() {
+        return;
+    }
+    out.push_str("Fields:\n");
+    for field in diff.fields.iter().take(TEXT_FIELDS) {
+        let label = one_line(&field.label, 64);
+        let _ = match (&field.before, &field.after) {
+            (None, Some(after)) => writeln!(out, "- {label}: {}", one_line(after, VALUE_CHARS)),
+            (Some(before), None) => writeln!(out, "- {label}: {} → (none)", one_line(before, VALUE_CHARS)),
+            (Some(before), Some(after)) => {
+                writeln!(out, "- {label}: {} → {}", one_line(before, VALUE_CHARS), one_line(after, VALUE_CHARS))
+            }
+            (None, None) => lines(out, &label, &field.lines),
+        };
+    }
+    if diff.fields.len() > TEXT_FIELDS {
+        let _ = writeln!(out, "- … and {} more", diff.fields.len() - TEXT_FIELDS);
+    }
+}
+
+/// A field that has no values but only lines: a diff that somebody else made, or what is there.
+fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
+    writeln!(out, "- {label}:")?;
+    for line in lines.iter().take(TEXT_LINES) {
+        let mark = match line.op {
+            LineOp::Equal | LineOp::Note => ' ',
+            LineOp::Insert => '+',
+            LineOp::Delete => '-',
+            LineOp::Skip => {
+                writeln!(out, "    … {} unchanged lines", one_line(&line.text, 32))?;
+                continue;
+            }
+        };
+        writeln!(out, "  {mark} {}", one_line(&line.text, VALUE_CHARS))?;
+    }
+    if lines.len() > TEXT_LINES { writeln!(out, "    … and {} more lines", lines.len() - TEXT_LINES) } else { Ok(()) }
+}
+
+fn answer_text(change: &Change) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Answer<'a> {
+        #[serde(borrow)]
+        content: &'a RawValue,
+    }
+    let raw = change.result.as_deref()?;
+    let answer: Answer<'_> = serde_json::from_str(raw.get()).ok()?;
+    Some(content_text(answer.content)).filter(|text| !text.is_empty())
+}
+
+/// What the agent should do now, in the imperative.
+pub(super) fn next_step(change: &Change) -> String {
+    let id = &change.id;
+    match change.state {
+        ChangeState::Pending | ChangeState::Stale => format!(
+            "call wait_for_change with {{\"changeId\": \"{id}\"}} to wait for the decision, or go on with other work \
+             and look later with get_change; withdraw_change takes it back. Do not propose the same change again."
+        ),
+        ChangeState::Approved | ChangeState::Executing => {
+            format!("call wait_for_change with {{\"changeId\": \"{id}\"}} for the outcome. Do not propose it again.")
+        }
+        ChangeState::Applied => "it is done; go on with your work.".into(),
+        ChangeState::Failed => {
+            "read the reason above and the live state; propose a corrected change only if it is still wanted.".into()
+        }
+        ChangeState::OutcomeUnknown => {
+            "do not repeat it: it may have been done. Read the live state; a person will settle how it ended.".into()
+        }
+        ChangeState::Rejected if change.fault.as_ref().is_some_and(|fault| fault.code == "CHANGE_EXPIRED") => {
+            "nobody decided in time, which counts as a no here; nothing was changed. Ask your user before proposing it \
+             again."
+                .into()
+        }
+        ChangeState::Rejected => "heed the reviewer's reason. Do not propose the same change again unchanged; propose \
+                                  another only if it answers that reason, or ask your user."
+            .into(),
+        ChangeState::Expired => {
+            "nobody decided in time and nothing was changed. Ask your user before proposing it again.".into()
+        }
+        ChangeState::Withdrawn => "nothing was changed and nothing is waiting; go on with your work.".into(),
+    }
+}

@@ -1,0 +1,446 @@
+//! Pending changes at work: the one writer (`PendingChanges`), the `Executor` that runs what was approved,
+//! and the [`Feed`] that tells everybody. Commit, then announce.
+//!
+//! Everyone else holds a [`Changes`] handle. Nothing here ever runs a write that was not approved, runs one twice,
+//! or tells of a transition that is not durable.
+
+mod actor;
+mod answer;
+pub mod bench;
+mod commit;
+mod daily;
+mod decide;
+mod edit;
+mod executor;
+mod expiry;
+pub mod feed;
+mod flood;
+pub mod gateway_tools;
+mod inquiry;
+mod ledger;
+mod propose;
+mod prune;
+mod recheck;
+mod record;
+mod refresh;
+mod start;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod twins;
+mod votes;
+mod watch;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use countersign_config::{ChangesConfig, RetentionConfig};
+use countersign_domain::{
+    changes::{
+        Change, ChangeState, Preview, Proposer, ReviewNote, ServedBy, Terms, Verdict,
+        audit::{AuditEntry, AuditHead},
+    },
+    policy::{Everybody, Reviewers},
+    principal::Principal,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::{AuditSearch, FoundEntries, FoundEntry, ListQuery, Narrow, StoreError};
+
+pub use countersign_store::crash::crash_point;
+pub use feed::{Feed, FeedChange, FeedEvent, FeedSubscription};
+pub use start::StartError;
+
+/// A write that policy sent to review, already previewed.
+pub struct Proposal {
+    pub proposer: Proposer,
+    pub provider: String,
+    pub tool: String,
+    pub tool_title: String,
+    pub tool_hash: String,
+    /// What would run the call.
+    pub served_by: ServedBy,
+    pub arguments: Arc<RawValue>,
+    pub preview: Preview,
+    /// Why the policy put it under review.
+    pub review: Option<ReviewNote>,
+    /// What the rule asks of its review.
+    pub terms: Terms,
+    /// What the proposer's client can be asked for while the call runs, as a JSON object; none where it cannot be
+    /// reached then.
+    pub client: Option<Arc<RawValue>>,
+    pub idempotency_key: Option<String>,
+    pub expire_after: Duration,
+}
+
+/// Which changes to list; `None` means any.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeFilter {
+    pub states: Vec<ChangeState>,
+    /// Only those of these principals; empty means any.
+    pub principals: Vec<String>,
+    pub narrow: Narrow,
+}
+
+/// A page of a listing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Opaque; `None` at the end.
+    pub next_cursor: Option<String>,
+}
+
+/// A decision as it comes from a door.
+#[derive(Clone, Debug)]
+pub struct DecideChange {
+    pub id: String,
+    pub reviewer: Arc<Principal>,
+    pub verdict: Verdict,
+    pub comment: Option<String>,
+    /// The version that was shown.
+    pub version: u64,
+    /// The digest that was shown, if the door has it.
+    pub digest: Option<String>,
+    /// One of many that are decided together: what was not wholly shown is not approved this way.
+    pub bulk: bool,
+}
+
+/// A correction of the arguments as it comes from a door.
+#[derive(Clone, Debug)]
+pub struct EditChange {
+    pub id: String,
+    pub reviewer: Arc<Principal>,
+    /// A JSON object: the whole of the new arguments.
+    pub arguments: Box<RawValue>,
+    /// The version that was shown.
+    pub version: u64,
+    pub comment: Option<String>,
+}
+
+/// A conflict carries the state as it is now.
+#[derive(Debug)]
+pub struct DecideError {
+    pub error: McpError,
+    pub current: Option<Arc<Change>>,
+}
+
+impl From<McpError> for DecideError {
+    fn from(error: McpError) -> Self {
+        Self { error, current: None }
+    }
+}
+
+/// The wall clock; tests pass their own.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// How pending changes are bounded and timed.
+#[derive(Clone)]
+pub struct PendingConfig {
+    /// Changes of one principal that are not final, and bytes of them (arguments, diff and all).
+    pub max_pending: usize,
+    pub max_pending_bytes: usize,
+    /// Changes that one principal may propose within a minute; 0 is no limit.
+    pub max_proposals_per_minute: u32,
+    /// Bytes of changes that one principal may propose within a day; 0 is no limit.
+    pub max_bytes_per_day: usize,
+    /// Bytes of one change.
+    pub max_change_bytes: usize,
+    /// Bytes of a tool's result that are kept.
+    pub max_result_bytes: usize,
+    /// Transitions on their way to the store, and bytes of them.
+    pub queue: usize,
+    pub queue_bytes: usize,
+    /// How long a provider may take to preview, and to run.
+    pub preview_timeout: Duration,
+    pub run_timeout: Duration,
+    /// How long a running change waits for its client's answer to a question.
+    pub answer_timeout: Duration,
+    /// How long a door waits for the store.
+    pub write_timeout: Duration,
+    /// Approved changes that run at the same time.
+    pub concurrency: usize,
+    /// How long after the start an approved change waits for its provider to appear.
+    pub provider_grace: Duration,
+    /// Between tries of the Executor while the store does not work or a target cannot be looked at.
+    pub retry_pause: Duration,
+    /// Waits ([`Changes::wait`]) at the same time.
+    pub max_waiters: usize,
+    /// How often expiry is looked for.
+    pub expiry_interval: Duration,
+    /// How long what is finished is kept.
+    pub retention: RetentionConfig,
+    /// Events that the feed keeps in memory.
+    pub feed_ring: usize,
+    /// Who may decide on what.
+    pub people: Arc<dyn Reviewers>,
+    pub clock: Clock,
+}
+
+impl From<&ChangesConfig> for PendingConfig {
+    fn from(config: &ChangesConfig) -> Self {
+        Self {
+            max_pending: config.max_pending,
+            max_pending_bytes: config.max_pending_bytes,
+            max_proposals_per_minute: config.max_proposals_per_minute,
+            max_bytes_per_day: config.max_bytes_per_day,
+            max_change_bytes: 20 << 20,
+            max_result_bytes: 1 << 20,
+            queue: 4096,
+            queue_bytes: 256 << 20,
+            preview_timeout: Duration::from_secs(10),
+            run_timeout: Duration::from_secs(120),
+            answer_timeout: Duration::from_secs(300),
+            write_timeout: Duration::from_secs(15),
+            concurrency: 16,
+            provider_grace: Duration::from_secs(30),
+            retry_pause: Duration::from_secs(1),
+            max_waiters: 10_000,
+            expiry_interval: Duration::from_secs(1),
+            retention: config.retention,
+            feed_ring: 4096,
+            people: Arc::new(Everybody),
+            clock: Arc::new(Timestamp::now),
+        }
+    }
+}
+
+/// The handle to everything about changes. Cheap to clone; methods may be called from any thread.
+#[derive(Clone)]
+pub struct Changes {
+    inner: Arc<start::Inner>,
+}
+
+/// The longest comment of a decision, in bytes.
+pub const MAX_COMMENT: usize = 4096;
+/// The longest idempotency key, in bytes.
+pub const MAX_IDEMPOTENCY_KEY: usize = 256;
+/// The most items of a page.
+pub const MAX_PAGE: usize = 500;
+
+impl Changes {
+    /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
+    /// same tool and arguments returns the same change. Without a key, a twin is a change of its own.
+    ///
+    /// # Errors
+    /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
+    /// many of this principal are open, or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
+    pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+        propose::propose(&self.inner, proposal).await
+    }
+
+    /// # Errors
+    /// Those of the store.
+    pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+        if id.len() > 64 {
+            return Ok(None);
+        }
+        self.inner.store.get(id).await.map_err(|e| store_error(&e))
+    }
+
+    /// Newest first; `limit` is held to 1..=500. A page may be shorter where its changes are large.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    pub async fn list(
+        &self,
+        filter: ChangeFilter,
+        limit: usize,
+        cursor: Option<String>,
+    ) -> Result<Page<Arc<Change>>, McpError> {
+        let limit = limit.clamp(1, MAX_PAGE);
+        let before = parse_cursor(cursor.as_deref())?;
+        let ChangeFilter { states, principals, narrow } = filter;
+        let query = ListQuery { states, principals, narrow, before, limit };
+        let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
+        let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
+        Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })
+    }
+
+    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that moved (which
+    /// makes the change stale, and pending again with a fresh diff). Goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `TRUNCATED` (in bulk),
+    /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
+    /// `CHANGE_EXPIRED`, what the provider said of the preview, and those of the store. All conflicts carry the
+    /// change as it is now.
+    pub async fn decide(&self, decision: DecideChange) -> Result<Arc<Change>, DecideError> {
+        decide::decide(self, decision).await
+    }
+
+    /// Puts other arguments in the place of those of a pending or stale change: checked against the tool's schema,
+    /// previewed as the proposer, and to be decided on anew. Goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
+    /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, what the provider said of the preview, and
+    /// those of the store. All conflicts carry the change as it is now.
+    pub async fn edit(&self, edit: EditChange) -> Result<Arc<Change>, DecideError> {
+        edit::edit(self, edit).await
+    }
+
+    /// Takes an approval back, by who gave it, or all of them by an admin, until the change may run
+    /// ([`Change::run_after`]).
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; those of
+    /// the store.
+    pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> Result<Arc<Change>, DecideError> {
+        decide::undo(&self.inner, id, reviewer, version).await
+    }
+
+    /// Looks at the target again. Where nothing moved, the change comes back as it is; else it is pending with the new
+    /// diff, or stale with the reason why there is none. Goes on if the future is dropped.
+    ///
+    /// # Errors
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, why the target
+    /// cannot be looked at now, and those of the store.
+    pub async fn refresh(&self, id: &str, reviewer: &Arc<Principal>, version: u64) -> Result<Arc<Change>, DecideError> {
+        refresh::refresh(self, id.to_owned(), Arc::clone(reviewer), version).await
+    }
+
+    /// By its proposer, while pending or stale.
+    ///
+    /// # Errors
+    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; those of the store.
+    pub async fn withdraw(&self, id: &str, principal: &Principal) -> Result<Arc<Change>, DecideError> {
+        decide::withdraw(&self.inner, id, principal).await
+    }
+
+    /// What the client of its proposer answers to questions of a running change's tool, by their keys; those that are
+    /// not open are ignored. Returns once the answers are durable.
+    ///
+    /// # Errors
+    /// `OVERLOADED`
+    pub async fn answer(
+        &self,
+        id: &str,
+        principal: &Principal,
+        answers: Vec<(String, inquiry::Said)>,
+    ) -> Result<(), McpError> {
+        self.inner.inquiries.tell(id, inquiry::Word::Answers { by: principal.name.clone(), answers }).await
+    }
+
+    /// The proposer's client wants nothing more of a running change: what its tool asks gets no answer.
+    ///
+    /// # Errors
+    /// As [`Self::answer`].
+    pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
+        self.inner.inquiries.tell(id, inquiry::Word::GiveUp { by: principal.name.clone() }).await
+    }
+
+    /// A reviewer says how an unknown outcome ended.
+    ///
+    /// # Errors
+    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
+    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; those of the store.
+    pub async fn settle(
+        &self,
+        id: &str,
+        reviewer: &Principal,
+        applied: bool,
+        comment: Option<String>,
+        version: u64,
+    ) -> Result<Arc<Change>, DecideError> {
+        decide::settle(&self.inner, id, reviewer, applied, comment, version).await
+    }
+
+    /// Returns when the change's version is above `version`, or it is final, or `timeout` has passed
+    /// (then the change as it is); at once when the gateway shuts down. Cancel-safe.
+    ///
+    /// # Errors
+    /// `OVERLOADED` where too many wait already; those of the store.
+    pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
+        let watch = self.inner.watchers.watch(id);
+        let mut watch = watch.ok_or_else(|| {
+            McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
+        })?;
+        let Some(mut change) = self.get(id).await? else { return Ok(None) };
+        let news = async {
+            while change.version <= version && !change.state.is_final() {
+                let Some(latest) = watch.next().await else { return };
+                // What was read may be newer than what was announced since.
+                if latest.version > change.version {
+                    change = latest;
+                }
+            }
+        };
+        // A timeout is an answer here: the change as it is.
+        let _ = tokio::time::timeout(timeout, news).await;
+        Ok(Some(change))
+    }
+
+    /// The feed of change and session events.
+    #[must_use]
+    pub fn feed(&self) -> &Feed {
+        &self.inner.feed
+    }
+
+    /// How many changes are in each state, all states named.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(ChangeState, u64)> {
+        self.inner.counts.read()
+    }
+
+    /// The audit trail, newest first, of one change or of all; `limit` is held to 1..=500.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    pub async fn audit_page(
+        &self,
+        change: Option<&str>,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page<AuditEntry>, McpError> {
+        let limit = limit.clamp(1, MAX_PAGE);
+        let before = parse_cursor(cursor)?;
+        // One more than asked for tells whether there is a next page.
+        let page = self.inner.store.audit_page(change.map(ToOwned::to_owned), before, limit + 1);
+        let mut items = page.await.map_err(|e| store_error(&e))?;
+        let more = items.len() > limit;
+        items.truncate(limit);
+        let next_cursor = items.last().filter(|_| more).map(|entry| entry.seq.to_string());
+        Ok(Page { items, next_cursor })
+    }
+
+    /// The entries of the audit trail that are looked for, newest first, each with what its change is called; `limit` is
+    /// held to 1..=500. A page of a long search may hold none and yet say where to look on.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for a cursor that is not ours; those of the store.
+    pub async fn search_audit(
+        &self,
+        search: AuditSearch,
+        limit: usize,
+        cursor: Option<&str>,
+    ) -> Result<Page<FoundEntry>, McpError> {
+        let before = parse_cursor(cursor)?;
+        let found = self.inner.store.search_audit(search, before, limit.clamp(1, MAX_PAGE));
+        let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
+        Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
+    }
+
+    /// The end of the audit trail, to export.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
+        self.inner.store.heads().await.map(|heads| heads.audit).map_err(|e| store_error(&e))
+    }
+}
+
+fn parse_cursor(cursor: Option<&str>) -> Result<Option<u64>, McpError> {
+    cursor
+        .map(|text| text.parse().map_err(|_| McpError::new(ErrorKind::InvalidParams, "The cursor is not valid")))
+        .transpose()
+}
+
+/// What a client hears of a failing store; the log hears the rest.
+fn store_error(error: &StoreError) -> McpError {
+    if !matches!(error, StoreError::Closed) {
+        tracing::error!(%error, "the store failed");
+    }
+    error.to_mcp()
+}

@@ -1,0 +1,209 @@
+//! From a previewed write to a durable pending change.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use jiff::SignedDuration;
+
+use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, start::Inner, store_error, twins};
+use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::{Draft, crash::crash_point};
+
+/// What a client says of itself is cut to this many characters.
+const MAX_CLIENT_TEXT: usize = 200;
+
+pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+    if inner.closing.load(Ordering::Acquire) {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"));
+    }
+    crash_point("before_propose");
+    if proposal.idempotency_key.is_some() {
+        return Box::pin(propose_with_key(inner, proposal)).await;
+    }
+    inner.flood.admit(&proposal.proposer.principal)?;
+    // All that is large is done and gone before the wait: many proposals wait at a time.
+    let draft = prepare(inner, proposal)?;
+    let id = draft.change.id.clone();
+    let written = inner.write_for_door(draft).await;
+    crash_point("after_propose");
+    written.map_err(|error| {
+        inner.twins.remove(&id);
+        refused(error)
+    })
+}
+
+async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+    let draft = prepare(inner, proposal)?;
+    let change = Arc::clone(&draft.change);
+    let key = change.idempotency_key.as_deref().unwrap_or_default();
+    let existing = || inner.store.find_idempotent(&change.proposer.principal, key);
+    // Asked before anything else, so that a repeat is answered even where a bound is reached.
+    if let Some(existing) = existing().await.map_err(|e| store_error(&e))? {
+        return repeated(existing, &change);
+    }
+    inner.flood.admit(&change.proposer.principal)?;
+    if let Some(call) = &draft.call_hash {
+        inner.twins.add(call, &change.id);
+    }
+    let written = inner.write_for_door(draft).await;
+    crash_point("after_propose");
+    if written.is_err() {
+        inner.twins.remove(&change.id);
+    }
+    match written {
+        // The same key at the same moment: the other one was stored.
+        Err(StepError::Duplicate) => {
+            let existing = existing().await.map_err(|e| store_error(&e))?;
+            repeated(existing.ok_or_else(|| refused(StepError::Duplicate))?, &change)
+        }
+        written => written.map_err(refused),
+    }
+}
+
+fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
+    check(inner, &proposal)?;
+    let key_id = proposal.proposer.key_id.clone();
+    let mut change = new_change(inner, proposal);
+    let call = twins::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
+    let id = change.id.clone();
+    // With a key, the caller says which calls are one and which are not.
+    if change.idempotency_key.is_none() {
+        change.twin_of = inner.twins.add(&call, &id);
+    }
+    let draft = record::draft(record::created(change), key_id.as_deref()).and_then(|draft| {
+        inner.check_size(&draft)?;
+        Ok(Draft { call_hash: Some(call), ..draft })
+    });
+    draft.inspect_err(|_| inner.twins.remove(&id))
+}
+
+impl Inner {
+    /// # Errors
+    /// `TOO_LARGE`
+    pub(super) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
+        let (size, max) = (draft.body.len(), self.config.max_change_bytes);
+        if size <= max {
+            return Ok(());
+        }
+        Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
+            .with("max", max)
+            .with("size", size))
+    }
+}
+
+fn refused(error: StepError) -> McpError {
+    match error {
+        StepError::Refused(error) => error,
+        StepError::Store(error) => store_error(&error),
+        StepError::Illegal(_) | StepError::Conflict | StepError::Duplicate => {
+            McpError::new(ErrorKind::Internal, "The change could not be stored")
+        }
+    }
+}
+
+fn check(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
+    let size = proposal.arguments.get().len();
+    if size > inner.config.max_change_bytes {
+        return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
+            .with("max", inner.config.max_change_bytes)
+            .with("size", size));
+    }
+    arguments::check(&proposal.arguments)
+        .map_err(|e| McpError::new(ErrorKind::InvalidParams, format!("The arguments cannot be reviewed: {e}")))?;
+    if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY) {
+        return Err(McpError::new(
+            ErrorKind::InvalidParams,
+            format!("An idempotency key has 1 to {MAX_IDEMPOTENCY_KEY} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+fn new_change(inner: &Inner, proposal: Proposal) -> Change {
+    let Proposal {
+        proposer,
+        provider,
+        tool,
+        tool_title,
+        tool_hash,
+        served_by,
+        arguments,
+        preview,
+        review,
+        terms,
+        client,
+        idempotency_key,
+        expire_after,
+    } = proposal;
+    let preview = recheck::presentable(preview);
+    let dialogue = client.filter(|_| terms.questions).map(Dialogue::of);
+    let now = inner.now();
+    let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
+    let mut change = Change {
+        id: format!("chg_{}", nanoid::nanoid!(24)),
+        version: 1,
+        state: ChangeState::Pending,
+        proposer: presentable(proposer),
+        provider,
+        tool,
+        tool_title,
+        tool_hash,
+        served_by: Some(served_by),
+        arguments,
+        proposed_arguments: None,
+        edits: Vec::new(),
+        preview: preview.note,
+        operation: preview.operation,
+        target: preview.target,
+        summary: preview.summary,
+        diff: preview.diff,
+        previous_diff: None,
+        fingerprint: preview.fingerprint,
+        digest: String::new(),
+        review,
+        idempotency_key,
+        terms,
+        twin_of: None,
+        run_after: None,
+        decisions: Vec::new(),
+        created_at: now,
+        updated_at: now,
+        expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
+        dialogue,
+        result: None,
+        fault: None,
+        redacted: None,
+    };
+    change.digest = change.shown_digest();
+    change
+}
+
+/// A session id opens its session, and changes are shown to everyone who may view: never the whole id.
+fn presentable(mut proposer: Proposer) -> Proposer {
+    proposer.session = proposer.session.map(|id| {
+        let mut start: String = id.chars().take(8).collect();
+        if start.len() < id.len() {
+            start.push('…');
+        }
+        start
+    });
+    for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
+        recheck::cut(text, MAX_CLIENT_TEXT);
+    }
+    proposer
+}
+
+/// The answer to a repeat: the same change, if it is really the same call.
+fn repeated(existing: Arc<Change>, again: &Change) -> Result<Arc<Change>, McpError> {
+    let same = existing.provider == again.provider
+        && existing.tool == again.tool
+        && match &existing.redacted {
+            Some(redacted) => redacted.asked_for(&again.arguments),
+            None => arguments::same(existing.asked_for(), &again.arguments),
+        };
+    if same {
+        return Ok(existing);
+    }
+    Err(McpError::new(ErrorKind::IdempotencyConflict, "This idempotency key was used for another call")
+        .with("changeId", existing.id.as_str()))
+}

@@ -1,0 +1,197 @@
+//! Serializes a transition for the store and the feed, in the caller's thread.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use countersign_domain::changes::{
+    Change, ChangeFault, ChangeState, Decision, Operation, PreviewKind, Proposer, Target, Terms, Verdict,
+    digest::{arguments_hash, body_hash},
+    machine::{EventKind, Transition},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::Draft;
+
+/// What the feed tells of a change, so that nobody has to ask again to show it in a list: no arguments, no diff, no
+/// comments but the event's own. At most 100 votes, since no quorum is larger.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary<'a> {
+    id: &'a str,
+    version: u64,
+    state: ChangeState,
+    provider: &'a str,
+    tool: &'a str,
+    tool_title: &'a str,
+    operation: Operation,
+    summary: &'a str,
+    target: &'a Target,
+    proposer: &'a Proposer,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    expires_at: Timestamp,
+    /// Of what is shown now.
+    digest: &'a str,
+    approvals: usize,
+    quorum: u32,
+    terms: &'a Terms,
+    decisions: Vec<Vote<'a>>,
+    /// How often its arguments were corrected.
+    edit_count: usize,
+    preview: Previewed<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_after: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    twin_of: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a ChangeFault>,
+}
+
+/// A decision without its comment.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Vote<'a> {
+    reviewer: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+    verdict: Verdict,
+    at: Timestamp,
+    version: u64,
+}
+
+#[derive(Serialize)]
+struct Previewed<'a> {
+    kind: PreviewKind,
+    /// The beginning of the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<&'a str>,
+}
+
+/// Characters of the reason of a failed preview.
+const MAX_REASON: usize = 200;
+
+impl<'a> Summary<'a> {
+    fn of(change: &'a Change) -> Self {
+        let vote = |decision: &'a Decision| Vote {
+            reviewer: &decision.reviewer,
+            owner: decision.owner.as_deref(),
+            verdict: decision.verdict,
+            at: decision.at,
+            version: decision.version,
+        };
+        let reason = |text: &'a str| text.char_indices().nth(MAX_REASON).map_or(text, |(end, _)| &text[..end]);
+        Self {
+            id: &change.id,
+            version: change.version,
+            state: change.state,
+            provider: &change.provider,
+            tool: &change.tool,
+            tool_title: &change.tool_title,
+            operation: change.operation,
+            summary: &change.summary,
+            target: &change.target,
+            proposer: &change.proposer,
+            created_at: change.created_at,
+            updated_at: change.updated_at,
+            expires_at: change.expires_at,
+            digest: &change.digest,
+            approvals: change.approvals(),
+            quorum: change.terms.quorum,
+            terms: &change.terms,
+            decisions: change.decisions.iter().map(vote).collect(),
+            edit_count: change.edits.len(),
+            preview: Previewed { kind: change.preview.kind, failed: change.preview.failed.as_deref().map(reason) },
+            run_after: change.run_after,
+            twin_of: change.twin_of.as_deref(),
+            fault: change.fault.as_ref(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct EventTail<'a> {
+    at: Timestamp,
+    actor: &'a str,
+    comment: Option<&'a str>,
+    change: Summary<'a>,
+}
+
+/// Of an audit entry.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Details<'a> {
+    version: u64,
+    /// What was shown when this happened.
+    digest: &'a str,
+    /// Of the bytes that were proposed, approved, run: whatever this is the entry of.
+    arguments_hash: &'a str,
+    /// Of an edit: those before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_arguments_hash: Option<&'a str>,
+    /// Of the whole change after this, so that `audit verify` sees whether the change itself was altered.
+    change_hash: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comment: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_id: Option<&'a str>,
+}
+
+/// The draft of a transition; `key_id` is the key by which its actor was known, if any.
+pub(super) fn draft(transition: Transition, key_id: Option<&str>) -> Result<Draft, McpError> {
+    let Transition { kind, from, actor, comment, after } = transition;
+    let body = json(&after, after.weight())?;
+    let tail = json(
+        &EventTail { at: after.updated_at, actor: &actor, comment: comment.as_deref(), change: Summary::of(&after) },
+        1536 + after.summary.len() + after.target.label.len() + after.target.lock_key.len(),
+    )?;
+    let arguments_hash = arguments_hash(&after.arguments);
+    let edit = after.edits.last().filter(|_| kind == EventKind::Edited);
+    let details = json(
+        &Details {
+            version: after.version,
+            digest: &after.digest,
+            arguments_hash: &arguments_hash,
+            previous_arguments_hash: edit.map(|edit| edit.from.as_str()),
+            change_hash: &body_hash(&body),
+            comment: comment.as_deref(),
+            key_id,
+        },
+        512 + comment.as_ref().map_or(0, String::len),
+    )?;
+    // The opening brace is the writer's: the number comes before all this.
+    let mut event_tail = tail;
+    event_tail.remove(0);
+    Ok(Draft {
+        expected: (kind != EventKind::Created).then(|| after.version - 1),
+        at: after.updated_at,
+        change: std::sync::Arc::new(after),
+        body,
+        kind,
+        from,
+        actor,
+        details,
+        event_tail,
+        call_hash: None,
+    })
+}
+
+/// A new change, as its first transition.
+pub(super) fn created(change: Change) -> Transition {
+    Transition {
+        kind: EventKind::Created,
+        from: None,
+        actor: change.proposer.principal.clone(),
+        comment: None,
+        after: change,
+    }
+}
+
+/// Serializes into one allocation of about the right size.
+fn json<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::error!(%error, "a change could not be serialized");
+        McpError::new(ErrorKind::Internal, "The change could not be stored")
+    };
+    let mut out = Vec::with_capacity(size);
+    serde_json::to_writer(&mut out, value).map_err(|e| failed(&e))?;
+    String::from_utf8(out).map_err(|e| failed(&e))
+}

@@ -1,0 +1,173 @@
+//! Bounds and idempotency: a clear refusal, and nothing stored.
+
+use futures_util::future::join_all;
+use std::sync::Arc;
+
+use super::super::{ChangeFilter, testing::*};
+use countersign_domain::{
+    changes::{ChangeState, Verdict},
+    principal::{Principal, Role},
+};
+use countersign_protocol::ErrorKind;
+
+#[actix::test]
+async fn a_principal_may_have_so_many_open_and_no_more() {
+    let bench = Bench::with(|config| config.max_pending = 5).await;
+    let results = join_all((0..20).map(|_| bench.changes.propose(bench.proposal("agent", "{}")))).await;
+    let stored: Vec<_> = results.iter().filter_map(|r| r.as_ref().ok()).cloned().collect();
+    assert_eq!(stored.len(), 5);
+    for refused in results.iter().filter_map(|r| r.as_ref().err()) {
+        assert_eq!(refused.kind, ErrorKind::RateLimited);
+        assert_eq!(refused.data["limit"], "changes.max_pending");
+        assert_eq!((&refused.data["max"], &refused.data["current"]), (&5.into(), &5.into()));
+    }
+    bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
+    // Each way out makes room for one.
+    bench.decide(&stored[0], Verdict::Reject).await.unwrap();
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    bench.changes.withdraw(&stored[1].id, &agent).await.unwrap();
+    bench.decide(&stored[2], Verdict::Approve).await.unwrap();
+    bench.until(&stored[2].id, ChangeState::Applied).await;
+    for _ in 0..3 {
+        bench.propose("{}").await;
+    }
+    assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
+    let (dir, fake, skew) = bench.end().await;
+    // The accounts are the same after a restart.
+    let config = super::super::PendingConfig { max_pending: 6, ..config(&skew) };
+    let bench = Bench::over(dir, fake, skew, config).await;
+    bench.propose("{}").await;
+    assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
+    bench.end().await;
+}
+
+#[actix::test]
+async fn bytes_are_bounded_too() {
+    let bench = Bench::with(|config| {
+        config.max_pending_bytes = 100_000;
+        config.max_change_bytes = 90_000;
+    })
+    .await;
+    let arguments = |bytes: usize| format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes));
+    let large = bench.changes.propose(bench.proposal("agent", &arguments(95_000))).await.unwrap_err();
+    assert_eq!((large.kind, &large.data["max"]), (ErrorKind::TooLarge, &90_000.into()));
+    bench.propose(&arguments(60_000)).await;
+    let full = bench.changes.propose(bench.proposal("agent", &arguments(60_000))).await.unwrap_err();
+    assert_eq!((full.kind, &full.data["limit"]), (ErrorKind::RateLimited, &"changes.max_pending_bytes".into()));
+    bench.propose(&arguments(10_000)).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn the_same_key_is_the_same_change_and_a_twin_without_one_is_not() {
+    let bench = Bench::new().await;
+    let keyed = |principal: &str, key: &str, arguments: &str| {
+        let mut proposal = bench.proposal(principal, arguments);
+        proposal.idempotency_key = Some(key.into());
+        bench.changes.propose(proposal)
+    };
+    let first = keyed("agent", "k", r#"{"a":1,"b":2}"#).await.unwrap();
+    assert_eq!(keyed("agent", "k", r#"{ "b":2, "a":1 }"#).await.unwrap().id, first.id);
+    let conflict = keyed("agent", "k", r#"{"a":2}"#).await.unwrap_err();
+    assert_eq!((conflict.kind, &conflict.data["changeId"]), (ErrorKind::IdempotencyConflict, &first.id.clone().into()));
+    assert_ne!(keyed("other", "k", r#"{"a":1,"b":2}"#).await.unwrap().id, first.id);
+    let many = join_all((0..100).map(|_| keyed("agent", "burst", "{}"))).await;
+    let ids: std::collections::HashSet<_> = many.into_iter().map(|c| c.unwrap().id.clone()).collect();
+    assert_eq!(ids.len(), 1, "also all at once");
+    assert_ne!(bench.propose("{}").await.id, bench.propose("{}").await.id);
+    // A repeat is answered with the change as it has become.
+    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.until(&first.id, ChangeState::Applied).await;
+    assert_eq!(keyed("agent", "k", r#"{"a":1,"b":2}"#).await.unwrap().state, ChangeState::Applied);
+    for bad in [String::new(), "x".repeat(257)] {
+        assert_eq!(keyed("agent", &bad, "{}").await.unwrap_err().kind, ErrorKind::InvalidParams);
+    }
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+#[actix::test]
+async fn a_repeat_is_answered_even_at_the_bound() {
+    let bench = Bench::with(|config| config.max_pending = 1).await;
+    let mut proposal = bench.proposal("agent", "{}");
+    proposal.idempotency_key = Some("k".into());
+    let first = bench.changes.propose(proposal).await.unwrap();
+    let mut again = bench.proposal("agent", "{}");
+    again.idempotency_key = Some("k".into());
+    assert_eq!(bench.changes.propose(again).await.unwrap().id, first.id);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn arguments_that_two_readers_could_take_differently_are_refused() {
+    let bench = Bench::new().await;
+    for bad in [r#"{"a":1,"a":2}"#, r#"{"x":{"y":[{"a":1,"a":1}]}}"#] {
+        let refused = bench.changes.propose(bench.proposal("agent", bad)).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::InvalidParams);
+        assert!(refused.message.contains("twice"), "{refused}");
+    }
+    assert_eq!(bench.changes.feed().head(), 0);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn waits_and_the_queue_are_bounded() {
+    let bench = Bench::with(|config| {
+        config.max_waiters = 2;
+        config.queue = 0;
+    })
+    .await;
+    let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Overloaded);
+    let watch = || bench.changes.inner.watchers.watch("chg");
+    let (first, second) = (watch(), watch());
+    assert!(first.is_some() && second.is_some());
+    let long = std::time::Duration::from_secs(600);
+    assert_eq!(bench.changes.wait("chg", 0, long).await.unwrap_err().kind, ErrorKind::Overloaded);
+    drop(first);
+    assert!(bench.changes.wait("chg", 0, long).await.unwrap().is_none());
+    bench.end().await;
+}
+
+#[actix::test]
+async fn many_proposals_share_commits_and_lists_show_them() {
+    let bench = Bench::new().await;
+    let proposed = join_all((0..500).map(|n| bench.propose(if n % 2 == 0 { "{}" } else { r#"{"a":1}"# }))).await;
+    let ids: std::collections::HashSet<_> = proposed.iter().map(|c| c.id.as_str()).collect();
+    assert_eq!(ids.len(), 500);
+    assert!(ids.iter().all(|id| id.len() == 28 && id.starts_with("chg_")));
+    let (mut cursor, mut listed) = (None, 0);
+    loop {
+        let filter = ChangeFilter {
+            states: vec![ChangeState::Pending],
+            principals: vec!["agent".into()],
+            ..ChangeFilter::default()
+        };
+        let page = bench.changes.list(filter, 123, cursor).await.unwrap();
+        listed += page.items.len();
+        let Some(next) = page.next_cursor else { break };
+        cursor = Some(next);
+    }
+    assert_eq!(listed, 500);
+    let bad = bench.changes.list(ChangeFilter::default(), 1, Some("'; DROP TABLE".into())).await.unwrap_err();
+    assert_eq!(bad.kind, ErrorKind::InvalidParams);
+    assert!(bench.changes.get(&"x".repeat(1 << 20)).await.unwrap().is_none());
+    bench.end().await;
+}
+
+#[actix::test]
+async fn what_a_client_or_a_provider_says_is_cut_to_size() {
+    let bench = Bench::new().await;
+    let mut proposal = bench.proposal("agent", "{}");
+    proposal.proposer.client_name = Some("ü".repeat(10_000));
+    proposal.preview.summary = "é".repeat(10_000);
+    proposal.preview.target.label = "x".repeat(10_000);
+    let change = bench.changes.propose(proposal).await.unwrap();
+    assert_eq!(change.proposer.client_name.as_ref().unwrap().chars().count(), 201);
+    assert_eq!((change.summary.chars().count(), change.target.label.chars().count()), (501, 501));
+    assert_eq!(change.proposer.session.as_deref(), Some("01234567…"));
+    assert_eq!(change.digest, change.shown_digest());
+    let stored = Arc::clone(&bench.get(&change.id).await);
+    assert_eq!(serde_json::to_string(&*stored).unwrap(), serde_json::to_string(&*change).unwrap());
+    bench.end().await;
+}

@@ -1,0 +1,219 @@
+//! Reviewers correct arguments, and look at the target again.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use futures_util::future::join_all;
+use serde_json::{Value, value::RawValue};
+
+use super::super::{DecideError, EditChange, testing::*};
+use countersign_domain::{
+    changes::{Change, ChangeState, Editing, Terms, Verdict, digest::arguments_hash},
+    policy::{self, Decision},
+};
+use countersign_protocol::ErrorKind;
+
+pub(super) fn edit(change: &Change, reviewer_name: &str, arguments: &str) -> EditChange {
+    EditChange {
+        id: change.id.clone(),
+        reviewer: Arc::new(reviewer(reviewer_name)),
+        arguments: RawValue::from_string(arguments.into()).unwrap(),
+        version: change.version,
+        comment: Some("the other one".into()),
+    }
+}
+
+#[track_caller]
+fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideError {
+    let error = result.expect_err("it must be refused");
+    assert_eq!(error.error.kind, kind, "{:?}", error.error);
+    error
+}
+
+#[actix::test]
+async fn what_a_reviewer_corrected_is_what_runs_and_what_was_proposed_stays_known() {
+    let bench = Bench::new().await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let mut proposal = bench.proposal("agent", r#"{"target":"one"}"#);
+    proposal.idempotency_key = Some("k".into());
+    let change = bench.changes.propose(proposal).await.unwrap();
+    let edited = bench.changes.edit(edit(&change, "alice", r#"{"target": "two"}"#)).await.unwrap();
+    assert_eq!((edited.state, edited.version, edited.target.label.as_str()), (ChangeState::Pending, 2, "two"));
+    assert_eq!(edited.arguments.get(), r#"{"target": "two"}"#, "the very bytes");
+    assert_eq!(edited.asked_for().get(), r#"{"target":"one"}"#);
+    assert_eq!(edited.edits[0].comment.as_deref(), Some("the other one"));
+    for kind in ["change.created", "change.edited"] {
+        assert_eq!(feed.next().await.unwrap().kind, kind);
+    }
+    // What was shown before cannot be approved any more; the editor may approve what is there now.
+    refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
+    bench.decide(&edited, Verdict::Approve).await.unwrap();
+    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    assert_eq!(bench.fake.calls.lock().unwrap()[0].1, r#"{"target": "two"}"#);
+    assert_eq!(applied.proposed_arguments.as_ref().unwrap().get(), r#"{"target":"one"}"#);
+
+    // The agent repeats its call: that is still this change.
+    let mut again = bench.proposal("agent", r#"{"target":"one"}"#);
+    again.idempotency_key = Some("k".into());
+    assert_eq!(bench.changes.propose(again).await.unwrap().id, change.id);
+
+    // The trail tells apart what was proposed, approved and run.
+    let trail = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
+    let details = |event: &str| -> Value {
+        serde_json::from_str(trail.iter().find(|e| e.event == event).unwrap().details.get()).unwrap()
+    };
+    let (before, after) = (arguments_hash(&change.arguments), arguments_hash(&edited.arguments));
+    assert_eq!(details("created")["argumentsHash"], before.as_str());
+    assert_eq!(details("edited")["previousArgumentsHash"], before.as_str());
+    for event in ["edited", "approved", "executing", "applied"] {
+        assert_eq!(details(event)["argumentsHash"], after.as_str(), "{event}");
+    }
+    assert!(details("approved").get("previousArgumentsHash").is_none());
+    bench.end().await;
+}
+
+#[actix::test]
+async fn an_edit_is_checked_like_a_call() {
+    let bench = Bench::new().await;
+    let change = bench.propose(r#"{"a":1}"#).await;
+    for (arguments, kind) in [
+        (r#"{ "a": 1 }"#, ErrorKind::ValidationFailed),
+        (r#"{"a":2,"a":3}"#, ErrorKind::ValidationFailed),
+        ("[]", ErrorKind::ValidationFailed),
+        (r#"{"bad":1}"#, ErrorKind::ValidationFailed),
+    ] {
+        let error = refused(bench.changes.edit(edit(&change, "alice", arguments)).await, kind);
+        assert_eq!(error.current.unwrap().version, 1, "{arguments}");
+    }
+    let huge = format!(r#"{{"a":"{}"}}"#, "x".repeat(21 << 20));
+    refused(bench.changes.edit(edit(&change, "alice", &huge)).await, ErrorKind::TooLarge);
+    refused(bench.changes.edit(edit(&change, "agent", r#"{"a":2}"#)).await, ErrorKind::SelfApproval);
+    let late = EditChange { version: 9, ..edit(&change, "alice", r#"{"a":2}"#) };
+    refused(bench.changes.edit(late).await, ErrorKind::VersionConflict);
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
+    refused(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ResourceNotFound);
+    *bench.fake.preview_error.lock().unwrap() = None;
+    *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
+    refused(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ChangeStale);
+    *bench.fake.tool_hash.lock().unwrap() = "sha256:tool".into();
+    assert_eq!(bench.get(&change.id).await.version, 1, "nothing of this is recorded");
+
+    let fixed = super::super::Proposal {
+        terms: Terms { edit: Editing::Forbidden, ..Terms::default() },
+        ..bench.proposal("agent", r#"{"a":1}"#)
+    };
+    let fixed = bench.changes.propose(fixed).await.unwrap();
+    refused(bench.changes.edit(edit(&fixed, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
+    bench.decide(&change, Verdict::Reject).await.unwrap();
+    let over = EditChange { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
+    refused(bench.changes.edit(over).await, ErrorKind::ChangeNotPending);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn an_edit_leads_around_no_rule() {
+    let bench = Bench::new().await;
+    let judge = |verdict, terms: Terms| {
+        let decision = Decision {
+            verdict,
+            rule: None,
+            reason: "production".into(),
+            mark: None,
+            terms: Arc::new(terms),
+            standing: None,
+            simulated: None,
+        };
+        *bench.fake.judgement.lock().unwrap() = Some(decision);
+    };
+    let change = bench.propose(r#"{"db":"staging"}"#).await;
+    judge(policy::Verdict::Deny, Terms::default());
+    refused(bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await, ErrorKind::PolicyDenied);
+    judge(policy::Verdict::Review, Terms { quorum: 2, require_comment: true, ..Terms::default() });
+    let edited = bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await.unwrap();
+    assert_eq!((edited.terms.quorum, edited.terms.require_comment), (2, true));
+    // The edit is none of the two approvals, and nor is a vote of who made it.
+    refused(bench.decide(&edited, Verdict::Approve).await, ErrorKind::SelfApproval);
+    let voted = bench.changes.decide(decision(&edited, "carol", Verdict::Approve)).await.unwrap();
+    assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
+    // Where such a call would go through by itself, what was asked before still counts.
+    judge(policy::Verdict::Allow, Terms::default());
+    let back = bench.changes.edit(edit(&voted, "bob", r#"{"db":"test"}"#)).await.unwrap();
+    assert_eq!((back.terms.quorum, back.approvals()), (2, 0), "an edit voids votes");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn of_edits_and_approvals_at_once_one_wins_and_what_was_approved_runs() {
+    let bench = Bench::new().await;
+    for round in 0..20 {
+        let change = bench.propose(&format!(r#"{{"target":"{round}"}}"#)).await;
+        let edits = (0..3).map(|n| {
+            let edit = edit(&change, &format!("editor-{n}"), &format!(r#"{{"target":"{round}","n":{n}}}"#));
+            let changes = &bench.changes;
+            async move { changes.edit(edit).await }
+        });
+        let approvals = (0..3).map(|n| {
+            let decision = decision(&change, &format!("reviewer-{n}"), Verdict::Approve);
+            let changes = &bench.changes;
+            async move { changes.decide(decision).await }
+        });
+        let (edits, approvals) = futures_util::join!(join_all(edits), join_all(approvals));
+        let won: Vec<_> = edits.into_iter().chain(approvals).filter_map(Result::ok).collect();
+        assert_eq!(won.len(), 1, "each was made on the same version");
+        let ended = if won[0].state == ChangeState::Approved {
+            bench.until(&change.id, ChangeState::Applied).await
+        } else {
+            bench.decide(&won[0], Verdict::Approve).await.unwrap();
+            bench.until(&change.id, ChangeState::Applied).await
+        };
+        let ran = bench.fake.calls.lock().unwrap().last().unwrap().1.clone();
+        assert_eq!((ran.as_str(), ended.arguments.get()), (won[0].arguments.get(), won[0].arguments.get()));
+    }
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 20);
+}
+
+#[actix::test]
+async fn a_stale_change_can_be_corrected() {
+    let bench = Bench::new().await;
+    let change = bench.propose(r#"{"old":"text"}"#).await;
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ToolExecution);
+    let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
+    assert_eq!(stale.state, ChangeState::Stale);
+    *bench.fake.preview_error.lock().unwrap() = None;
+    let edited = bench.changes.edit(edit(&stale, "alice", r#"{"old":"new text"}"#)).await.unwrap();
+    assert_eq!((edited.state, &edited.fault), (ChangeState::Pending, &None));
+    bench.decide(&edited, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_refresh_shows_what_moved_and_voids_votes() {
+    let bench = Bench::new().await;
+    let mut proposal = bench.proposal("agent", "{}");
+    proposal.terms.quorum = 2;
+    let change = bench.changes.propose(proposal).await.unwrap();
+    let alice = Arc::new(reviewer("alice"));
+    let voted = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let same = bench.changes.refresh(&change.id, &alice, 2).await.unwrap();
+    assert_eq!((same.version, same.approvals()), (2, 1), "nothing moved, nothing is recorded");
+    refused(bench.changes.refresh(&change.id, &alice, 1).await, ErrorKind::VersionConflict);
+    *bench.fake.state.lock().unwrap() = "moved".into();
+    let moved = bench.changes.refresh(&change.id, &alice, voted.version).await.unwrap();
+    assert_eq!((moved.state, moved.approvals()), (ChangeState::Pending, 0));
+    assert_eq!(moved.previous_diff.as_ref(), Some(&change.diff));
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
+    let stale = bench.changes.refresh(&change.id, &alice, moved.version).await.unwrap();
+    assert_eq!((stale.state, stale.fault.as_ref().unwrap().code.as_str()), (ChangeState::Stale, "RESOURCE_NOT_FOUND"));
+    let still = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
+    assert_eq!(still.version, stale.version);
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::UpstreamUnavailable);
+    refused(bench.changes.refresh(&change.id, &alice, stale.version).await, ErrorKind::UpstreamUnavailable);
+    *bench.fake.preview_error.lock().unwrap() = None;
+    let fresh = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
+    assert_eq!(fresh.state, ChangeState::Pending);
+    bench.decide(&fresh, Verdict::Reject).await.unwrap();
+    refused(bench.changes.refresh(&change.id, &alice, fresh.version + 1).await, ErrorKind::ChangeNotPending);
+    assert!(bench.fake.previews.load(Ordering::SeqCst) >= 6);
+    bench.end().await;
+}

@@ -1,0 +1,276 @@
+//! Decisions, and everything that must stop one.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use futures_util::future::join_all;
+
+use super::super::{DecideError, testing::*};
+use countersign_domain::{
+    changes::{Change, ChangeState, ServedBy, Verdict},
+    principal::{Principal, Role},
+};
+use countersign_protocol::ErrorKind;
+
+#[track_caller]
+fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> Option<Arc<Change>> {
+    let error = result.expect_err("it must be refused");
+    assert_eq!(error.error.kind, kind, "{:?}", error.error);
+    error.current
+}
+
+#[actix::test]
+async fn of_a_thousand_decisions_at_once_one_wins_and_it_runs_once() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    let decisions = (0..1000).map(|n| {
+        let verdict = if n % 2 == 0 { Verdict::Approve } else { Verdict::Reject };
+        bench.changes.decide(decision(&change, &format!("reviewer-{n}"), verdict))
+    });
+    let mut won = Vec::new();
+    for result in join_all(decisions).await {
+        match result {
+            Ok(change) => won.push(change),
+            Err(DecideError { error, current }) => {
+                assert!(matches!(error.kind, ErrorKind::ChangeNotPending | ErrorKind::VersionConflict), "{error:?}");
+                assert!(current.unwrap().version > 1, "a conflict shows the change as it is now");
+            }
+        }
+    }
+    assert_eq!(won.len(), 1);
+    if won[0].state == ChangeState::Approved {
+        bench.until(&change.id, ChangeState::Applied).await;
+    }
+    let events = bench.changes.audit_page(Some(&change.id), 100, None).await.unwrap().items;
+    assert_eq!(events.iter().filter(|e| e.event == "approved" || e.event == "rejected").count(), 1);
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), usize::from(won[0].state == ChangeState::Approved));
+}
+
+#[actix::test]
+async fn an_old_version_another_digest_and_a_foreign_role_are_refused() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    let with = |adjust: fn(&mut super::super::DecideChange)| {
+        let mut decision = decision(&change, "alice", Verdict::Approve);
+        adjust(&mut decision);
+        bench.changes.decide(decision)
+    };
+    assert_eq!(refused(with(|d| d.version = 0).await, ErrorKind::VersionConflict).unwrap().version, 1);
+    refused(with(|d| d.version = 2).await, ErrorKind::VersionConflict);
+    refused(with(|d| d.digest = Some("sha256:other".into())).await, ErrorKind::VersionConflict);
+    refused(with(|d| d.id = "chg_unknown".into()).await, ErrorKind::ChangeNotFound);
+    refused(with(|d| d.id = "x".repeat(100_000)).await, ErrorKind::ChangeNotFound);
+    refused(with(|d| d.comment = Some("x".repeat(5000))).await, ErrorKind::InvalidParams);
+    for role in [Role::Agent, Role::Viewer] {
+        let mut decision = decision(&change, "alice", Verdict::Reject);
+        decision.reviewer = Arc::new(Principal { name: "alice".into(), role, key_id: None, owner: None });
+        refused(bench.changes.decide(decision).await, ErrorKind::Forbidden);
+    }
+    assert_eq!(bench.get(&change.id).await.version, 1);
+    let without = with(|d| d.digest = None).await.unwrap();
+    assert_eq!(without.state, ChangeState::Approved);
+    bench.until(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_target_that_moved_makes_it_stale_and_then_pending_with_the_new_diff() {
+    let bench = Bench::new().await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let change = bench.propose("{}").await;
+    *bench.fake.state.lock().unwrap() = "moved".into();
+    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
+    assert_eq!(current.previous_diff.as_ref(), Some(&change.diff));
+    assert_eq!(current.diff.fields[0].before.as_deref(), Some("moved"));
+    assert_ne!(current.digest, change.digest);
+    assert!(current.fault.is_none());
+    for kind in ["change.created", "change.stale", "change.refreshed"] {
+        assert_eq!(feed.next().await.unwrap().kind, kind);
+    }
+    refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::VersionConflict);
+    bench.decide(&current, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+#[actix::test]
+async fn what_something_else_would_run_is_stale_and_decided_anew() {
+    let bench = Bench::new().await;
+    let at = |fingerprint: &str| ServedBy { fingerprint: fingerprint.into(), label: "elsewhere".into() };
+    let change = bench.propose("{}").await;
+    *bench.fake.served_by.lock().unwrap() = at("sha256:b");
+    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
+    assert_eq!((&current.served_by, &current.previous_diff), (&Some(at("sha256:b")), &None), "the diff is the same");
+    assert_ne!(current.digest, change.digest);
+    let trail = bench.changes.audit_page(Some(&change.id), 10, None).await.unwrap().items;
+    let why: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
+    assert!(why["comment"].as_str().unwrap().contains("another command or address"), "{why}");
+    bench.decide(&current, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+#[actix::test]
+async fn what_cannot_be_previewed_any_more_stays_stale_until_it_can() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
+    let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!((stale.state, stale.version), (ChangeState::Stale, 2));
+    assert_eq!(stale.fault.as_ref().unwrap().code, "RESOURCE_NOT_FOUND");
+    let still = refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!(still.version, 2, "nothing new, nothing recorded");
+    *bench.fake.preview_error.lock().unwrap() = None;
+    let fresh = refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 3));
+    bench.decide(&fresh, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_stale_change_can_be_rejected_and_withdrawn() {
+    let bench = Bench::new().await;
+    let (first, second) = (bench.propose("{}").await, bench.propose("{}").await);
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
+    let stale = refused(bench.decide(&first, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!(bench.decide(&stale, Verdict::Reject).await.unwrap().state, ChangeState::Rejected);
+    refused(bench.decide(&second, Verdict::Approve).await, ErrorKind::ChangeStale);
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    assert_eq!(bench.changes.withdraw(&second.id, &agent).await.unwrap().state, ChangeState::Withdrawn);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_tool_that_is_another_one_now_is_not_run_with_the_old_arguments() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
+    let stale = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    assert_eq!(stale.state, ChangeState::Stale);
+    assert!(stale.fault.as_ref().unwrap().message.contains("propose it again"));
+    refused(bench.decide(&stale, Verdict::Approve).await, ErrorKind::ChangeStale);
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 0);
+}
+
+#[actix::test]
+async fn while_nobody_can_look_at_the_target_it_stays_as_it_is() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    bench.fake.present.store(false, Ordering::SeqCst);
+    let current = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::UpstreamUnavailable).unwrap();
+    assert_eq!((current.state, current.version), (ChangeState::Pending, 1));
+    bench.fake.present.store(true, Ordering::SeqCst);
+    *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::Timeout);
+    refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::Timeout);
+    assert_eq!(bench.decide(&change, Verdict::Reject).await.unwrap().state, ChangeState::Rejected);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn only_its_proposer_withdraws_a_change() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    let principal = |name: &str, role| Principal { name: name.into(), role, key_id: None, owner: None };
+    let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent)).await;
+    refused(other, ErrorKind::ChangeNotFound);
+    let reviewer = bench.changes.withdraw(&change.id, &principal("alice", Role::Reviewer)).await;
+    refused(reviewer, ErrorKind::Forbidden);
+    let agent = principal("agent", Role::Agent);
+    let withdrawn = bench.changes.withdraw(&change.id, &agent).await.unwrap();
+    assert_eq!(withdrawn.state, ChangeState::Withdrawn);
+    refused(bench.changes.withdraw(&change.id, &agent).await, ErrorKind::ChangeNotPending);
+    refused(bench.decide(&withdrawn, Verdict::Approve).await, ErrorKind::ChangeNotPending);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_change_whose_time_is_over_cannot_be_approved() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    bench.skew.store(59, Ordering::SeqCst);
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    bench.skew.store(60, Ordering::SeqCst);
+    let expired = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeExpired).unwrap();
+    assert_eq!((expired.state, expired.version), (ChangeState::Expired, 2));
+    assert_eq!(expired.fault.as_ref().unwrap().code, "CHANGE_EXPIRED");
+    refused(bench.decide(&expired, Verdict::Approve).await, ErrorKind::ChangeExpired);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn what_nobody_decides_on_expires_with_a_reason_and_is_announced() {
+    let bench = Bench::new().await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..300 {
+        ids.push(bench.propose("{}").await.id.clone());
+    }
+    let decided = bench.get(&ids[7]).await;
+    bench.decide(&decided, Verdict::Reject).await.unwrap();
+    // A clock that goes back keeps nothing from happening, and nothing from being in order.
+    bench.skew.store(-7200, Ordering::SeqCst);
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    bench.skew.store(61, Ordering::SeqCst);
+    let first = super::super::expiry::round(&bench.changes.inner).await;
+    let second = super::super::expiry::round(&bench.changes.inner).await;
+    assert_eq!((first, second), (256, 43));
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    let counts = bench.changes.counts();
+    assert!(counts.contains(&(ChangeState::Expired, 299)) && counts.contains(&(ChangeState::Pending, 0)));
+    for seq in 1..=600 {
+        let event = feed.next().await.unwrap();
+        assert_eq!(event.seq, Some(seq));
+        if seq > 301 {
+            let json: serde_json::Value = serde_json::from_slice(&event.json).unwrap();
+            assert_eq!((json["type"].as_str(), json["actor"].as_str()), (Some("change.expired"), Some("system")));
+            assert!(json["comment"].as_str().unwrap().contains("Nobody decided"));
+        }
+    }
+    bench.end().await;
+}
+
+#[actix::test]
+async fn an_unknown_outcome_is_settled_by_a_reviewer_only_and_once() {
+    let bench = Bench::new().await;
+    *bench.fake.ending.lock().unwrap() = Ending::Error(ErrorKind::Timeout);
+    let change = bench.propose("{}").await;
+    let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
+    refused(early, ErrorKind::ChangeNotPending);
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    let unknown = bench.until(&change.id, ChangeState::OutcomeUnknown).await;
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
+    let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
+    refused(own, ErrorKind::SelfApproval);
+    let old = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
+    refused(old, ErrorKind::VersionConflict);
+    let comment = Some("it is there".to_owned());
+    let settled = bench.changes.settle(&change.id, &reviewer("alice"), true, comment, unknown.version).await.unwrap();
+    assert_eq!(settled.state, ChangeState::Applied);
+    let again = bench.changes.settle(&change.id, &reviewer("bob"), false, None, settled.version).await;
+    refused(again, ErrorKind::ChangeNotPending);
+    let trail = bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap();
+    assert_eq!((trail.items[0].event.as_str(), trail.items[0].actor.as_str()), ("settled", "alice"));
+    assert!(trail.items[0].details.get().contains("it is there") && trail.next_cursor.is_some());
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_door_that_goes_away_leaves_nothing_half_done() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    *bench.fake.state.lock().unwrap() = "moved".into();
+    let mut deciding = Box::pin(bench.decide(&change, Verdict::Approve));
+    // Polled once, then dropped: it is on its way and ends by itself.
+    assert!(futures_util::poll!(deciding.as_mut()).is_pending());
+    drop(deciding);
+    let stale = bench.changes.wait(&change.id, 2, std::time::Duration::from_secs(20)).await.unwrap().unwrap();
+    assert_eq!((stale.state, stale.version), (ChangeState::Pending, 3));
+    bench.end().await;
+}

@@ -1,0 +1,287 @@
+//! The Executor: one call for one approval, whatever happens around it.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use super::super::testing::*;
+use countersign_domain::changes::{ChangeState, Verdict, machine::ChangeEvent};
+use countersign_protocol::ErrorKind;
+use countersign_store::verify_audit;
+
+#[actix::test]
+async fn every_way_a_call_can_end() {
+    for (ending, state, code) in [
+        (Ending::Succeed, ChangeState::Applied, None),
+        (Ending::ToolError, ChangeState::Failed, Some("TOOL_EXECUTION_ERROR")),
+        (Ending::Error(ErrorKind::ValidationFailed), ChangeState::Failed, Some("VALIDATION_FAILED")),
+        (Ending::Error(ErrorKind::ResourceNotFound), ChangeState::Failed, Some("RESOURCE_NOT_FOUND")),
+        (Ending::Error(ErrorKind::UpstreamUnavailable), ChangeState::OutcomeUnknown, Some("UPSTREAM_UNAVAILABLE")),
+        (Ending::Error(ErrorKind::Internal), ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
+        (Ending::Panic, ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
+        (Ending::Hang, ChangeState::OutcomeUnknown, Some("TIMEOUT")),
+    ] {
+        let bench = Bench::with(|config| config.run_timeout = Duration::from_millis(500)).await;
+        *bench.fake.ending.lock().unwrap() = ending.clone();
+        let change = bench.propose("{}").await;
+        bench.decide(&change, Verdict::Approve).await.unwrap();
+        let ended = bench.until(&change.id, state).await;
+        assert_eq!(ended.fault.as_ref().map(|f| f.code.as_str()), code, "{ending:?}");
+        assert_eq!(ended.result.is_some(), matches!(state, ChangeState::Applied | ChangeState::Failed), "{ending:?}");
+        let (_, fake, _) = bench.end().await;
+        assert_eq!(fake.calls(), 1, "{ending:?}");
+    }
+}
+
+#[actix::test]
+async fn changes_to_one_target_run_one_after_another_and_others_side_by_side() {
+    let bench = Bench::with(|config| config.concurrency = 4).await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let mut same = Vec::new();
+    for n in 0..3 {
+        let change = bench.propose(&format!(r#"{{"target":"same","n":{n}}}"#)).await;
+        bench.decide(&change, Verdict::Approve).await.unwrap();
+        same.push(change.id.clone());
+    }
+    bench.until(&same[0], ChangeState::Executing).await;
+    assert_eq!(bench.fake.calls(), 1);
+    let mut others = Vec::new();
+    for n in 0..6 {
+        let change = bench.propose(&format!(r#"{{"target":"other-{n}"}}"#)).await;
+        bench.decide(&change, Verdict::Approve).await.unwrap();
+        others.push(change.id.clone());
+    }
+    for id in &others[..3] {
+        bench.until(id, ChangeState::Executing).await;
+    }
+    assert_eq!(bench.get(&same[1]).await.state, ChangeState::Approved, "it waits for the one before it");
+    bench.fake.gate.add_permits(1_000_000);
+    for id in same.iter().chain(&others) {
+        bench.until(id, ChangeState::Applied).await;
+    }
+    assert_eq!(bench.fake.most_running.load(Ordering::SeqCst), 4, "the bound is used, and kept");
+    let calls = bench.fake.calls.lock().unwrap().clone();
+    let order: Vec<_> = calls.iter().filter(|(_, a)| a.contains("same")).map(|(_, a)| a.as_str()).collect();
+    assert_eq!(order, [r#"{"target":"same","n":0}"#, r#"{"target":"same","n":1}"#, r#"{"target":"same","n":2}"#]);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_target_that_moves_between_approval_and_run_is_not_written_to() {
+    let bench = Bench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose(r#"{"n":1}"#).await;
+    let second = bench.propose(r#"{"n":2}"#).await;
+    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.until(&first.id, ChangeState::Executing).await;
+    bench.decide(&second, Verdict::Approve).await.unwrap();
+    // The first one's run changes what the second was approved against.
+    *bench.fake.state.lock().unwrap() = "changed by the first".into();
+    bench.fake.gate.add_permits(1_000_000);
+    let fresh = bench.changes.wait(&second.id, 3, Duration::from_secs(20)).await.unwrap().unwrap();
+    assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 4));
+    assert_eq!(fresh.approvals(), 0, "the approval was for another diff");
+    assert_eq!(bench.fake.calls(), 1);
+    let trail = bench.changes.audit_page(Some(&second.id), 10, None).await.unwrap().items;
+    let events: Vec<_> = trail.iter().rev().map(|e| e.event.as_str()).collect();
+    assert_eq!(events, ["created", "approved", "stale", "refreshed"]);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn approved_work_whose_provider_is_gone_goes_back_to_a_person() {
+    let bench = Bench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose("{}").await;
+    let second = bench.propose("{}").await;
+    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.until(&first.id, ChangeState::Executing).await;
+    bench.decide(&second, Verdict::Approve).await.unwrap();
+    bench.fake.present.store(false, Ordering::SeqCst);
+    bench.fake.gate.add_permits(1_000_000);
+    let stale = bench.until(&second.id, ChangeState::Stale).await;
+    assert_eq!(stale.fault.as_ref().unwrap().code, "UPSTREAM_UNAVAILABLE");
+    assert_eq!(bench.fake.calls(), 1);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn approved_but_not_run_in_time_expires() {
+    let bench = Bench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose("{}").await;
+    let second = bench.propose("{}").await;
+    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.until(&first.id, ChangeState::Executing).await;
+    bench.decide(&second, Verdict::Approve).await.unwrap();
+    bench.skew.store(61, Ordering::SeqCst);
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 1, "not the one that runs");
+    let expired = bench.get(&second.id).await;
+    assert!(expired.state == ChangeState::Expired && expired.fault.as_ref().unwrap().message.contains("not run"));
+    bench.fake.gate.add_permits(1_000_000);
+    bench.until(&first.id, ChangeState::Applied).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+#[actix::test]
+async fn a_result_that_is_too_large_is_replaced_by_a_note() {
+    let bench = Bench::with(|config| config.max_result_bytes = 20).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    assert!(applied.result.as_ref().unwrap().get().contains("too large"));
+    bench.end().await;
+}
+
+/// What a killed process leaves: a change that is executing, and one that is approved.
+#[actix::test]
+async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
+    let bench = Bench::new().await;
+    let (ran, waiting, pending) =
+        (bench.propose(r#"{"n":1}"#).await, bench.propose(r#"{"n":2}"#).await, bench.propose(r#"{"n":3}"#).await);
+    // Taken there without the Executor, as if the process had ended right after the commit.
+    bench.changes.inner.stop.cancel();
+    let inner = &bench.changes.inner;
+    for change in [&ran, &waiting] {
+        let decision = countersign_domain::changes::Decision {
+            reviewer: "alice".into(),
+            owner: None,
+            key_id: None,
+            verdict: Verdict::Approve,
+            comment: None,
+            at: inner.now(),
+            version: 1,
+        };
+        let approved = inner.step(change, ChangeEvent::Decide(decision), None).await.unwrap();
+        if change.id == ran.id {
+            inner.step(&approved, ChangeEvent::Claim, None).await.unwrap();
+        }
+    }
+    let (dir, fake, skew) = bench.end().await;
+    assert_eq!(fake.calls(), 0);
+
+    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let unknown = bench.get(&ran.id).await;
+    assert_eq!((unknown.state, unknown.version), (ChangeState::OutcomeUnknown, 4), "before anybody can ask");
+    bench.until(&waiting.id, ChangeState::Applied).await;
+    assert_eq!(bench.get(&pending.id).await.state, ChangeState::Pending);
+    bench.decide(&pending, Verdict::Approve).await.unwrap();
+    bench.until(&pending.id, ChangeState::Applied).await;
+    let counts = bench.changes.counts();
+    assert!(counts.contains(&(ChangeState::OutcomeUnknown, 1)) && counts.contains(&(ChangeState::Applied, 2)));
+    let (dir, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 2);
+    verify_audit(dir.path(), None).unwrap();
+}
+
+#[actix::test]
+async fn after_a_restart_approved_work_waits_for_its_provider_to_appear() {
+    let bench = Bench::new().await;
+    let change = bench.propose("{}").await;
+    bench.changes.inner.stop.cancel();
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    let (dir, fake, skew) = bench.end().await;
+    fake.present.store(false, Ordering::SeqCst);
+    let config = super::super::PendingConfig { provider_grace: Duration::from_secs(60), ..config(&skew) };
+    let bench = Bench::over(dir, fake, skew, config).await;
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
+    bench.fake.present.store(true, Ordering::SeqCst);
+    bench.until(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn shutdown_lets_running_calls_end() {
+    let bench = Bench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Executing).await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let waiting = bench.changes.wait(&change.id, 99, Duration::from_secs(600));
+    let (waited, ()) = tokio::join!(waiting, async {
+        let ending = bench.changes.shutdown(Duration::from_secs(60));
+        let release = async { bench.fake.gate.add_permits(1) };
+        tokio::join!(ending, release);
+    });
+    // It ended with the shutdown, not after its ten minutes; whether the call was quicker is open.
+    assert!(matches!(waited.unwrap().unwrap().state, ChangeState::Executing | ChangeState::Applied));
+    assert_eq!(feed.next().await.unwrap().kind, "change.applied");
+    assert!(feed.next().await.is_none(), "and then the feed ends");
+    assert!(bench.changes.feed().subscribe(None).is_none());
+    let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::ShuttingDown);
+    assert!(!bench.changes.is_healthy());
+    assert_eq!(verify_audit(bench.dir.path(), None).unwrap().entries, 4);
+}
+
+#[actix::test]
+async fn what_does_not_end_by_the_deadline_has_an_unknown_outcome() {
+    let bench = Bench::new().await;
+    *bench.fake.ending.lock().unwrap() = Ending::Hang;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Executing).await;
+    bench.changes.shutdown(Duration::from_millis(1)).await;
+    let (dir, fake, skew) = (bench.dir, bench.fake, bench.skew);
+    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let unknown = bench.get(&change.id).await;
+    assert_eq!((unknown.state, unknown.version), (ChangeState::OutcomeUnknown, 4));
+    assert!(unknown.fault.as_ref().unwrap().message.contains("stopped while"));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_change_whose_server_is_away_waits_for_it_and_runs_exactly_what_was_approved() {
+    for unlisted in [false, true] {
+        let bench = Bench::with(|config| config.provider_grace = Duration::from_secs(3600)).await;
+        let away = |is: bool| {
+            let flag = if unlisted { &bench.fake.unlisted } else { &bench.fake.away };
+            flag.store(is, Ordering::SeqCst);
+        };
+        let bytes = r#"{ "target":"t",  "n":12345678901234567890123, "f":1.10, "e":"\u00e9" }"#;
+        let change = bench.propose(bytes).await;
+        // Nobody can tell now whether it is still what was shown: the decision is refused and nothing else happens.
+        away(true);
+        let refused = bench.decide(&change, Verdict::Approve).await.unwrap_err();
+        assert_eq!(refused.error.kind, ErrorKind::UpstreamUnavailable);
+        assert_eq!(bench.get(&change.id).await.state, ChangeState::Pending);
+        away(false);
+        // It goes away between the approval and the run.
+        bench.fake.gate.forget_permits(1_000_000);
+        let first = bench.propose(r#"{"target":"t"}"#).await;
+        bench.decide(&first, Verdict::Approve).await.unwrap();
+        bench.until(&first.id, ChangeState::Executing).await;
+        bench.decide(&change, Verdict::Approve).await.unwrap();
+        away(true);
+        bench.fake.gate.add_permits(10);
+        bench.until(&first.id, ChangeState::Applied).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits");
+        assert_eq!(bench.fake.calls(), 1);
+        away(false);
+        bench.until(&change.id, ChangeState::Applied).await;
+        let calls = bench.fake.calls.lock().unwrap().clone();
+        assert_eq!(calls[1..], [("update".to_owned(), bytes.to_owned())], "the exact bytes, once");
+        bench.end().await;
+    }
+}
+
+#[actix::test]
+async fn a_server_that_stays_away_leaves_an_approved_change_to_a_person() {
+    let bench = Bench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose(r#"{"target":"t"}"#).await;
+    let change = bench.propose(r#"{"target":"t"}"#).await;
+    bench.decide(&first, Verdict::Approve).await.unwrap();
+    bench.until(&first.id, ChangeState::Executing).await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.fake.away.store(true, Ordering::SeqCst);
+    bench.fake.gate.add_permits(10);
+    let stale = bench.until(&change.id, ChangeState::Stale).await;
+    assert_eq!(stale.fault.as_ref().map(|fault| fault.code.as_str()), Some("UPSTREAM_UNAVAILABLE"));
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1, "nothing was sent");
+}

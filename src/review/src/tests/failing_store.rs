@@ -1,0 +1,217 @@
+//! A store that fails or lies at the worst moments: nothing is run twice, and nothing is lost.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicI64, Ordering},
+};
+
+use super::super::testing::*;
+use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
+use countersign_protocol::ErrorKind;
+use countersign_store::{
+    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, SqliteOptions, SqliteStore, Store, StoreError,
+    StoredEvent, WriteError,
+};
+
+/// How writes of one kind fail, and how often.
+#[derive(Clone)]
+enum Trouble {
+    /// Refused; nothing is written.
+    Refuse(StoreError),
+    /// Written, and then said to be unknown.
+    Deny,
+}
+
+struct Flaky {
+    store: SqliteStore,
+    trouble: Mutex<Option<(EventKind, Trouble, usize)>>,
+}
+
+impl Store for Flaky {
+    fn submit(&self, draft: Draft, done: Done) {
+        let mut trouble = self.trouble.lock().unwrap();
+        match trouble.as_mut() {
+            Some((kind, what, left)) if *kind == draft.kind && *left > 0 => {
+                *left -= 1;
+                match what.clone() {
+                    Trouble::Refuse(error) => done(Err(error.into()), false),
+                    Trouble::Deny => self.store.submit(
+                        draft,
+                        Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
+                    ),
+                }
+            }
+            _ => self.store.submit(draft, done),
+        }
+    }
+    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {
+        self.store.get(id)
+    }
+    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>> {
+        self.store.find_idempotent(principal, key)
+    }
+    fn list(&self, query: ListQuery) -> Answer<Listing> {
+        self.store.list(query)
+    }
+    fn live(&self) -> Answer<Vec<LiveChange>> {
+        self.store.live()
+    }
+    fn proposed_since(&self, since: jiff::Timestamp) -> Answer<Vec<countersign_store::Proposed>> {
+        self.store.proposed_since(since)
+    }
+    fn voted(&self) -> Answer<Vec<String>> {
+        self.store.voted()
+    }
+    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
+        self.store.counts()
+    }
+    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>> {
+        self.store.events_after(after, limit)
+    }
+    fn submit_record(&self, record: countersign_store::Record, done: Done) {
+        self.store.submit_record(record, done);
+    }
+    fn submit_restored(&self, record: countersign_store::Record, done: Done) {
+        self.store.submit_restored(record, done);
+    }
+    fn submit_pruning(&self, pruning: countersign_store::Pruning, done: Done) {
+        self.store.submit_pruning(pruning, done);
+    }
+    fn old(&self, before: countersign_store::OldBefore) -> Answer<countersign_store::Old> {
+        self.store.old(before)
+    }
+    fn backup_of(&self) -> Answer<Option<jiff::Timestamp>> {
+        self.store.backup_of()
+    }
+    fn pins(&self) -> Answer<countersign_domain::policy::Pins> {
+        self.store.pins()
+    }
+    fn standing_rules(&self) -> Answer<Vec<countersign_domain::policy::StandingRule>> {
+        self.store.standing_rules()
+    }
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
+        self.store.audit_page(change, before, limit)
+    }
+    fn search_audit(
+        &self,
+        search: countersign_store::AuditSearch,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Answer<countersign_store::FoundEntries> {
+        self.store.search_audit(search, before, limit)
+    }
+    fn heads(&self) -> Answer<Heads> {
+        self.store.heads()
+    }
+    fn trouble(&self) -> Option<StoreError> {
+        self.store.trouble()
+    }
+    fn is_open(&self) -> bool {
+        self.store.is_open()
+    }
+    fn close(&self) {
+        self.store.close();
+    }
+}
+
+/// Until the store has failed as often as it was to.
+async fn troubled(store: &Flaky) {
+    while store.trouble.lock().unwrap().as_ref().is_some_and(|(_, _, left)| *left > 0) {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<Flaky>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Flaky {
+        store: SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap(),
+        trouble: Mutex::new(Some((kind, trouble, times))),
+    });
+    let skew = Arc::new(AtomicI64::new(0));
+    let bench = Bench::on(Arc::clone(&store) as _, Fake::new(), Arc::clone(&skew), config(&skew)).await;
+    (bench, store, dir)
+}
+
+#[actix::test]
+async fn a_result_that_cannot_be_recorded_is_recorded_later_and_the_call_is_not_repeated() {
+    let (bench, store, _dir) = flaky(EventKind::Applied, Trouble::Refuse(StoreError::DiskFull), 3).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    assert_eq!(bench.fake.calls(), 1);
+    assert_eq!(store.trouble.lock().unwrap().as_ref().unwrap().2, 0, "it failed as the test wanted");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_result_that_was_recorded_and_denied_is_not_recorded_twice() {
+    let (bench, store, dir) = flaky(EventKind::Applied, Trouble::Deny, 1).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    troubled(&store).await;
+    bench.changes.shutdown(std::time::Duration::from_secs(20)).await;
+    let trail = countersign_store::verify_audit(dir.path(), None).unwrap();
+    assert_eq!((trail.entries, bench.fake.calls()), (4, 1));
+}
+
+#[actix::test]
+async fn nothing_runs_before_the_claim_is_durable() {
+    let (bench, _store, _dir) = flaky(EventKind::Executing, Trouble::Refuse(StoreError::Locked), 5).await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    let previews = bench.fake.previews.load(Ordering::SeqCst);
+    assert_eq!((previews, bench.fake.calls()), (7, 1), "looked at anew for each claim");
+    for kind in ["change.created", "change.approved", "change.executing", "change.applied"] {
+        assert_eq!(feed.next().await.unwrap().kind, kind);
+    }
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_claim_of_unknown_outcome_is_never_run() {
+    let (bench, store, dir) = flaky(EventKind::Executing, Trouble::Deny, 1).await;
+    let change = bench.propose("{}").await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    troubled(&store).await;
+    let (_, fake, skew) = bench.end().await;
+    assert_eq!(fake.calls(), 0);
+    let bench = Bench::at(dir.path(), fake, Arc::clone(&skew), config(&skew)).await;
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::OutcomeUnknown, "a person settles it");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn doors_are_told_what_is_certain_and_what_is_not() {
+    let (bench, store, _dir) = flaky(EventKind::Created, Trouble::Refuse(StoreError::DiskFull), 1).await;
+    let full = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
+    assert_eq!(full.kind, ErrorKind::StoreUnavailable);
+    assert!(full.message.contains("nothing was changed") && !full.data.contains_key("outcome"));
+    *store.trouble.lock().unwrap() = Some((EventKind::Created, Trouble::Deny, 1));
+    let unknown = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
+    assert_eq!((unknown.kind, &unknown.data["outcome"]), (ErrorKind::StoreUnavailable, &"unknown".into()));
+    let change = bench.propose("{}").await;
+    *store.trouble.lock().unwrap() = Some((EventKind::Approved, Trouble::Refuse(StoreError::QueueFull), 1));
+    let busy = bench.decide(&change, Verdict::Approve).await.unwrap_err();
+    assert_eq!(busy.error.kind, ErrorKind::Overloaded);
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    // What was denied is durable all the same: it is listed, and the next event shows no gap.
+    let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
+    for seq in 1..=5 {
+        assert_eq!(feed.next().await.unwrap().seq, Some(seq));
+    }
+    bench.end().await;
+}
+
+#[actix::test]
+async fn refused_expiries_stay_due() {
+    let (bench, _store, _dir) = flaky(EventKind::Expired, Trouble::Refuse(StoreError::DiskFull), 1).await;
+    let change = bench.propose("{}").await;
+    bench.skew.store(61, Ordering::SeqCst);
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 1);
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::Expired);
+    bench.end().await;
+}

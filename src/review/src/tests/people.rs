@@ -1,0 +1,235 @@
+//! What rules ask of reviewers, and who counts as one person.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+
+use super::super::{DecideChange, DecideError, testing::*};
+use countersign_domain::{
+    changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, Terms, Verdict},
+    policy::Reviewers,
+    principal::Principal,
+};
+use countersign_protocol::ErrorKind;
+
+#[track_caller]
+fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideError {
+    let error = result.expect_err("it must be refused");
+    assert_eq!(error.error.kind, kind, "{:?}", error.error);
+    error
+}
+
+fn by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange {
+    let mut decision = decision(change, name, Verdict::Approve);
+    decision.reviewer = Arc::new(Principal { owner: owner.map(Into::into), ..reviewer(name) });
+    decision
+}
+
+async fn propose(bench: &Bench, terms: Terms) -> Arc<Change> {
+    let proposal = super::super::Proposal { terms, ..bench.proposal("agent", "{}") };
+    bench.changes.propose(proposal).await.unwrap()
+}
+
+#[actix::test]
+async fn nobody_approves_their_own_through_another_key_and_nobody_votes_twice() {
+    let bench = Bench::new().await;
+    let mut proposal = bench.proposal("agent", "{}");
+    proposal.proposer.owner = Some("carol".into());
+    proposal.terms.quorum = 2;
+    let change = bench.changes.propose(proposal).await.unwrap();
+    for (name, owner) in [("carol", None), ("desk", Some("carol")), ("agent", Some("dave"))] {
+        let error = refused(bench.changes.decide(by(&change, name, owner)).await, ErrorKind::SelfApproval);
+        assert_eq!(error.current.unwrap().version, 1, "{name}");
+    }
+    let mut same_key = by(&change, "dave", None);
+    same_key.reviewer = Arc::new(Principal { key_id: Some("key_agent".into()), ..reviewer("dave") });
+    refused(bench.changes.decide(same_key).await, ErrorKind::SelfApproval);
+
+    let voted = bench.changes.decide(by(&change, "laptop", Some("alice"))).await.unwrap();
+    assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
+    assert_eq!(voted.decisions[0].owner.as_deref(), Some("alice"));
+    let previews = bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst);
+    for (name, owner) in [("phone", Some("alice")), ("alice", None), ("laptop", None)] {
+        refused(bench.changes.decide(by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
+    }
+    assert_eq!(bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst), previews, "no server is asked for that");
+    bench.changes.decide(by(&voted, "bob", None)).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    // What they proposed they may still take for a bad idea.
+    let other = bench.propose("{}").await;
+    let mut no = by(&other, "agent", None);
+    no.verdict = Verdict::Reject;
+    assert_eq!(bench.changes.decide(no).await.unwrap().state, ChangeState::Rejected);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn of_many_votes_at_once_each_counts_once_and_it_runs_once() {
+    let bench = Bench::new().await;
+    let change = propose(&bench, Terms { quorum: 3, ..Terms::default() }).await;
+    let owners = ["ann", "ben", "cem"];
+    // Each of them presses the button with many keys at the same time, and looks again when it is refused.
+    let votes = (0..60).map(|n| {
+        let (bench, change) = (&bench, Arc::clone(&change));
+        async move {
+            let mut shown = change;
+            loop {
+                match bench.changes.decide(by(&shown, &format!("key-{n}"), Some(owners[n % 3]))).await {
+                    Ok(_) => return 1,
+                    Err(DecideError { error, current }) if error.kind == ErrorKind::VersionConflict => {
+                        shown = current.unwrap();
+                    }
+                    Err(DecideError { error, .. }) => {
+                        assert!(
+                            matches!(error.kind, ErrorKind::AlreadyVoted | ErrorKind::ChangeNotPending),
+                            "{error:?}"
+                        );
+                        return 0;
+                    }
+                }
+            }
+        }
+    });
+    assert_eq!(join_all(votes).await.into_iter().sum::<i32>(), 3);
+    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    let mut voters: Vec<_> = applied.decisions.iter().map(|d| d.owner.clone().unwrap()).collect();
+    voters.sort();
+    assert_eq!(voters, owners);
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 1);
+}
+
+#[actix::test]
+async fn a_rule_may_ask_for_a_comment() {
+    let bench = Bench::new().await;
+    let change = propose(&bench, Terms { require_comment: true, ..Terms::default() }).await;
+    for verdict in [Verdict::Approve, Verdict::Reject] {
+        for comment in [None, Some(" \n".to_owned())] {
+            let silent = DecideChange { comment, ..decision(&change, "alice", verdict) };
+            refused(bench.changes.decide(silent).await, ErrorKind::CommentRequired);
+        }
+    }
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_rule_may_ask_for_a_preview_that_shows_what_would_happen() {
+    let bench = Bench::new().await;
+    let proposal = |note: PreviewNote| {
+        let mut proposal = bench.proposal("agent", "{}");
+        proposal.terms.preview_required = true;
+        proposal.preview.note = note;
+        bench.changes.propose(proposal)
+    };
+    let arguments = PreviewNote { kind: PreviewKind::Arguments, ..PreviewNote::default() };
+    let failed =
+        PreviewNote { kind: PreviewKind::DryRun, failed: Some("no such file".into()), ..PreviewNote::default() };
+    for note in [arguments, failed] {
+        let change = proposal(note).await.unwrap();
+        refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::PreviewRequired);
+        bench.decide(&change, Verdict::Reject).await.unwrap();
+    }
+    let live = proposal(PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() }).await.unwrap();
+    bench.decide(&live, Verdict::Approve).await.unwrap();
+    bench.until(&live.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+struct Dba;
+impl Reviewers for Dba {
+    fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool {
+        principal.role.may_decide() && (terms.reviewers.is_empty() || principal.name == "dora")
+    }
+}
+
+#[actix::test]
+async fn only_those_whom_the_rule_asks_decide_and_edit() {
+    let bench = Bench::with(|config| config.people = Arc::new(Dba)).await;
+    let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
+    for verdict in [Verdict::Approve, Verdict::Reject] {
+        let error = refused(bench.decide(&change, verdict).await, ErrorKind::Forbidden);
+        assert_eq!(error.error.data["reviewers"][0], "dba");
+    }
+    let edit = super::corrections::edit(&change, "alice", r#"{"x":1}"#);
+    refused(bench.changes.edit(edit).await, ErrorKind::Forbidden);
+    bench.changes.decide(by(&change, "dora", None)).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn silence_is_a_no_where_the_rule_says_so() {
+    let bench = Bench::new().await;
+    let terms = || Terms { on_expiry: OnExpiry::Reject, ..Terms::default() };
+    let (change, late) = (propose(&bench, terms()).await, propose(&bench, terms()).await);
+    bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
+    let error = refused(bench.decide(&late, Verdict::Approve).await, ErrorKind::ChangeExpired);
+    assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
+    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 1);
+    let rejected = bench.get(&change.id).await;
+    assert_eq!(rejected.state, ChangeState::Rejected);
+    assert!(rejected.decisions.is_empty() && rejected.fault.as_ref().unwrap().message.contains("takes that for a no"));
+    let entry = &bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap().items[0];
+    assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("rejected", "system"));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn what_was_not_wholly_shown_is_not_approved_with_others() {
+    let bench = Bench::new().await;
+    let mut proposal = bench.proposal("agent", "{}");
+    proposal.preview.diff.truncated = true;
+    let change = bench.changes.propose(proposal).await.unwrap();
+    let bulk = |verdict| DecideChange { bulk: true, ..decision(&change, "alice", verdict) };
+    refused(bench.changes.decide(bulk(Verdict::Approve)).await, ErrorKind::Truncated);
+    assert_eq!(bench.changes.decide(bulk(Verdict::Reject)).await.unwrap().state, ChangeState::Rejected);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_twin_is_marked_and_stays_a_change_of_its_own() {
+    let bench = Bench::new().await;
+    let first = bench.propose(r#"{"a":1,"b":2}"#).await;
+    let twin = bench.propose(r#"{ "b": 2, "a": 1 }"#).await;
+    assert_eq!((first.twin_of.as_deref(), twin.twin_of.as_deref()), (None, Some(first.id.as_str())));
+    assert_ne!(first.id, twin.id);
+    assert_eq!(bench.propose(r#"{"a":1}"#).await.twin_of, None);
+    let other = bench.changes.propose(bench.proposal("other", r#"{"a":1,"b":2}"#)).await.unwrap();
+    assert_eq!(other.twin_of, None, "of another principal");
+    let mut keyed = bench.proposal("agent", r#"{"a":1,"b":2}"#);
+    keyed.idempotency_key = Some("k".into());
+    assert_eq!(bench.changes.propose(keyed).await.unwrap().twin_of, None, "its caller says what is the same");
+    bench.decide(&first, Verdict::Reject).await.unwrap();
+    let (dir, fake, skew) = bench.end().await;
+    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    // Those of the last process are known, and what is over is nobody's twin.
+    assert_eq!(bench.propose(r#"{"a":1,"b":2}"#).await.twin_of.as_deref(), Some(twin.id.as_str()));
+    // Of two at the same moment, one is the other's twin.
+    let pair = join_all([bench.propose(r#"{"z":1}"#), bench.propose(r#"{"z":1}"#)]).await;
+    assert_eq!(pair.iter().filter(|change| change.twin_of.is_some()).count(), 1);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_flood_is_held_back_and_repeats_are_not() {
+    let bench = Bench::with(|config| config.max_proposals_per_minute = 3).await;
+    let keyed = || super::super::Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", "{}") };
+    let first = bench.changes.propose(keyed()).await.unwrap();
+    for n in 0..2 {
+        bench.propose(&format!(r#"{{"n":{n}}}"#)).await;
+    }
+    let refused = bench.changes.propose(bench.proposal("agent", r#"{"n":9}"#)).await.unwrap_err();
+    assert_eq!(
+        (refused.kind, &refused.data["limit"]),
+        (ErrorKind::RateLimited, &"changes.max_proposals_per_minute".into())
+    );
+    assert!(refused.data["retryAfter"].as_u64().unwrap() > 0);
+    assert_eq!(bench.changes.propose(keyed()).await.unwrap().id, first.id, "a repeat is no new one");
+    bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
+    // What was refused left nothing behind.
+    assert_eq!(bench.changes.wait(&first.id, 0, Duration::ZERO).await.unwrap().unwrap().version, 1);
+    assert_eq!(bench.changes.counts().iter().map(|(_, n)| n).sum::<u64>(), 4);
+    bench.end().await;
+}

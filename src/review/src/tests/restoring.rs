@@ -1,0 +1,51 @@
+//! A gateway that starts on a backup: nothing that may have run since runs by itself.
+
+use std::sync::{Arc, atomic::AtomicI64};
+
+use jiff::Timestamp;
+
+use super::super::testing::*;
+use countersign_domain::changes::{ChangeState, Verdict};
+use countersign_store::{backup::backup, open::database_path, verify_audit};
+
+#[actix::test]
+async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() {
+    let bench = Bench::new().await;
+    // The first holds up the second, which has the same target.
+    bench.fake.gate.forget_permits(usize::MAX);
+    let running = bench.propose(r#"{"n":0}"#).await;
+    bench.decide(&running, Verdict::Approve).await.unwrap();
+    bench.until(&running.id, ChangeState::Executing).await;
+    let change = bench.propose(r#"{"n":1}"#).await;
+    let pending = bench.propose(r#"{"n":2}"#).await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("copy");
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved, "it waits for the other");
+    backup(bench.dir.path(), &to, false, Timestamp::now()).unwrap();
+    bench.fake.gate.add_permits(10);
+    bench.end().await;
+
+    let data = tempfile::tempdir().unwrap();
+    std::fs::copy(&to, database_path(data.path())).unwrap();
+    let skew = Arc::new(AtomicI64::new(0));
+    let fake = Fake::new();
+    let restored = Bench::at(data.path(), Arc::clone(&fake), Arc::clone(&skew), config(&skew)).await;
+    let seen = restored.get(&change.id).await;
+    assert_eq!(seen.state, ChangeState::Stale);
+    assert!(seen.fault.as_ref().unwrap().message.starts_with("Restored from a backup"), "{seen:?}");
+    assert_eq!(restored.get(&pending.id).await.state, ChangeState::Pending);
+    assert_eq!(restored.get(&running.id).await.state, ChangeState::OutcomeUnknown);
+    // Looked at again, it may be approved again; and the next start is one like others.
+    let refused = restored.decide(&seen, Verdict::Approve).await.unwrap_err();
+    let fresh = refused.current.unwrap();
+    assert_eq!(fresh.state, ChangeState::Pending);
+    restored.decide(&fresh, Verdict::Approve).await.unwrap();
+    restored.until(&change.id, ChangeState::Applied).await;
+    restored.end().await;
+    let again = Bench::at(data.path(), fake, Arc::clone(&skew), config(&skew)).await;
+    let trail = again.changes.audit_page(None, 50, None).await.unwrap();
+    assert_eq!(trail.items.iter().filter(|entry| entry.event == "restored").count(), 1);
+    again.end().await;
+    verify_audit(data.path(), None).unwrap();
+}

@@ -1,0 +1,281 @@
+//! What is old goes, in the right order and audited; what is not final stays; whoever comes back late is told.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::super::{prune, testing::*};
+use countersign_config::RetentionConfig;
+use countersign_domain::changes::{Change, ChangeState, Verdict, digest::bytes_hash};
+use countersign_store::verify_audit;
+
+const DAY: u64 = 86_400;
+
+fn days(arguments: u64, finished: u64, events: u64) -> RetentionConfig {
+    let time = |days: u64| Some(Duration::from_secs(days * DAY));
+    RetentionConfig {
+        arguments: time(arguments),
+        finished: time(finished),
+        events: time(events),
+        ..RetentionConfig::default()
+    }
+}
+
+async fn bench(retention: RetentionConfig) -> Bench {
+    Bench::with(|config| config.retention = retention).await
+}
+
+async fn prune_all(bench: &Bench) {
+    while prune::round(&bench.changes.inner).await.unwrap() {}
+}
+
+fn pass(bench: &Bench, days: i64) {
+    bench.skew.fetch_add(days * 86_400, Ordering::SeqCst);
+}
+
+async fn applied(bench: &Bench, arguments: &str) -> Arc<Change> {
+    let change = bench.propose(arguments).await;
+    bench.decide(&change, Verdict::Approve).await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await
+}
+
+async fn trail(bench: &Bench, id: &str) -> Vec<String> {
+    let page = bench.changes.audit_page(Some(id), 50, None).await.unwrap();
+    page.items.into_iter().rev().map(|entry| entry.event).collect()
+}
+
+#[actix::test]
+async fn contents_go_first_then_the_change_and_the_trail_holds_all_along() {
+    let bench = bench(days(10, 30, 1000)).await;
+    let secret = r#"{"password":"hunter2"}"#;
+    let old = applied(&bench, secret).await;
+    let open = bench.propose(r#"{"open":"kept"}"#).await;
+    prune_all(&bench).await;
+    assert!(bench.get(&old.id).await.redacted.is_none(), "nothing is old yet");
+
+    pass(&bench, 11);
+    let young = applied(&bench, r#"{"young":1}"#).await;
+    prune_all(&bench).await;
+    let left = bench.get(&old.id).await;
+    let text = serde_json::to_string(&*left).unwrap();
+    assert!(!text.contains("hunter2"), "{text}");
+    assert_eq!((left.state, left.version, left.arguments.get()), (ChangeState::Applied, old.version, "{}"));
+    assert_eq!((&left.summary, &left.digest, &left.decisions), (&old.summary, &old.digest, &old.decisions));
+    assert!(left.result.is_none() && left.diff.fields.is_empty());
+    let redacted = left.redacted.clone().unwrap();
+    assert_eq!(redacted.arguments, bytes_hash(secret));
+    assert_eq!(redacted.result, Some(bytes_hash(old.result.as_ref().unwrap().get())));
+    assert_eq!(bench.get(&open.id).await.arguments.get(), r#"{"open":"kept"}"#, "what is not final is never touched");
+    assert_eq!(bench.get(&young.id).await.arguments.get(), r#"{"young":1}"#);
+    assert_eq!(trail(&bench, &old.id).await.last().unwrap(), "redacted");
+    let verified = verify_audit(bench.dir.path(), None).unwrap();
+
+    pass(&bench, 20);
+    prune_all(&bench).await;
+    assert!(bench.changes.get(&old.id).await.unwrap().is_none());
+    assert!(bench.changes.get(&open.id).await.unwrap().is_some());
+    assert!(bench.get(&young.id).await.redacted.is_some());
+    assert_eq!(trail(&bench, &old.id).await, ["created", "approved", "executing", "applied", "redacted", "deleted"]);
+    let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
+    assert_eq!((counts[&ChangeState::Applied], counts[&ChangeState::Pending]), (1, 1));
+    let later = verify_audit(bench.dir.path(), Some(verified.head)).unwrap();
+    assert_eq!((later.changes, later.entries), (2, verified.entries + 2));
+    // Pruned or not, everything goes on.
+    applied(&bench, r#"{"n":1}"#).await;
+    let (dir, ..) = bench.end().await;
+    verify_audit(dir.path(), Some(later.head)).unwrap();
+}
+
+#[actix::test]
+async fn never_keeps_for_ever() {
+    let bench = bench(RetentionConfig::default()).await;
+    let change = applied(&bench, r#"{"n":1}"#).await;
+    pass(&bench, 100_000);
+    prune_all(&bench).await;
+    assert_eq!(bench.get(&change.id).await.arguments.get(), r#"{"n":1}"#);
+    assert_eq!(bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap().seq, Some(1));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn what_a_tampered_store_says_was_pruned_is_found_out() {
+    let bench = bench(days(0, 30, 1000)).await;
+    let change = applied(&bench, r#"{"n":1}"#).await;
+    pass(&bench, 1);
+    prune_all(&bench).await;
+    let (dir, ..) = bench.end().await;
+    verify_audit(dir.path(), None).unwrap();
+    let conn = countersign_store::open::open_writer(dir.path()).unwrap();
+    conn.execute("UPDATE changes SET body = replace(body, 'applied', 'Applied') WHERE id = ?1", [&change.id]).unwrap();
+    assert!(verify_audit(dir.path(), None).is_err(), "altered after it was redacted");
+    conn.execute("DELETE FROM changes", []).unwrap();
+    assert!(verify_audit(dir.path(), None).is_err(), "deleted, and no entry says so");
+}
+
+#[actix::test]
+async fn a_repeat_finds_its_change_without_its_arguments() {
+    let bench = bench(days(0, 30, 1000)).await;
+    let proposal = |arguments: &str| {
+        let mut proposal = bench.proposal("agent", arguments);
+        proposal.idempotency_key = Some("k".into());
+        proposal
+    };
+    let change = bench.changes.propose(proposal(r#"{"n":1}"#)).await.unwrap();
+    bench.decide(&change, Verdict::Reject).await.unwrap();
+    pass(&bench, 1);
+    prune_all(&bench).await;
+    let again = bench.changes.propose(proposal(r#"{"n":1}"#)).await.unwrap();
+    assert_eq!((&again.id, again.state), (&change.id, ChangeState::Rejected));
+    let other = bench.changes.propose(proposal(r#"{"n":2}"#)).await.unwrap_err();
+    assert_eq!(other.kind, countersign_protocol::ErrorKind::IdempotencyConflict);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn a_subscriber_from_before_is_told_to_read_again_and_misses_nothing_after() {
+    let bench = bench(RetentionConfig { events: Some(Duration::from_secs(DAY)), ..RetentionConfig::default() }).await;
+    for _ in 0..3 {
+        bench.propose("{}").await;
+    }
+    pass(&bench, 2);
+    bench.propose("{}").await;
+    bench.propose("{}").await;
+    prune_all(&bench).await;
+    for since in [0, 2] {
+        let mut late = bench.changes.feed().subscribe(Some(since)).unwrap();
+        let reset = late.next().await.unwrap();
+        let json: Value = serde_json::from_slice(&reset.json).unwrap();
+        assert_eq!((reset.seq, json), (Some(3), json!({"type": "reset", "seq": 3})), "since {since}");
+        assert_eq!(
+            String::from_utf8_lossy(&reset.sse),
+            "id: 3\nevent: reset\ndata: {\"type\":\"reset\",\"seq\":3}\n\n"
+        );
+        assert_eq!((late.next().await.unwrap().seq, late.next().await.unwrap().seq), (Some(4), Some(5)));
+        assert_eq!(late.position(), 5);
+    }
+    let mut in_time = bench.changes.feed().subscribe(Some(3)).unwrap();
+    assert_eq!(in_time.next().await.unwrap().kind, "change.created", "nothing that it asked for is gone");
+
+    // The last one stays, whatever its age: it is how the numbers go on after a restart.
+    pass(&bench, 30);
+    prune_all(&bench).await;
+    let (dir, fake, skew) = bench.end().await;
+    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    assert_eq!(bench.changes.feed().head(), 5);
+    bench.propose("{}").await;
+    assert_eq!(bench.changes.feed().head(), 6);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn much_that_is_old_goes_in_many_transactions_and_writers_go_on() {
+    let bench = bench(days(0, 0, 1000)).await;
+    for _ in 0..130 {
+        let change = bench.propose("{}").await;
+        bench.decide(&change, Verdict::Reject).await.unwrap();
+    }
+    pass(&bench, 1);
+    let mut rounds: u64 = 1;
+    while prune::round(&bench.changes.inner).await.unwrap() {
+        rounds += 1;
+        bench.propose("{}").await;
+    }
+    assert!(rounds >= 3, "{rounds}");
+    let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
+    assert_eq!((counts[&ChangeState::Rejected], counts[&ChangeState::Pending]), (0, rounds - 1));
+    let (dir, ..) = bench.end().await;
+    assert_eq!(verify_audit(dir.path(), None).unwrap().changes, rounds - 1);
+}
+
+#[test]
+fn a_clock_that_jumps_is_not_believed_for_a_day() {
+    let start = Timestamp::now();
+    let mut trust = prune::Trust::new(start);
+    assert!(trust.holds(start + SignedDuration::from_secs(30)));
+    assert!(!trust.holds(start + SignedDuration::from_hours(24 * 400)), "a year ahead: everything would be old");
+    assert!(!trust.holds(start + SignedDuration::from_hours(24 * 400)), "and still, although it is steady now");
+    let mut trust = prune::Trust::new(start);
+    assert!(!trust.holds(start - SignedDuration::from_hours(24)), "backwards, it may jump forwards again");
+}
+
+const DIR: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
+
+/// The part of a gateway that is killed while it prunes.
+#[actix::test]
+#[ignore = "played by the other test's child"]
+async fn child() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let skew = Arc::default();
+    let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
+    let bench = Bench::at(std::path::Path::new(&dir), Fake::new(), skew, config).await;
+    pass(&bench, 1);
+    prune_all(&bench).await;
+    std::process::exit(0);
+}
+
+#[actix::test]
+async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
+    for (point, pruned) in [("before_prune_commit", false), ("after_prune_commit", true)] {
+        let bench = Bench::new().await;
+        let change = applied(&bench, r#"{"n":1}"#).await;
+        let (dir, ..) = bench.end().await;
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::retention::child", "--ignored", "--test-threads=1"])
+            .env(DIR, dir.path())
+            .env("COUNTERSIGN_CRASH_AT", point)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), None, "{point}: it was killed");
+        verify_audit(dir.path(), None).unwrap();
+        let skew = Arc::default();
+        let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
+        let bench = Bench::over(dir, Fake::new(), skew, config).await;
+        assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
+        let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
+        assert_eq!(first.kind == "reset", pruned, "{point}: events go with it or not at all");
+        pass(&bench, 1);
+        prune_all(&bench).await;
+        assert!(bench.get(&change.id).await.redacted.is_some());
+        let (dir, ..) = bench.end().await;
+        verify_audit(dir.path(), None).unwrap();
+    }
+}
+
+#[actix::test]
+async fn what_is_large_and_came_to_nothing_shrinks_after_a_day_and_the_rest_stays() {
+    let retention =
+        RetentionConfig { large: Some(Duration::from_secs(DAY)), large_bytes: 100_000, ..days(90, 365, 1000) };
+    let bench = bench(retention).await;
+    let (large, small) = (format!(r#"{{"text":"{}"}}"#, "x".repeat(200_000)), r#"{"text":"x"}"#);
+    let withdrawn = bench.propose(&large).await;
+    let agent = super::super::recheck::proposer(&withdrawn);
+    bench.changes.withdraw(&withdrawn.id, &agent).await.unwrap();
+    let rejected = bench.propose(&large).await;
+    bench.decide(&rejected, Verdict::Reject).await.unwrap();
+    let little = bench.propose(small).await;
+    bench.decide(&little, Verdict::Reject).await.unwrap();
+    let ran = applied(&bench, &large).await;
+    let open = bench.propose(&large).await;
+    prune_all(&bench).await;
+    assert!(bench.get(&withdrawn.id).await.redacted.is_none(), "nothing is a day old");
+
+    pass(&bench, 2);
+    prune_all(&bench).await;
+    for id in [&withdrawn.id, &rejected.id] {
+        let left = bench.get(id).await;
+        let redacted = left.redacted.as_ref().unwrap();
+        assert_eq!(redacted.arguments, bytes_hash(&large));
+        assert!(left.arguments.get() == "{}" && left.diff.fields.is_empty());
+    }
+    for id in [&little.id, &ran.id, &open.id] {
+        assert!(bench.get(id).await.redacted.is_none(), "it is small, it ran, or it is open");
+    }
+    let (dir, ..) = bench.end().await;
+    verify_audit(dir.path(), None).unwrap();
+}

@@ -1,0 +1,116 @@
+//! Everything at once, at random: whatever the mix, what was not approved did not run, and nothing ran twice.
+
+use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
+
+use futures_util::future::join_all;
+
+use super::super::{ChangeFilter, testing::*};
+use countersign_domain::{
+    changes::{ChangeState, Verdict},
+    principal::{Principal, Role},
+};
+use countersign_store::verify_audit;
+
+/// A reproducible source of choices.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
+    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    for _ in 0..60 {
+        let pick = usize::try_from(choices.below(ids.len() as u64)).unwrap();
+        let change = bench.get(&ids[pick]).await;
+        // Refusals are expected; what must not happen is checked at the end.
+        match choices.below(40) {
+            0..20 => drop(bench.decide(&change, Verdict::Approve).await),
+            20 => drop(bench.decide(&change, Verdict::Reject).await),
+            21 => drop(bench.changes.withdraw(&change.id, &agent).await),
+            22..28 => *bench.fake.state.lock().unwrap() = format!("state {}", choices.below(3)),
+            28..32 => {
+                let endings = [Ending::Succeed, Ending::ToolError, Ending::Panic];
+                let ending = endings[usize::try_from(choices.below(3)).unwrap()].clone();
+                *bench.fake.ending.lock().unwrap() = ending;
+            }
+            32..37 => {
+                let applied = choices.below(2) == 0;
+                let bob = reviewer("bob");
+                drop(bench.changes.settle(&change.id, &bob, applied, None, change.version).await);
+            }
+            _ => {
+                bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
+                super::super::expiry::round(&bench.changes.inner).await;
+                bench.skew.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[actix::test]
+async fn whatever_the_mix_nothing_runs_unapproved_or_twice() {
+    let mut seen = std::collections::HashSet::new();
+    for seed in 0..4 {
+        let bench = Bench::with(|config| config.feed_ring = 32).await;
+        let mut ids = Vec::new();
+        for n in 0..40 {
+            let mut proposal = bench.proposal("agent", &format!(r#"{{"n":{n},"target":"t{}"}}"#, n % 7));
+            // Only the first few can expire.
+            proposal.expire_after = Duration::from_secs(60 + 60 * n);
+            ids.push(bench.changes.propose(proposal).await.unwrap().id.clone());
+        }
+        join_all((0..8).map(|n| wander(&bench, Choices(seed * 100 + n), &ids))).await;
+        *bench.fake.ending.lock().unwrap() = Ending::Succeed;
+        // What is on its way comes to rest; a stale change is, for its preview always succeeds here.
+        for id in &ids {
+            let mut change = bench.get(id).await;
+            while matches!(change.state, ChangeState::Approved | ChangeState::Executing | ChangeState::Stale) {
+                change = bench.changes.wait(id, change.version, Duration::from_secs(20)).await.unwrap().unwrap();
+            }
+        }
+        let mut calls: HashMap<String, usize> = HashMap::new();
+        for (_, arguments) in &*bench.fake.calls.lock().unwrap() {
+            *calls.entry(arguments.clone()).or_default() += 1;
+        }
+        let page = bench.changes.list(ChangeFilter::default(), 500, None).await.unwrap();
+        assert_eq!(page.items.len(), 40);
+        let mut counts: HashMap<ChangeState, u64> = HashMap::new();
+        for change in &page.items {
+            *counts.entry(change.state).or_default() += 1;
+            let runs = calls.get(change.arguments.get()).copied().unwrap_or(0);
+            let trail = bench.changes.audit_page(Some(&change.id), 500, None).await.unwrap().items;
+            assert_eq!(trail.len() as u64, change.version, "one entry for each version");
+            seen.extend(trail.iter().map(|e| e.event.clone()));
+            let times = |event: &str| trail.iter().filter(|e| e.event == event).count();
+            assert_eq!(runs, times("executing"), "seed {seed}: a claim is a call");
+            assert!(runs <= 1 && times("approved") >= runs, "seed {seed}");
+            let ran = matches!(change.state, ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown);
+            assert_eq!(runs == 1, ran, "seed {seed}: {:?}", change.state);
+        }
+        for (state, n) in bench.changes.counts() {
+            assert_eq!(counts.get(&state).copied().unwrap_or(0), n, "seed {seed}: {state:?}");
+        }
+        // The feed tells the same story, in order.
+        let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
+        let mut versions: HashMap<String, u64> = HashMap::new();
+        for seq in 1..=bench.changes.feed().head() {
+            let event = feed.next().await.unwrap();
+            let change = event.change.as_ref().unwrap();
+            assert_eq!(event.seq, Some(seq));
+            let version = versions.entry(change.id.clone()).or_default();
+            *version += 1;
+            assert_eq!(change.version, *version);
+        }
+        let (dir, ..) = bench.end().await;
+        let verified = verify_audit(dir.path(), None).unwrap();
+        assert_eq!(verified.entries, versions.values().sum::<u64>());
+    }
+    // A mix in which nothing happens would prove nothing.
+    for event in ["approved", "rejected", "withdrawn", "expired", "stale", "refreshed", "applied", "failed"] {
+        assert!(seen.contains(event), "nothing was {event} in all runs");
+    }
+}

@@ -1,0 +1,143 @@
+//! Approvals that may be undone until the change runs.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+
+use super::super::{DecideError, Proposal, testing::*};
+use countersign_domain::{
+    changes::{Change, ChangeState, Verdict},
+    principal::{Principal, Role},
+};
+use countersign_protocol::ErrorKind;
+
+#[track_caller]
+fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) {
+    let error = result.expect_err("it must be refused");
+    assert_eq!(error.error.kind, kind, "{:?}", error.error);
+}
+
+async fn propose(bench: &Bench, target: &str, undo_for: u64) -> Arc<Change> {
+    let mut proposal = bench.proposal("agent", &format!(r#"{{"target":"{target}"}}"#));
+    proposal.terms.undo_for = undo_for;
+    bench.changes.propose(Proposal { expire_after: Duration::from_secs(1_000_000), ..proposal }).await.unwrap()
+}
+
+#[actix::test]
+async fn an_approval_is_undone_by_who_gave_it_or_an_admin_until_it_runs_and_after_a_restart_too() {
+    let bench = Bench::new().await;
+    let change = propose(&bench, "a", 3600).await;
+    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    assert_eq!(approved.run_after.unwrap().duration_since(approved.updated_at).as_secs(), 3600);
+    // One that may run at once is not held up by it, even on the same target.
+    let other = propose(&bench, "a", 0).await;
+    bench.decide(&other, Verdict::Approve).await.unwrap();
+    bench.until(&other.id, ChangeState::Applied).await;
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
+    let undo = |who: Principal, version| {
+        let changes = bench.changes.clone();
+        let id = change.id.clone();
+        async move { changes.undo(&id, &who, version).await }
+    };
+    refused(undo(reviewer("bob"), 2).await, ErrorKind::Forbidden);
+    refused(undo(Principal { role: Role::Agent, ..reviewer("alice") }, 2).await, ErrorKind::Forbidden);
+    refused(undo(reviewer("alice"), 1).await, ErrorKind::VersionConflict);
+    let undone = undo(reviewer("alice"), 2).await.unwrap();
+    assert_eq!((undone.state, undone.run_after, undone.approvals()), (ChangeState::Pending, None, 0));
+    let nothing = undo(reviewer("alice"), 3).await;
+    assert_eq!(nothing.as_ref().unwrap_err().error.message, "There is no approval to take back: it waits for one");
+    refused(nothing, ErrorKind::VersionConflict);
+    let again = bench.decide(&undone, Verdict::Approve).await.unwrap();
+
+    let (dir, fake, skew) = bench.end().await;
+    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    let admin = Principal { role: Role::Admin, ..reviewer("root") };
+    let undone = bench.changes.undo(&change.id, &admin, again.version).await.unwrap();
+    assert_eq!(undone.approvals(), 0);
+    bench.decide(&undone, Verdict::Approve).await.unwrap();
+
+    let (dir, fake, skew) = bench.end().await;
+    assert_eq!(fake.calls(), 1, "only the other one ran");
+    skew.store(3601, Ordering::SeqCst);
+    let bench = Bench::over(dir, fake, Arc::clone(&skew), config(&skew)).await;
+    bench.until(&change.id, ChangeState::Applied).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 2);
+}
+
+#[actix::test]
+async fn what_is_not_undone_runs_by_itself_and_not_before_its_time() {
+    let bench = Bench::new().await;
+    let change = propose(&bench, "a", 1).await;
+    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    assert!(applied.updated_at >= approved.run_after.unwrap());
+    refused(bench.changes.undo(&change.id, &reviewer("alice"), applied.version).await, ErrorKind::ChangeNotPending);
+    // Where no rule gives time, there is none.
+    bench.fake.gate.forget_permits(usize::MAX >> 4);
+    let quick = propose(&bench, "b", 0).await;
+    let approved = bench.decide(&quick, Verdict::Approve).await.unwrap();
+    assert_eq!(approved.run_after, None);
+    let error = bench.changes.undo(&quick.id, &reviewer("alice"), approved.version).await.unwrap_err();
+    assert_eq!(error.error.kind, ErrorKind::ChangeNotPending);
+    bench.fake.gate.add_permits(10);
+    bench.until(&quick.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn an_approval_given_again_has_its_whole_time() {
+    let bench = Bench::new().await;
+    let change = propose(&bench, "a", 1).await;
+    let approved = bench.decide(&change, Verdict::Approve).await.unwrap();
+    let undone = bench.changes.undo(&change.id, &reviewer("alice"), approved.version).await.unwrap();
+    // The time of the first approval ends while the second one's runs.
+    let marker = propose(&bench, "b", 2).await;
+    let again = bench.decide(&undone, Verdict::Approve).await.unwrap();
+    bench.decide(&marker, Verdict::Approve).await.unwrap();
+    let applied = bench.until(&change.id, ChangeState::Applied).await;
+    assert!(applied.updated_at >= again.run_after.unwrap());
+    bench.until(&marker.id, ChangeState::Applied).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 2);
+}
+
+#[actix::test]
+async fn whatever_undoes_at_the_last_moment_it_runs_once_or_not_at_all() {
+    let bench = Bench::new().await;
+    let changes = join_all((0..40).map(|n| {
+        let bench = &bench;
+        async move {
+            let change = propose(bench, &n.to_string(), 1).await;
+            bench.decide(&change, Verdict::Approve).await.unwrap()
+        }
+    }))
+    .await;
+    let ends = join_all(changes.iter().enumerate().map(|(n, approved)| {
+        let bench = &bench;
+        async move {
+            // Around the very moment that it may run.
+            tokio::time::sleep(Duration::from_millis(960 + 2 * n as u64)).await;
+            match bench.changes.undo(&approved.id, &reviewer("alice"), approved.version).await {
+                Ok(undone) => {
+                    assert_eq!(undone.state, ChangeState::Pending);
+                    0
+                }
+                Err(DecideError { error, .. }) => {
+                    assert!(
+                        matches!(error.kind, ErrorKind::ChangeNotPending | ErrorKind::VersionConflict),
+                        "{error:?}"
+                    );
+                    bench.until(&approved.id, ChangeState::Applied).await;
+                    1
+                }
+            }
+        }
+    }))
+    .await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), ends.iter().sum::<usize>());
+}

@@ -1,0 +1,148 @@
+//! Votes of people who may not decide any more.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::super::{DecideError, Proposal, testing::*, votes};
+use countersign_domain::{
+    changes::{Change, ChangeState, Terms, Verdict},
+    policy::Reviewers,
+    principal::Principal,
+};
+use countersign_protocol::{ErrorKind, McpError};
+
+/// Everybody may decide until their key is revoked.
+#[derive(Default)]
+struct Revocable {
+    revoked: Mutex<HashSet<String>>,
+    losses: AtomicU64,
+    unreadable: AtomicBool,
+}
+
+impl Revocable {
+    fn revoke(&self, key: &str) {
+        self.revoked.lock().unwrap().insert(key.to_owned());
+        self.losses.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Reviewers for Revocable {
+    fn may_decide(&self, _: &Terms, principal: &Principal) -> bool {
+        principal.role.may_decide()
+    }
+    fn now(&self, said: &Principal) -> Result<Option<Principal>, McpError> {
+        if self.unreadable.load(Ordering::SeqCst) {
+            return Err(McpError::new(ErrorKind::StoreUnavailable, "as the test wants it"));
+        }
+        let holds = said.key_id.as_ref().is_none_or(|key| !self.revoked.lock().unwrap().contains(key));
+        Ok(holds.then(|| said.clone()))
+    }
+    fn losses(&self) -> Result<u64, McpError> {
+        Ok(self.losses.load(Ordering::SeqCst))
+    }
+}
+
+async fn bench(people: &Arc<Revocable>) -> Bench {
+    let people = Arc::clone(people);
+    Bench::with(|config| config.people = people).await
+}
+
+async fn propose(bench: &Bench, terms: Terms) -> Arc<Change> {
+    let proposal = Proposal { terms, ..bench.proposal("agent", "{}") };
+    bench.changes.propose(Proposal { expire_after: Duration::from_secs(100_000), ..proposal }).await.unwrap()
+}
+
+async fn approve(bench: &Bench, change: &Change, name: &str) -> Result<Arc<Change>, DecideError> {
+    bench.changes.decide(decision(change, name, Verdict::Approve)).await
+}
+
+#[actix::test]
+async fn the_vote_of_a_revoked_key_does_not_help_to_a_quorum() {
+    let people = Arc::new(Revocable::default());
+    let bench = bench(&people).await;
+    let change = propose(&bench, Terms { quorum: 2, ..Terms::default() }).await;
+    let voted = approve(&bench, &change, "mallory").await.unwrap();
+    assert_eq!(voted.decisions[0].key_id.as_deref(), Some("key_mallory"));
+    people.revoke("key_mallory");
+    // Who decides on what was shown with that vote is told, whether or not anybody swept before.
+    let refused = approve(&bench, &voted, "alice").await.unwrap_err();
+    assert_eq!(refused.error.kind, ErrorKind::VersionConflict);
+    let now = refused.current.unwrap();
+    assert_eq!((now.state, now.approvals(), now.version), (ChangeState::Pending, 0, 3));
+    let entry = &bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap().items[0];
+    assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("unapproved", "system"));
+    assert!(entry.details.get().contains("The approval by mallory counts no more"), "{}", entry.details);
+    // The same person decides again with the key that they have now.
+    let mut again = decision(&now, "mallory", Verdict::Approve);
+    again.reviewer = Arc::new(Principal { key_id: Some("key_new".into()), ..reviewer("mallory") });
+    let voted = bench.changes.decide(again).await.unwrap();
+    approve(&bench, &voted, "alice").await.unwrap();
+    bench.until(&change.id, ChangeState::Applied).await;
+    // What has run stays as it was decided.
+    people.revoke("key_alice");
+    assert!(votes::sweep(&bench.changes.inner).await);
+    assert_eq!(bench.get(&change.id).await.approvals(), 2);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn what_a_revoked_key_approved_and_has_not_run_waits_for_somebody_else() {
+    let people = Arc::new(Revocable::default());
+    let bench = bench(&people).await;
+    let change = propose(&bench, Terms { undo_for: 3600, ..Terms::default() }).await;
+    approve(&bench, &change, "mallory").await.unwrap();
+    people.revoke("key_mallory");
+    assert!(votes::sweep(&bench.changes.inner).await);
+    let now = bench.get(&change.id).await;
+    assert_eq!((now.state, now.run_after, now.approvals()), (ChangeState::Pending, None, 0));
+    assert!(votes::sweep(&bench.changes.inner).await, "there is nothing to do any more");
+    assert_eq!(bench.get(&change.id).await.version, now.version);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn nothing_runs_on_the_word_of_a_key_that_was_revoked_before_also_after_a_restart() {
+    let people = Arc::new(Revocable::default());
+    let bench = bench(&people).await;
+    let change = propose(&bench, Terms { undo_for: 60, ..Terms::default() }).await;
+    approve(&bench, &change, "mallory").await.unwrap();
+    let (dir, fake, skew) = bench.end().await;
+    people.revoke("key_mallory");
+    skew.store(61, Ordering::SeqCst);
+    // While it cannot be known, nothing runs and nothing is taken out.
+    people.unreadable.store(true, Ordering::SeqCst);
+    let config = super::super::PendingConfig { people: Arc::clone(&people) as _, ..config(&skew) };
+    let bench = Bench::over(dir, fake, skew, config).await;
+    while bench.fake.previews.load(Ordering::SeqCst) < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!votes::sweep(&bench.changes.inner).await);
+    assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
+    people.unreadable.store(false, Ordering::SeqCst);
+    bench.until(&change.id, ChangeState::Pending).await;
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.calls(), 0);
+}
+
+#[actix::test]
+async fn votes_are_looked_at_by_themselves_when_a_key_is_lost() {
+    let people = Arc::new(Revocable::default());
+    let reviewers = Arc::clone(&people);
+    let bench = Bench::with(|config| {
+        config.people = reviewers;
+        config.expiry_interval = Duration::from_millis(5);
+    });
+    let bench = bench.await;
+    let change = propose(&bench, Terms { quorum: 2, ..Terms::default() }).await;
+    approve(&bench, &change, "mallory").await.unwrap();
+    people.revoke("key_mallory");
+    let now = bench.changes.wait(&change.id, 2, Duration::from_secs(20)).await.unwrap().unwrap();
+    assert_eq!((now.version, now.approvals()), (3, 0));
+    bench.end().await;
+}

@@ -1,0 +1,86 @@
+//! Which open changes ask for the same call. In memory, beside the store: two proposals at the same moment see each other.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::value::RawValue;
+
+use countersign_domain::changes::digest::PartHasher;
+use countersign_protocol::arguments::canonical_text_hash;
+
+/// Hash of a call: who asks for which tool, with which arguments, whatever their spacing and order.
+pub(super) fn call_hash(principal: &str, provider: &str, tool: &str, arguments: &RawValue) -> String {
+    let mut hasher = PartHasher::new("countersign.call.1");
+    for part in [principal, provider, tool, &canonical_text_hash(arguments.get())] {
+        hasher.part(part.as_bytes());
+    }
+    hasher.finish()
+}
+
+/// Bounded by how many changes are not final.
+#[derive(Default)]
+pub(super) struct Twins(Mutex<Open>);
+
+#[derive(Default)]
+struct Open {
+    /// Oldest first.
+    by_call: HashMap<String, Vec<String>>,
+    calls: HashMap<String, String>,
+}
+
+impl Twins {
+    /// Notes an open change; gives the oldest one that asks for the same.
+    pub(super) fn add(&self, call: &str, id: &str) -> Option<String> {
+        let mut open = self.lock();
+        open.calls.insert(id.to_owned(), call.to_owned());
+        let same = open.by_call.entry(call.to_owned()).or_default();
+        same.push(id.to_owned());
+        same.first().filter(|first| *first != id).cloned()
+    }
+
+    /// A change that is final, or that was not stored.
+    pub(super) fn remove(&self, id: &str) {
+        let mut open = self.lock();
+        let Some(call) = open.calls.remove(id) else { return };
+        if let Some(same) = open.by_call.get_mut(&call) {
+            same.retain(|other| other != id);
+            if same.is_empty() {
+                open.by_call.remove(&call);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_open_one_is_the_twin() {
+        let twins = Twins::default();
+        assert_eq!(twins.add("call", "a"), None);
+        assert_eq!(twins.add("call", "b").as_deref(), Some("a"));
+        assert_eq!(twins.add("other", "x"), None);
+        twins.remove("a");
+        assert_eq!(twins.add("call", "c").as_deref(), Some("b"));
+        for id in ["b", "c", "x", "x", "never"] {
+            twins.remove(id);
+        }
+        let open = twins.lock();
+        assert!(open.by_call.is_empty() && open.calls.is_empty(), "nothing is kept of what is over");
+    }
+
+    #[test]
+    fn spacing_and_order_make_no_other_call() {
+        let hash = |who, json: &str| call_hash(who, "p", "t", &RawValue::from_string(json.to_owned()).unwrap());
+        assert_eq!(hash("a", r#"{"x":1,"y":[2]}"#), hash("a", r#"{ "y": [2], "x": 1 }"#));
+        assert_ne!(hash("a", r#"{"x":1}"#), hash("a", r#"{"x":2}"#));
+        assert_ne!(hash("a", "{}"), hash("b", "{}"));
+    }
+}

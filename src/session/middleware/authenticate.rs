@@ -1,9 +1,0 @@
-//! Whether the identity behind a request still holds. The door has established it; a connection may outlive it.
-
-use crate::{exchange::context::Exchange, protocol::McpError};
-
-/// # Errors
-/// `UNAUTHORIZED` for a key that was revoked since the connection was made.
-pub fn check(exchange: &Exchange) -> Result<(), McpError> {
-    exchange.services.holds(&exchange.identity)
-}

@@ -1,0 +1,334 @@
+//! The Session actor: one per session, of one type whatever the transport.
+//!
+//! It owns the session's beginning and end, its heartbeat and its idle expiry. It never waits for anything:
+//! requests run as tasks beside it, so that no call ever stands in another's way.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle};
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::inbound;
+use crate::services::SessionServices;
+use countersign_auth::authenticator::Credential;
+use countersign_exchange::{
+    inflow::Held,
+    outbox::Wake,
+    services::RECHECK,
+    shared::{Channel, SessionShared},
+};
+use countersign_protocol::ErrorKind;
+use countersign_routing::actor::SessionClosed;
+use countersign_runtime::lanes::LARGE;
+use countersign_telemetry::{ConnectionGuard, metrics::Transport};
+
+/// How a connection that closes is told why (RFC 6455 close codes).
+pub mod close {
+    pub const GOING_AWAY: u16 = 1001;
+    pub const POLICY: u16 = 1008;
+    pub const TIMEOUT: u16 = 4000;
+    pub const REPLACED: u16 = 4001;
+}
+
+/// The connection that serves a session at the moment.
+pub struct Pump {
+    /// Unique among all pumps of the process; a message of an old one is told apart by it.
+    pub id: u64,
+    /// What [`countersign_exchange::outbox::Outbox::rewind`] gave for it; 0 for the first.
+    pub turn: u64,
+    pub wake: Wake,
+    /// Breaks the connection without waiting for its peer.
+    pub cut: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// See the module's page.
+pub struct Session {
+    shared: Arc<SessionShared>,
+    services: Arc<SessionServices>,
+    /// Pings the peer so often; `None` where the transport shows a dead peer by itself.
+    heartbeat: Option<Duration>,
+    /// The peer has shown a sign of life since the last ping.
+    alive: bool,
+    pump: Option<Pump>,
+    _gauge: ConnectionGuard,
+    /// A session that lost its connection ends when this fires.
+    farewell: Option<SpawnHandle>,
+    /// Its place among the sessions that wait for their clients.
+    waiting: Option<OwnedSemaphorePermit>,
+}
+
+/// How long a WebSocket session waits for its client to come back.
+const RESUME_WINDOW: Duration = Duration::from_secs(120);
+
+/// How long a session waits for its first connection, which opened it.
+const OPENING: Duration = Duration::from_secs(30);
+
+/// How long a closing connection may take to read its last frames.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+impl Session {
+    /// Starts the actor on this thread and enters it in the registry.
+    pub fn open(
+        services: &Arc<SessionServices>,
+        shared: Arc<SessionShared>,
+        heartbeat: Option<Duration>,
+    ) -> actix::Addr<Self> {
+        let session = Self {
+            shared: shared.clone(),
+            services: services.clone(),
+            heartbeat,
+            alive: true,
+            pump: None,
+            _gauge: ConnectionGuard::session(shared.transport),
+            farewell: None,
+            waiting: None,
+        };
+        let addr = session.start();
+        services.registry.insert(shared.clone(), addr.clone());
+        services.session_event("session.opened", &shared);
+        addr
+    }
+
+    fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
+        tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.close(code, reason);
+        }
+        self.shared.end();
+        if let Some(pump) = self.pump.take() {
+            // A peer that reads gets the close frame; one that does not is cut off.
+            let unread = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
+            let grace = if unread || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
+            actix::spawn(async move {
+                tokio::time::sleep(grace).await;
+                (pump.cut)();
+            });
+        }
+        ctx.stop();
+    }
+
+    fn beat(&mut self, ctx: &mut Context<Self>) {
+        if self.pump.is_none() {
+            return;
+        }
+        if !self.alive {
+            tracing::info!(session = %self.shared.short_id(), "peer does not answer, session ends");
+            return self.end(ctx, close::TIMEOUT, "no sign of life");
+        }
+        self.alive = false;
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.ping();
+        }
+    }
+
+    fn check_key(&mut self, ctx: &mut Context<Self>) {
+        // A store that cannot be asked just now ends nobody's session.
+        if self.services.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+            tracing::info!(session = %self.shared.short_id(), "its key was revoked, session ends");
+            self.end(ctx, close::POLICY, "the key was revoked");
+        }
+    }
+
+    fn check_idle(&mut self, ctx: &mut Context<Self>) {
+        let limit = self.services.config.limits.session_idle;
+        let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
+        if self.shared.in_flight() == 0 && !read && self.shared.idle() >= limit {
+            self.end(ctx, close::GOING_AWAY, "idle");
+        }
+    }
+}
+
+impl Actor for Session {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        if matches!(self.shared.channel, Channel::Outbox(_)) {
+            // A connection that breaks off in the middle of its opening never says that it is gone.
+            self.farewell = Some(ctx.run_later(OPENING, |session, ctx| {
+                session.end(ctx, close::GOING_AWAY, "its connection never came");
+            }));
+        }
+        if matches!(self.shared.identity.credential, Credential::Key(_))
+            && !matches!(self.shared.channel, Channel::None)
+        {
+            ctx.run_interval(RECHECK, Self::check_key);
+        }
+        if let Some(interval) = self.heartbeat {
+            ctx.run_interval(interval, Self::beat);
+        }
+        if matches!(self.shared.channel, Channel::Streams(_)) {
+            let interval = self.services.config.limits.session_idle / 4;
+            ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
+        }
+        let ended = self.shared.ended.clone();
+        let addr = ctx.address();
+        // The token is the one end of a session that other threads can reach: an overflow, a DELETE, the shutdown.
+        if !matches!(self.shared.channel, Channel::None) {
+            actix::spawn(async move {
+                ended.cancelled().await;
+                let _ = addr.send(EndSession { code: close::GOING_AWAY, reason: "session ended" }).await;
+            });
+        }
+    }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        self.shared.end();
+        self.services.registry.remove(&self.shared.id);
+        self.services.upstreams.session_ended(&self.shared.id);
+        let uris = self.shared.take_subscriptions();
+        if !uris.is_empty() {
+            self.services.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
+        }
+        self.services.session_event("session.closed", &self.shared);
+    }
+}
+
+/// Sent by a pump: one message as it came in.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Inbound {
+    pub frame: Bytes,
+    /// What it takes of the room for bodies, until it is answered.
+    pub held: Option<Held>,
+}
+
+impl Handler<Inbound> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
+        self.alive = true;
+        self.shared.touch();
+        inbound::frame(&self.services, &self.shared, frame, held);
+    }
+}
+
+/// Sent by a pump: one large message ([`countersign_runtime::lanes::LARGE`]). Answered when it was taken up; a pump reads no further
+/// before.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct LargeInbound {
+    pub frame: Bytes,
+    pub held: Option<Held>,
+}
+
+impl Handler<LargeInbound> for Session {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
+        self.alive = true;
+        self.shared.touch();
+        Box::pin(inbound::large_frame(&self.services, &self.shared, frame, held))
+    }
+}
+
+/// Hands one message to its session, and returns when that has taken it: a peer that writes faster than it is served
+/// waits too.
+///
+/// # Errors
+/// The session has ended.
+pub async fn deliver(
+    session: &actix::Addr<Session>,
+    frame: Bytes,
+    held: Option<Held>,
+) -> Result<(), actix::MailboxError> {
+    if frame.len() > LARGE {
+        session.send(LargeInbound { frame, held }).await
+    } else {
+        session.send(Inbound { frame, held }).await
+    }
+}
+
+/// Sent by a pump: the peer lives (a pong, or a ping of its own).
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct SignOfLife;
+
+impl Handler<SignOfLife> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: SignOfLife, _: &mut Self::Context) {
+        self.alive = true;
+    }
+}
+
+/// Sent by a pump that ends. A handshake-era WebSocket session waits for its client to come back; others end.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Disconnected {
+    /// [`Pump::id`].
+    pub pump: u64,
+    /// The peer said goodbye: it does not come back.
+    pub farewell: bool,
+}
+
+impl Handler<Disconnected> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Disconnected { pump, farewell }: Disconnected, ctx: &mut Self::Context) {
+        if self.pump.as_ref().is_none_or(|current| current.id != pump) {
+            return;
+        }
+        self.pump = None;
+        let resumable = !farewell
+            && self.shared.transport == Transport::WebSocket
+            && self.shared.legacy_revision().is_some()
+            && !self.shared.ended.is_cancelled();
+        if resumable {
+            self.waiting = Arc::clone(&self.services.waiting).try_acquire_owned().ok();
+        }
+        if self.waiting.is_none() {
+            return self.end(ctx, close::GOING_AWAY, "disconnected");
+        }
+        if let Channel::Outbox(outbox) = &self.shared.channel {
+            outbox.detach();
+        }
+        let window = RESUME_WINDOW.min(self.services.config.limits.session_idle);
+        self.farewell =
+            Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
+    }
+}
+
+/// Sent by a connection that serves this session from now on: the first one, or that of a client that comes back
+/// (after [`countersign_exchange::outbox::Outbox::rewind`]). A connection that served it before is cut.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Attach(pub Pump);
+
+impl Handler<Attach> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Attach(pump): Attach, ctx: &mut Self::Context) {
+        if let Channel::Outbox(outbox) = &self.shared.channel
+            && !outbox.attach(pump.turn, pump.wake.clone())
+        {
+            // Two clients came back at once: the later one has it.
+            return (pump.cut)();
+        }
+        self.waiting = None;
+        if let Some(handle) = self.farewell.take() {
+            ctx.cancel_future(handle);
+        }
+        self.alive = true;
+        self.shared.touch();
+        if let Some(old) = self.pump.replace(pump) {
+            (old.cut)();
+        }
+    }
+}
+
+/// Ends the session, from whoever has the right to.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct EndSession {
+    pub code: u16,
+    pub reason: &'static str,
+}
+
+impl Handler<EndSession> for Session {
+    type Result = ();
+
+    fn handle(&mut self, EndSession { code, reason }: EndSession, ctx: &mut Self::Context) {
+        self.end(ctx, code, reason);
+    }
+}

@@ -1,0 +1,126 @@
+//! Waits for servers that are still on their way when the gateway has just started: what is asked of one comes to it, and
+//! is not told that there is no such thing.
+//!
+//! A server has `limits.first_connection` from its start (or from when it was configured); whoever asks later, or waits
+//! until then, is told when to ask again. Waiting takes one of the principal's places for requests that stay open, and
+//! nothing is decided by it: the policy is asked afterwards, as always.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::Handling;
+use countersign_domain::principal::Principal;
+use countersign_exchange::services::Services;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_routing::{RouteTable, Target, ToolRoute, awaited::Kind, table::PromptRoute};
+use countersign_upstream::Upstream;
+
+/// When to ask again for a server that did not come in time: about when it is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The tool of that name, or `None` if there is none.
+///
+/// # Errors
+/// `UPSTREAM_UNAVAILABLE` where its server was not reached yet.
+pub async fn tool(exchange: &Handling, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
+    lookup(exchange, |table| named(table, name)).await
+}
+
+/// The prompt of that name.
+///
+/// # Errors
+/// As [`tool`].
+pub async fn prompt(exchange: &Handling, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
+    let find = |table: &RouteTable| match table.prompt(name) {
+        Some(route) => Found::There(route),
+        None => Found::missing(table.awaited(name, Kind::Prompt)),
+    };
+    lookup(exchange, find).await
+}
+
+/// Whose a resource is.
+///
+/// # Errors
+/// As [`tool`].
+pub async fn resource(exchange: &Handling, uri: &str) -> Result<Option<Target>, McpError> {
+    let find = |table: &RouteTable| match (table.awaited_resource(uri), table.resource(uri)) {
+        (Some(upstream), _) => Found::Awaited(upstream),
+        (None, Some(provider)) => Found::There(provider),
+        (None, None) => Found::Nowhere,
+    };
+    lookup(exchange, find).await
+}
+
+/// Waits, before anything else is looked at, for the server of a tool that is not there yet. Whether it came says the call
+/// itself.
+pub async fn of_tool(services: &Services, principal: &Principal, name: &str) {
+    let _ = wait(services, principal, services.routes.load_full(), |table| named(table, name)).await;
+}
+
+fn named(table: &RouteTable, name: &str) -> Found<Arc<ToolRoute>> {
+    match table.tool(name) {
+        Some(route) => Found::There(route),
+        None => Found::missing(table.awaited(name, Kind::Tool)),
+    }
+}
+
+enum Found<T> {
+    There(T),
+    Nowhere,
+    Awaited(Arc<Upstream>),
+}
+
+impl<T> Found<T> {
+    fn missing(upstream: Option<&Arc<Upstream>>) -> Self {
+        upstream.map_or(Self::Nowhere, |upstream| Self::Awaited(Arc::clone(upstream)))
+    }
+}
+
+async fn lookup<T>(exchange: &Handling, find: impl Fn(&RouteTable) -> Found<T>) -> Result<Option<T>, McpError> {
+    // Nearly always it is there.
+    match find(&exchange.services.routes.load()) {
+        Found::There(found) => return Ok(Some(found)),
+        Found::Nowhere => return Ok(None),
+        Found::Awaited(_) => {}
+    }
+    let table = exchange.services.routes.load_full();
+    Box::pin(wait(&exchange.services, &exchange.identity.principal, table, find)).await
+}
+
+async fn wait<T>(
+    services: &Services,
+    principal: &Principal,
+    mut table: Arc<RouteTable>,
+    find: impl Fn(&RouteTable) -> Found<T>,
+) -> Result<Option<T>, McpError> {
+    let mut place = None;
+    loop {
+        let upstream = match find(&table) {
+            Found::There(found) => return Ok(Some(found)),
+            Found::Nowhere => return Ok(None),
+            Found::Awaited(upstream) => upstream,
+        };
+        let left = services.config.limits.first_connection.saturating_sub(upstream.age());
+        if place.is_none() {
+            place = services.long_lived(principal).ok();
+        }
+        if left.is_zero() || place.is_none() {
+            return Err(unavailable(&upstream));
+        }
+        tokio::select! {
+            () = table.superseded.cancelled() => {}
+            () = tokio::time::sleep(left) => {}
+            () = services.shutdown.cancelled() => {
+                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+            }
+        }
+        table = services.routes.load_full();
+    }
+}
+
+fn unavailable(upstream: &Upstream) -> McpError {
+    let name = upstream.config.name.as_str();
+    McpError::new(ErrorKind::UpstreamUnavailable, format!("the server {name} was not reached yet; ask again later"))
+        .with("upstream", name)
+        .with("retryAfter", AGAIN.as_secs())
+        .with("outcome", "not_applied")
+}

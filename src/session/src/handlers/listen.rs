@@ -1,0 +1,191 @@
+//! `subscriptions/listen`: a request that stays open and carries what was asked for
+//! (2026-07-28/basic/patterns/subscriptions).
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures_util::future::join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::{resources::remember, tasks::listen as tasks};
+use crate::{Handling, middleware::policy::admit};
+use countersign_bridge;
+use countersign_domain::policy::Subject;
+use countersign_exchange::{
+    cancel::Cancel,
+    context::Related,
+    eviction::{self, Hold},
+    facts::check_uri,
+    reply::Reply,
+    services::Services,
+    slots::Evictable,
+};
+use countersign_protocol::{
+    ErrorKind, McpError, encode,
+    envelope::Request,
+    params::{self, keys},
+};
+use countersign_routing::{
+    Target,
+    actor::{Acknowledge, Listen, Unlisten},
+    resources::can_subscribe,
+    subscribers::{ListenFilter, ListenSink},
+    table::RouteTable,
+};
+use countersign_upstream::Upstream;
+
+/// Stays until the client cancels it, stops reading, or the gateway shuts down; the last ends it with a result.
+pub async fn listen(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+    let params: params::Listen<'_> = params::parse(request.params)?;
+    let services = &exchange.services;
+    let (heard, taken) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
+    let hold = {
+        let heard = Arc::clone(&heard);
+        move || Hold::Idle(heard.load(Ordering::Relaxed))
+    };
+    let _slot = services.long_lived_stream(&exchange.identity.principal, Evictable::new(hold, taken.clone()))?;
+    let table = services.routes.load_full();
+    let asked = params.notifications;
+    for uri in &asked.resource_subscriptions {
+        check_uri(&services.config.limits, "notifications.resourceSubscriptions", uri)?;
+    }
+    let mut uris: HashSet<String> = asked
+        .resource_subscriptions
+        .into_iter()
+        .filter(|uri| {
+            let admitted = |provider: &Target| {
+                can_subscribe(provider) && admit(exchange, &table, &**provider, Subject::Resource(uri)).is_ok()
+            };
+            table.resource(uri).is_some_and(|provider| admitted(&provider))
+        })
+        .map(std::borrow::Cow::into_owned)
+        .collect();
+    let max = services.config.limits.max_subscriptions;
+    if uris.len() > max {
+        return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
+    }
+    readable(exchange, &table, &mut uris, cancel).await;
+    drop(table);
+    let _share = remember(exchange, uris.iter().map(String::as_str))?;
+    let tasks = tasks::honoured(exchange, &asked.task_ids).await?;
+    let filter = ListenFilter {
+        tools_list_changed: asked.tools_list_changed,
+        prompts_list_changed: asked.prompts_list_changed,
+        resources_list_changed: asked.resources_list_changed,
+        uris: uris.clone(),
+        tasks: tasks.ids().collect(),
+    };
+    let related = exchange.related.clone();
+    // A listener that does not read loses its stream: it learns of the loss when it opens another.
+    let deaf = CancellationToken::new();
+    let sink: ListenSink = {
+        let deaf = deaf.clone();
+        Arc::new(move |message| {
+            heard.store(eviction::now(), Ordering::Relaxed);
+            let sent = related.send(message);
+            if !sent {
+                deaf.cancel();
+            }
+            sent
+        })
+    };
+    let cancel = cancel.token(&exchange.session.ended);
+    let principal = Arc::clone(&exchange.identity.principal);
+    let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
+    let gone = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
+    let (key, resources) = services.router.send(listening).await.map_err(gone)?;
+    let _open = Open { services: services.clone(), key };
+    // What the client does once it is acknowledged may already be what it wants to hear of.
+    let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
+    let refused = tokio::select! {
+        refused = join_all(watched) => refused.into_iter().flatten().collect(),
+        () = cancel.cancelled() => Vec::new(),
+    };
+    let own = apart(exchange, &uris);
+    for (upstream, uri) in &own {
+        countersign_bridge::subscribe_own(exchange, upstream, uri, "resources/subscribe").await;
+    }
+    let _own = Own { exchange, subscribed: own };
+    services.router.send(Acknowledge { key, refused }).await.map_err(gone)?;
+    tokio::select! {
+        () = services.shutdown.cancelled() => {
+            // On a shared channel the teardown is told as a cancellation too
+            // (2026-07-28/basic/patterns/cancellation: a server must, for listen requests).
+            if matches!(exchange.related, Related::Outbox(_)) {
+                let params = format!(r#"{{"requestId":{},"reason":"the gateway is shutting down"}}"#, request.id);
+                exchange.related.send(encode::notification("notifications/cancelled", Some(&params)));
+            }
+        }
+        () = cancel.cancelled() => {}
+        () = deaf.cancelled() => {}
+        // Another stream of its principal needed the place.
+        () = taken.cancelled() => {}
+        () = tasks::watch(exchange, tasks, request.id.as_json(), &*sink) => {}
+        revoked = services.revoked(&exchange.identity) => return Err(revoked),
+    }
+    Ok(Reply::new("{}".into()).with_meta(keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()))
+}
+
+/// Takes out what the client may not read: the acknowledgement leaves it out, as what is not there.
+async fn readable(exchange: &Handling, table: &RouteTable, uris: &mut HashSet<String>, cancel: &Cancel) {
+    let context = exchange.call_context(cancel, None);
+    let mut refused = Vec::new();
+    for uri in uris.iter() {
+        if let Some(Target::Module(module)) = table.resource(uri)
+            && exchange.services.in_time(module.may_subscribe(uri, &context)).await.is_err()
+        {
+            refused.push(uri.clone());
+        }
+    }
+    for uri in refused {
+        uris.remove(&uri);
+    }
+}
+
+/// The resources among those named whose servers are told on connections that may be the client's own.
+fn apart(exchange: &Handling, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
+    let table = exchange.services.routes.load();
+    let of = |uri: &String| {
+        let provider = table.resource(uri)?;
+        let upstream = provider.upstream()?;
+        Some((Arc::clone(upstream), upstream.names.own_uri(uri)?.to_owned()))
+    };
+    uris.iter().filter_map(of).collect()
+}
+
+/// Ends the subscriptions on the client's own connections however the request ends.
+struct Own<'a> {
+    exchange: &'a Handling,
+    subscribed: Vec<(Arc<Upstream>, String)>,
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        let (exchange, subscribed) = (self.exchange.clone(), std::mem::take(&mut self.subscribed));
+        if subscribed.is_empty() {
+            return;
+        }
+        actix::spawn(async move {
+            for (upstream, uri) in subscribed {
+                countersign_bridge::subscribe_own(&exchange, &upstream, &uri, "resources/unsubscribe").await;
+            }
+        });
+    }
+}
+
+/// Takes the listener from the router however the request ends.
+struct Open {
+    services: Arc<Services>,
+    key: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.services.router.do_send(Unlisten(self.key));
+    }
+}

@@ -1,0 +1,104 @@
+//! What each method does. A handler gives a [`Reply`] in the plainest form; [`Reply::finish`] makes of it what the
+//! client's revision wants.
+
+pub mod arrival;
+pub mod lifecycle;
+pub mod listen;
+pub mod page;
+pub mod prompts;
+pub mod resources;
+pub mod reviewed;
+pub mod tasks;
+pub mod tools;
+
+use std::time::Duration;
+
+use crate::{Handling, services::SessionServices};
+use countersign_exchange::{cancel::Cancel, reply::Reply};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method, params};
+
+/// Runs the handler of a method that exists in the exchange's revision.
+///
+/// # Errors
+/// Protocol errors; what a tool itself has to say of its failure is a result.
+pub async fn handle(
+    exchange: &Handling,
+    method: Method,
+    request: &Request<'_>,
+    cancel: &Cancel,
+) -> Result<Reply, McpError> {
+    if is_list(method) {
+        early(exchange).await;
+    }
+    match method {
+        Method::Ping => Ok(Reply::new("{}".into())),
+        Method::Initialize => lifecycle::initialize(exchange, request),
+        Method::Discover => Ok(lifecycle::discover(exchange)),
+        Method::HealthCheck => Ok(lifecycle::health(exchange)),
+        Method::ServerInfo => Ok(lifecycle::info(exchange)),
+        Method::MetricsGet => Ok(lifecycle::metrics(exchange)),
+        Method::ToolsList => tools::list(exchange, request),
+        Method::ToolsCall => tools::call_request(exchange, request, cancel).await,
+        Method::ResourcesList => resources::list(exchange, request, cancel).await,
+        Method::ResourceTemplatesList => resources::templates(exchange, request),
+        Method::ResourcesRead => resources::read(exchange, request, cancel).await,
+        Method::ResourcesSubscribe => resources::subscribe(exchange, request, cancel).await,
+        Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, request).await,
+        Method::PromptsList => prompts::list(exchange, request),
+        Method::PromptsGet => prompts::get(exchange, request, cancel).await,
+        Method::Complete => prompts::complete(exchange, request, cancel).await,
+        Method::SetLevel => lifecycle::set_level(exchange, request),
+        Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
+            Box::pin(tasks::handle(exchange, method, request)).await
+        }
+        Method::Listen => Box::pin(listen::listen(exchange, request, cancel)).await,
+        // Notifications with an id: not requests of any revision.
+        _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
+    }
+}
+
+const fn is_list(method: Method) -> bool {
+    matches!(method, Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourceTemplatesList)
+}
+
+/// How long after the gateway's start its first clients wait for servers that are still on their way.
+const EARLY: Duration = Duration::from_secs(10);
+/// What lists wait at most for them.
+const AT_MOST: Duration = Duration::from_secs(5);
+/// From a server's answer to a table that has it.
+const PUBLISHED: Duration = Duration::from_millis(150);
+
+/// Many clients list once, when they start, which is often when the gateway does: then servers have not answered yet.
+async fn early(exchange: &Handling) {
+    let services = &exchange.services;
+    if services.state.started.elapsed() < EARLY && !services.routes.load().is_complete() {
+        services.upstreams.settled(AT_MOST).await;
+        tokio::time::sleep(PUBLISHED).await;
+    }
+}
+
+/// Whether one call may answer several equal requests of a batch: it reads, and takes no progress token.
+#[must_use]
+pub fn is_shareable_read(services: &SessionServices, request: &Request<'_>) -> bool {
+    if !request.meta().is_ok_and(|meta| meta.progress_token.is_none()) {
+        return false;
+    }
+    match Method::parse(&request.method) {
+        Some(
+            Method::Ping
+            | Method::ToolsList
+            | Method::ResourcesList
+            | Method::ResourceTemplatesList
+            | Method::ResourcesRead
+            | Method::PromptsList
+            | Method::PromptsGet
+            | Method::Complete,
+        ) => true,
+        Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
+            services.routes.load().tool(&call.name).is_some_and(|route| {
+                route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
+            })
+        }),
+        _ => false,
+    }
+}

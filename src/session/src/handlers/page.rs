@@ -1,0 +1,107 @@
+//! Pages of lists by opaque cursors (2025-11-25/server/utilities/pagination).
+
+use countersign_protocol::{
+    McpError,
+    cursor::{self, Cursor},
+};
+
+/// Entries on a page. Many clients never ask for a second one.
+pub const PAGE: usize = 1000;
+/// Bytes of a page, unless its first entry alone is longer: what a slow client's outbox and a small model can take.
+pub const PAGE_BYTES: usize = 1 << 20;
+
+/// The list under `key` from where `cursor` points, with `nextCursor` where more follow. Only the entries of the page
+/// are written. `version` is that of the list: cursors of another one are refused.
+///
+/// # Errors
+/// `-32602` for a cursor that this list did not give out.
+pub fn page<'a, T>(
+    key: &'static str,
+    items: &'a [T],
+    text: impl Fn(&'a T) -> &'a str,
+    cursor: Option<&str>,
+    version: u64,
+) -> Result<String, McpError> {
+    let from = usize::try_from(cursor::start(key, cursor, Some(version))?).unwrap_or(usize::MAX);
+    let mut out = format!(r#"{{"{key}":["#);
+    let mut next = from;
+    for item in items.iter().skip(from).take(PAGE) {
+        let item = text(item);
+        if next > from {
+            if out.len() + item.len() > PAGE_BYTES {
+                break;
+            }
+            out.push(',');
+        }
+        out.push_str(item);
+        next += 1;
+    }
+    out.push(']');
+    if next < items.len() {
+        let next = Cursor { offset: next as u64, generation: Some(version) };
+        out.push_str(&format!(r#","nextCursor":"{}""#, cursor::encode(key, next)));
+    }
+    out.push('}');
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(all: &[String]) -> Vec<Vec<String>> {
+        let mut pages = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = page("tools", all, String::as_str, cursor.as_deref(), 7).unwrap();
+            let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+            pages.push(page["tools"].as_array().unwrap().iter().map(ToString::to_string).collect());
+            match page.get("nextCursor") {
+                Some(next) => cursor = Some(next.as_str().unwrap().to_owned()),
+                None => return pages,
+            }
+        }
+    }
+
+    #[test]
+    fn every_entry_comes_once() {
+        let all: Vec<String> = (0..2500).map(|n| n.to_string()).collect();
+        let pages = pages(&all);
+        assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [1000, 1000, 500]);
+        assert_eq!(pages.concat(), all);
+    }
+
+    #[test]
+    fn a_page_is_bounded_in_bytes_and_never_empty() {
+        let long = |n: usize| format!("\"{}\"", "a".repeat(n));
+        let all = [long(2 * PAGE_BYTES), long(PAGE_BYTES / 2), long(PAGE_BYTES / 3), long(PAGE_BYTES / 3)];
+        let pages = pages(&all);
+        assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!(pages.concat(), all);
+    }
+
+    #[test]
+    fn only_the_page_is_written() {
+        let written = std::cell::Cell::new(0);
+        let all: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
+        let last = cursor::encode("tools", Cursor { offset: 9_990, generation: Some(7) });
+        let text = |item| {
+            written.set(written.get() + 1);
+            String::as_str(item)
+        };
+        page("tools", &all, text, Some(&last), 7).unwrap();
+        assert_eq!(written.get(), 10);
+    }
+
+    #[test]
+    fn a_cursor_of_another_list_is_refused() {
+        let all: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
+        let first = page("tools", &all, String::as_str, None, 7).unwrap();
+        let first: serde_json::Value = serde_json::from_str(&first).unwrap();
+        let cursor = first["nextCursor"].as_str().unwrap();
+        assert!(page("prompts", &all, String::as_str, Some(cursor), 7).is_err());
+        assert!(page("tools", &all, String::as_str, Some(cursor), 8).is_err());
+        assert!(page("tools", &all, String::as_str, Some("garbage"), 7).is_err());
+        assert!(page("tools", &all, String::as_str, Some(""), 7).is_err());
+    }
+}

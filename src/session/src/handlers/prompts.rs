@@ -1,0 +1,207 @@
+//! Prompts, and completion of their arguments and of resource templates.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{arrival, page::page};
+use crate::{
+    Handling,
+    middleware::policy::{Lists, admit},
+};
+use countersign_bridge::{self, request};
+use countersign_domain::policy::Subject;
+use countersign_exchange::{
+    cancel::Cancel,
+    facts::check_uri,
+    reply::{CacheHint, Reply},
+};
+use countersign_protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice};
+use countersign_provider::CompletionRef;
+use countersign_routing::{Target, table::PromptRoute};
+use countersign_upstream::Upstream;
+
+/// Values at most (2025-11-25/server/utilities/completion).
+const MAX_VALUES: usize = 100;
+
+/// No suggestions.
+const NOTHING: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
+
+/// `prompts/list`.
+pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let table = exchange.services.routes.load();
+    table.refresh();
+    let revision = exchange.revision();
+    let lists = Lists::of(exchange, &table);
+    let shown = |route: &&Arc<PromptRoute>| lists.shows(&*route.provider, Subject::Prompt(&route.def.name));
+    let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
+    let cursor = params.cursor.as_deref();
+    let json = page("prompts", &prompts, |route| route.listed(revision), cursor, table.versions.prompts)?;
+    Ok(Reply::new(json).cached(CacheHint::of_shown(&table)))
+}
+
+/// `prompts/get`.
+pub async fn get(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+    let params: params::GetPrompt<'_> = params::parse(request.params)?;
+    let route = arrival::prompt(exchange, &params.name).await?.ok_or_else(|| not_found(&params.name))?;
+    admit(exchange, &exchange.services.routes.load(), &*route.provider, Subject::Prompt(&route.def.name))?;
+    let module = match &route.provider {
+        Target::Upstream(upstream) => {
+            let own = upstream.names.own(&route.def.name).unwrap_or(&route.def.name);
+            let verb = countersign_bridge::Verb::Prompt;
+            let call = countersign_bridge::Call {
+                exchange,
+                bridge: &exchange.sessions.bridge,
+                upstream,
+                verb,
+                subject: request::Subject::Name(own),
+                uri: None,
+                request,
+                definition: None,
+                headers: &[],
+                reads: true,
+            };
+            return countersign_bridge::call(call).await;
+        }
+        Target::Module(module) => module,
+    };
+    for argument in route.def.arguments.iter().filter(|a| a.required) {
+        if !params.arguments.contains_key(&argument.name) {
+            return Err(McpError::new(
+                ErrorKind::InvalidParams,
+                format!("the prompt {} needs the argument `{}`", route.def.name, argument.name),
+            )
+            .with("argument", argument.name.clone()));
+        }
+    }
+    let context = exchange.call_context(cancel, None);
+    let work = module.get_prompt(&route.def.name, &params.arguments, &context);
+    let result = exchange.services.in_time(work).await?;
+    let messages: Vec<Value> = result
+        .messages
+        .iter()
+        .map(|m| json!({ "role": m.role, "content": { "type": "text", "text": m.text } }))
+        .collect();
+    Ok(Reply::new(json!({ "description": result.description, "messages": messages }).to_string()))
+}
+
+/// `completion/complete`.
+pub async fn complete(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+    let params: params::Complete<'_> = params::parse(request.params)?;
+    let (target, subject) = match &params.reference {
+        params::Reference::Prompt { name } => {
+            let of = |route: Arc<PromptRoute>| (route.provider.clone(), CompletionRef::Prompt(route.def.name.clone()));
+            (arrival::prompt(exchange, name).await?.map(of), Subject::Prompt(name))
+        }
+        params::Reference::Resource { uri } => {
+            check_uri(&exchange.services.config.limits, "ref.uri", uri)?;
+            let of = |provider| (provider, CompletionRef::ResourceTemplate(uri.clone().into_owned()));
+            (arrival::resource(exchange, uri).await?.map(of), Subject::Resource(uri))
+        }
+    };
+    let Some((provider, reference)) = target else {
+        // Completion only ever helps somebody type: for what does not exist there is nothing to suggest, and the
+        // specification's -32602 for it is a SHOULD that its own test suite does not follow.
+        return Ok(Reply::new(NOTHING.into()));
+    };
+    admit(exchange, &exchange.services.routes.load(), &*provider, subject)?;
+    let module = match &provider {
+        Target::Upstream(upstream) => {
+            return complete_upstream(exchange, request, upstream).await;
+        }
+        Target::Module(module) => module,
+    };
+    let context = exchange.call_context(cancel, None);
+    let given: &Map<String, Value> = &params.context.arguments;
+    let typed = (params.argument.name.as_ref(), params.argument.value.as_ref());
+    let work = module.complete(&reference, typed, given, &context);
+    let mut completion = exchange.services.in_time(work).await?;
+    let found = completion.values.len();
+    completion.values.truncate(MAX_VALUES);
+    let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || found > MAX_VALUES });
+    if let Some(total) = completion.total {
+        out["total"] = total.into();
+    }
+    Ok(Reply::new(json!({ "completion": out }).to_string()))
+}
+
+/// The upstream completes its own prompts and templates.
+async fn complete_upstream(
+    exchange: &Handling,
+    request: &Request<'_>,
+    upstream: &Arc<Upstream>,
+) -> Result<Reply, McpError> {
+    // Servers without completions are asked in vain (2025-11-25/server/utilities/completion#capabilities); the
+    // capability is younger than the method.
+    let knows = upstream.negotiated().is_none_or(|negotiated| {
+        !negotiated.revision.rules().completions_capability
+            || edit::member(negotiated.capabilities.get(), "completions").is_some()
+    });
+    if !knows {
+        return Ok(Reply::new(NOTHING.into()));
+    }
+    let own = request.params.map(|params| upstream.names.own_params(params));
+    let reference = own.as_ref().and_then(|params| edit::member(params.get(), "ref")).unwrap_or("{}");
+    let call = countersign_bridge::Call {
+        exchange,
+        bridge: &exchange.sessions.bridge,
+        upstream,
+        verb: countersign_bridge::Verb::Complete,
+        subject: request::Subject::Reference(reference),
+        uri: None,
+        request,
+        definition: None,
+        headers: &[],
+        reads: true,
+    };
+    let reply = countersign_bridge::call(call).await?;
+    Ok(match cut_values(reply.json()) {
+        Some(cut) => reply.with_json(cut),
+        None => reply,
+    })
+}
+
+/// The result with no more values than clients must take; `None` where there are no more.
+fn cut_values(result: &str) -> Option<String> {
+    let completion = edit::member(result, "completion")?;
+    let values = edit::member(completion, "values")?;
+    let kept = elements(values);
+    if kept.len() <= MAX_VALUES {
+        return None;
+    }
+    let values = format!("[{}]", kept[..MAX_VALUES].join(","));
+    let completion = splice::set_members(completion, &[("values", &values), ("hasMore", "true")]);
+    Some(splice::set_members(result, &[("completion", &completion)]))
+}
+
+fn elements(array: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    Scan::new(array).array(|scan| all.extend(array.get(scan.skip())));
+    all
+}
+
+fn not_found(name: &str) -> McpError {
+    let name: String = name.chars().take(128).collect();
+    McpError::new(ErrorKind::PromptNotFound, format!("Unknown prompt: {name}")).with("prompt", name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_values_than_clients_take_are_cut_and_the_rest_stays_as_it_is() {
+        let result = |n: usize, more: &str| {
+            let values: Vec<_> = (0..n).map(|n| format!(r#""v{n},]""#)).collect();
+            let values = format!("[{}]", values.join(","));
+            format!(r#"{{"x":1.0,"completion":{{ "values":{values},"total":1e3{more}}}}}"#)
+        };
+        assert_eq!(cut_values(&result(100, "")), None);
+        assert_eq!(cut_values(&result(101, "")), Some(result(100, r#","hasMore":true"#)));
+        assert_eq!(cut_values(&result(500, r#","hasMore":false"#)), Some(result(100, r#","hasMore":true"#)));
+        for odd in ["{}", r#"{"completion":5}"#, r#"{"completion":{"values":5}}"#] {
+            assert_eq!(cut_values(odd), None);
+        }
+    }
+}

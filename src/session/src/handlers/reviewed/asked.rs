@@ -1,0 +1,135 @@
+//! What the tool of a running change asks, put to the client that proposed it: as the input of its task, as the result of
+//! a call that is held, or as a request of the gateway while such a call or `tasks/result` is open.
+//!
+//! The questions are part of the change, so whoever comes back on another connection finds them.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
+
+use crate::Handling;
+use countersign_bridge::{park::input_result, questions, tasks::shape};
+use countersign_domain::changes::{Change, ChangeState, Terms, dialogue::Question};
+use countersign_exchange::ask::{AskError, ask};
+use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, edit::members};
+use countersign_routing::ToolRoute;
+use countersign_upstream::questions::{ELICITATION, for_client, is_url, may_ask};
+
+/// What goes into the change of what its client can be asked for, where the rule has that and there is a way to ask:
+/// `follows` says that the client keeps a task or an open call.
+#[must_use]
+pub fn client(exchange: &Handling, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
+    let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
+    let (can, _) = questions::capabilities(exchange, &upstream.config);
+    if can.asks_nothing() {
+        return None;
+    }
+    // Extensions concern two sides that know of each other.
+    let can = ClientCapabilities { extensions: None, experimental: None, ..can };
+    to_raw_value(&can.to_json(Revision::V2025_11_25)).ok().map(Arc::from)
+}
+
+/// Whether anything is asked now.
+#[must_use]
+pub fn is_asking(change: &Change) -> bool {
+    change.state == ChangeState::Executing
+        && change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open().next().is_some())
+}
+
+/// What is asked now and this client can answer.
+#[must_use]
+pub fn open<'c>(exchange: &Handling, change: &'c Change) -> Vec<&'c Question> {
+    if !is_asking(change) {
+        return Vec::new();
+    }
+    let can = ClientCapabilities::declared(&exchange.facts.capabilities);
+    let open = change.dialogue.iter().flat_map(|dialogue| dialogue.open());
+    open.filter(|question| may_ask(&can, &question.method, params(question)).is_ok()).collect()
+}
+
+fn params(question: &Question) -> Option<&str> {
+    question.params.as_deref().map(RawValue::get)
+}
+
+/// The members of an `inputRequests`, each as its name and its value.
+#[must_use]
+pub fn requests(exchange: &Handling, change: &Change) -> Vec<(String, String)> {
+    let open = open(exchange, change).into_iter();
+    open.map(|question| {
+        let method = Value::from(question.method.as_str());
+        let params = params(question).map_or_else(String::new, |params| format!(r#","params":{params}"#));
+        (question.key.clone(), format!(r#"{{"method":{method}{params}}}"#))
+    })
+    .collect()
+}
+
+/// The result that asks a stateless client, which then makes the call again.
+#[must_use]
+pub fn by_result(exchange: &Handling, change: &Change) -> Option<String> {
+    let open = open(exchange, change);
+    if !exchange.is_modern() || open.is_empty() {
+        return None;
+    }
+    let requests = open.iter().map(|question| (question.key.as_str(), question.method.as_str(), params(question)));
+    Some(input_result(requests, Some(&change.id), &exchange.services.server_meta))
+}
+
+/// Takes what a client answers (`inputResponses`, as JSON); what is no object, or answers nothing that is open, counts
+/// for nothing.
+///
+/// # Errors
+/// Where the answers could not be stored, and so did not reach the tool.
+pub async fn deliver(exchange: &Handling, change: &Change, responses: &str) -> Result<(), McpError> {
+    if !is_asking(change) {
+        return Ok(());
+    }
+    let answers: Vec<_> = members(responses)
+        .filter(|response| response.value.starts_with('{'))
+        .filter_map(|response| {
+            let answer = RawValue::from_string(response.value.to_owned()).ok()?;
+            Some((response.key.into_owned(), Ok(Arc::from(answer))))
+        })
+        .collect();
+    if answers.is_empty() {
+        return Ok(());
+    }
+    exchange.services.changes.answer(&change.id, &exchange.identity.principal, answers).await
+}
+
+/// Asks a handshake-era client everything that is open, and delivers what it says. `task` is the task that the questions
+/// belong to. A client that has gone, or does not say anything, leaves them open: it may come back.
+pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
+    let asked = open(exchange, change).into_iter().map(|question| async move {
+        let id = is_url(&question.method, params(question)).then(|| nanoid::nanoid!(24));
+        let mut params = for_client(&question.method, params(question), exchange.revision(), id.as_deref());
+        if let Some(task) = task {
+            params = Some(shape::related(params.as_deref().unwrap_or("{}"), task));
+        }
+        let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
+            Ok(answer) => Ok(Arc::from(answer)),
+            // A dialogue that failed was not answered, which is an answer.
+            Err(AskError::Refused(_)) if question.method == ELICITATION => {
+                Err("its client cannot show the dialogue".to_owned())
+            }
+            Err(error @ AskError::Refused(_)) => Err(questions::refusal(&error).message),
+            Err(error) => {
+                tracing::debug!(change = %change.id, ?error, "a client was not asked what a tool wants to know");
+                return false;
+            }
+        };
+        let answers = vec![(question.key.clone(), answer)];
+        if let Err(error) = exchange.services.changes.answer(&change.id, &exchange.identity.principal, answers).await {
+            tracing::warn!(change = %change.id, %error, "a client's answer did not reach the tool");
+        }
+        true
+    });
+    let delivered = join_all(asked).await;
+    if !delivered.contains(&true) {
+        // Not again at once: nobody is there.
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    }
+}

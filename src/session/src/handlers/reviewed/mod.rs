@@ -1,0 +1,266 @@
+//! What becomes of a call that a person decides on: it is proposed, and its caller gets the decision, or the word that
+//! it is pending, in whatever way its client can take it.
+//!
+//! Nothing here decides anything: what a client answers to a question about a page to open is only heard.
+
+pub mod asked;
+pub mod ending;
+pub mod hold;
+pub mod lost;
+pub mod missing;
+pub mod page;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{json, value::RawValue};
+use tokio::sync::oneshot;
+
+use super::tools::{Call, ToolOutcome};
+use crate::Handling;
+use countersign_bridge::tasks;
+use countersign_domain::{
+    changes::{Change, ChangeState, OnReview, arguments::same},
+    policy::Decision,
+};
+use countersign_exchange::cancel::Cancel;
+use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
+use countersign_provider::{ProgressSink, previews};
+use countersign_review::Proposal;
+use countersign_routing::{Directory, ToolRoute};
+use ending::{Ending, ending};
+use hold::Waited;
+
+/// What all reviewed calls of a gateway share.
+#[derive(Default)]
+pub struct Reviewed {
+    pub lost: Arc<lost::Lost>,
+    pub opened: page::Opened,
+}
+
+/// Proposes a call, or finds the change that it is a repeat of, and answers as its client can take it.
+///
+/// # Errors
+/// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
+pub async fn review(
+    exchange: &Handling,
+    route: &ToolRoute,
+    raw: &RawValue,
+    call: &Call<'_>,
+    decision: Decision,
+    cancel: &Cancel,
+) -> Result<ToolOutcome, McpError> {
+    // What a person approves must mean one thing only: no key may stand there twice.
+    arguments::check(raw, exchange.services.config.limits.max_depth)?;
+    if decision.terms.on_review == OnReview::Task && !call.task {
+        return Err(needs_tasks(exchange));
+    }
+    let key = lost::key(exchange, route, raw, call.idempotency_key);
+    let change = match call.state {
+        Some(state) => {
+            let change = named(exchange, route, raw, state).await?;
+            match call.responses {
+                Some(responses) => {
+                    asked::deliver(exchange, &change, responses).await?;
+                    // What it asked just now is asked no more.
+                    hold::now(exchange, change).await
+                }
+                None => change,
+            }
+        }
+        None => match again(exchange, &key).await? {
+            Some(change) => change,
+            None => propose(exchange, route, raw, call, decision, cancel, &key).await?,
+        },
+    };
+    // Whoever was told of a failure of the wait itself may ask for the same change again.
+    let guard = exchange.sessions.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
+    let outcome = answer(exchange, call, change).await;
+    if outcome.is_ok() {
+        guard.delivered();
+    }
+    outcome
+}
+
+/// For a client that takes no task, of a call that is reviewed as nothing else: `-32021` in the stateless era (ext-tasks,
+/// "Capability Negotiation"), a result that says what to do in the others.
+fn needs_tasks(exchange: &Handling) -> McpError {
+    if exchange.is_modern() {
+        return tasks::undeclared();
+    }
+    let remedy = match exchange.revision() {
+        Revision::V2025_11_25 => "call it as a task (`task` in its parameters)",
+        _ => "it needs a client that takes tasks, of protocol revision 2025-11-25 or newer",
+    };
+    McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
+}
+
+async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+    if call.task || (ending(&change).is_none() && !may_follow(&change)) {
+        return Ok(ToolOutcome::Pending(change));
+    }
+    if call.state.is_none()
+        && may_follow(&change)
+        && let Some(question) = page::asked_by_result(exchange, &change)
+    {
+        return Ok(ToolOutcome::Asks(question, change));
+    }
+    let asks = call.state.is_none() && change.terms.open_page && page::can_ask(exchange);
+    let holds = change.terms.on_review == OnReview::Hold;
+    if !asks && !holds {
+        return Ok(told(change));
+    }
+    let progress = exchange.progress(call.progress_token);
+    let limit = Duration::from_secs(change.terms.hold_for);
+    // Without a place of their own they are not held at all: it is pending all the same.
+    let Ok(_slot) = exchange.services.long_lived(&exchange.identity.principal) else { return Ok(told(change)) };
+    let wait = held(exchange, Arc::clone(&change), limit, &*progress);
+    let waited = if asks {
+        let mut wait = std::pin::pin!(wait);
+        tokio::select! {
+            waited = &mut wait => waited?,
+            () = page::ask(exchange, &change, None) => match holds {
+                true => wait.await?,
+                false => Waited::NotYet(hold::now(exchange, Arc::clone(&change)).await),
+            },
+        }
+    } else {
+        wait.await?
+    };
+    let (Waited::Over(change) | Waited::NotYet(change)) = waited;
+    Ok(match asked::by_result(exchange, &change) {
+        Some(question) => ToolOutcome::Asks(question, change),
+        None => told(change),
+    })
+}
+
+/// Waits until the change is over, or its stateless client has to be asked something. A client of the handshake era is
+/// asked meanwhile, for as long as that takes.
+async fn held(
+    exchange: &Handling,
+    mut change: Arc<Change>,
+    mut limit: Duration,
+    progress: &dyn ProgressSink,
+) -> Result<Waited, McpError> {
+    // A client that cannot be asked just waits.
+    let asks = change.dialogue.is_some();
+    let over: fn(&Change) -> bool =
+        if asks { |change| hold::is_over(change) || asked::is_asking(change) } else { hold::is_over };
+    loop {
+        let began = Instant::now();
+        change = match hold::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
+            Waited::Over(change) if asked::is_asking(&change) => change,
+            waited => return Ok(waited),
+        };
+        if asked::open(exchange, &change).is_empty() {
+            return hold::wait(exchange, change, Some(limit), progress, hold::is_over).await;
+        }
+        if exchange.is_modern() {
+            return Ok(Waited::Over(change));
+        }
+        limit = limit.saturating_sub(began.elapsed());
+        asked::ask_all(exchange, &change, None).await;
+        change = hold::now(exchange, change).await;
+    }
+}
+
+/// Whether something may still happen that a caller could wait for.
+fn may_follow(change: &Change) -> bool {
+    !hold::is_over(change)
+}
+
+/// The answer to a call whose change is where it is.
+fn told(change: Arc<Change>) -> ToolOutcome {
+    match ending(&change) {
+        Some(Ending::Result(settled)) => ToolOutcome::Settled(Box::new(settled), change),
+        Some(Ending::Error(error)) => ToolOutcome::Failed(error),
+        None => ToolOutcome::Pending(change),
+    }
+}
+
+/// The change of an earlier, equal call that was given up before its answer was there.
+async fn again(exchange: &Handling, key: &lost::Key) -> Result<Option<Arc<Change>>, McpError> {
+    let services = &exchange.services;
+    let Some(id) = exchange.sessions.reviewed.lost.take(key) else { return Ok(None) };
+    let change = services.changes.get(&id).await?;
+    // Whoever took it back and calls again wants it anew.
+    let change = change.filter(|change| change.state != ChangeState::Withdrawn);
+    if let Some(change) = &change {
+        tracing::debug!(change = %change.id, "a repeat of a call whose answer was lost gets its change");
+    }
+    Ok(change)
+}
+
+/// The change that a client was asked about before: its own, and of this very call.
+async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str) -> Result<Arc<Change>, McpError> {
+    let change = exchange.services.changes.get(id).await?.filter(|change| {
+        change.proposer.principal == exchange.identity.principal.name
+            && change.provider == route.provider.name()
+            && change.tool == route.def.name
+            // A reviewer may have corrected them since.
+            && same(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
+    });
+    change.ok_or_else(|| {
+        McpError::new(ErrorKind::InvalidParams, "`requestState` is not of this call")
+            .with("member", "params.requestState")
+    })
+}
+
+async fn propose(
+    exchange: &Handling,
+    route: &ToolRoute,
+    raw: &RawValue,
+    call: &Call<'_>,
+    decision: Decision,
+    cancel: &Cancel,
+    key: &lost::Key,
+) -> Result<Arc<Change>, McpError> {
+    let services = &exchange.services;
+    let context = exchange.call_context(cancel, None);
+    let preview = services
+        .in_time(previews::preview(
+            &Directory(Arc::clone(&services.routes)),
+            &route.provider.provider(),
+            &route.def.name,
+            raw,
+            &context,
+        ))
+        .await?;
+    let proposal = Proposal {
+        proposer: exchange.proposer(),
+        provider: route.provider.name().to_owned(),
+        tool: route.def.name.clone(),
+        tool_title: route.def.title.clone(),
+        tool_hash: route.hash.clone(),
+        served_by: route.provider.served_by(),
+        arguments: raw.to_owned().into(),
+        preview,
+        expire_after: decision.terms.expire_after.map_or(services.config.changes.expire_after, Duration::from_secs),
+        client: asked::client(
+            exchange,
+            route,
+            &decision.terms,
+            call.task || decision.terms.on_review == OnReview::Hold,
+        ),
+        terms: (*decision.terms).clone(),
+        review: Some(decision.into()),
+        idempotency_key: call.idempotency_key.map(str::to_owned),
+    };
+    // It is stored whether or not the client is still there: then a repeat must find it.
+    let (sender, stored) = oneshot::channel();
+    let (changes, lost, key) = (services.changes.clone(), Arc::clone(&exchange.sessions.reviewed.lost), key.clone());
+    actix::spawn(async move {
+        if let Err(Ok(change)) = sender.send(changes.propose(proposal).await) {
+            lost.remember(key, &change.id);
+        }
+    });
+    let stored = stored.await.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))?;
+    let change: Arc<Change> = stored?;
+    exchange.log(
+        LoggingLevel::Notice,
+        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
+    );
+    Ok(change)
+}

@@ -1,0 +1,171 @@
+//! Asking a client to open the page of a change, where somebody decides with a credential of their own
+//! (2025-11-25/client/elicitation, "URL Mode"; 2026-07-28/client/elicitation).
+//!
+//! What the client answers is only heard: to decline leaves the change pending, to accept decides nothing.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::hold;
+use crate::Handling;
+use countersign_bridge::{park::input_result, tasks::shape};
+use countersign_domain::changes::{Change, ChangeState};
+use countersign_exchange::{ask, services::Services};
+use countersign_protocol::{Revision, capabilities::ClientCapabilities, encode};
+use countersign_provider::NoProgress;
+use countersign_upstream::questions::ELICITATION;
+
+/// What the request is known by in `inputRequests`.
+pub const KEY: &str = "open-change";
+
+/// How long a client that was asked is told when its page has served its purpose.
+const TELL_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// Clients of how many changes are remembered to have answered.
+const MAX: usize = 10_000;
+
+/// Changes whose clients have answered, in memory: asked again after a restart at worst.
+#[derive(Default)]
+pub struct Opened(Mutex<(HashSet<String>, VecDeque<String>)>);
+
+impl Opened {
+    pub fn insert(&self, id: &str) {
+        let mut opened = self.0.lock();
+        if opened.0.insert(id.to_owned()) {
+            opened.1.push_back(id.to_owned());
+            if opened.1.len() > MAX
+                && let Some(oldest) = opened.1.pop_front()
+            {
+                opened.0.remove(&oldest);
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        self.0.lock().0.contains(id)
+    }
+}
+
+/// The page of a change in the dashboard.
+#[must_use]
+pub fn url(services: &Services, id: &str) -> String {
+    format!("{}inbox/{id}", dashboard(services))
+}
+
+/// The dashboard's address, up to the name of a page.
+#[must_use]
+pub fn dashboard(services: &Services) -> String {
+    let config = &services.config;
+    let base = match &config.public_url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => format!("{}://{}", config.scheme(), services.reached_at()),
+    };
+    format!("{base}/#/")
+}
+
+/// Whether the client can be asked to open a URL.
+fn shows_urls(exchange: &Handling) -> bool {
+    exchange.revision() >= Revision::V2025_11_25
+        && ClientCapabilities::declared(&exchange.facts.capabilities).elicitation_url
+}
+
+/// Whether the client can be asked with a request of ours while its own one is open.
+#[must_use]
+pub fn can_ask(exchange: &Handling) -> bool {
+    exchange.revision() == Revision::V2025_11_25 && shows_urls(exchange)
+}
+
+/// Whether somebody still has to look.
+fn is_open(change: &Change) -> bool {
+    change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
+}
+
+fn params(exchange: &Handling, change: &Change) -> serde_json::Value {
+    json!({
+        "mode": "url",
+        "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
+        "url": url(&exchange.services, &change.id),
+    })
+}
+
+/// The result that asks a stateless client, which then makes the call again.
+#[must_use]
+pub fn asked_by_result(exchange: &Handling, change: &Change) -> Option<String> {
+    if !exchange.is_modern() || !is_open(change) || !shows_urls(exchange) {
+        return None;
+    }
+    let params = params(exchange, change).to_string();
+    let requests = [(KEY, ELICITATION, Some(params.as_str()))];
+    Some(input_result(requests.into_iter(), Some(&change.id), &exchange.services.server_meta))
+}
+
+/// `inputRequests` of the change as a task, where its client has not answered yet.
+#[must_use]
+pub fn asked_by_task(exchange: &Handling, change: &Change) -> Option<String> {
+    let wanted = is_open(change) && shows_urls(exchange) && !exchange.sessions.reviewed.opened.has(&change.id);
+    wanted.then(|| json!({ KEY: { "method": ELICITATION, "params": params(exchange, change) } }).to_string())
+}
+
+/// Asks a client of 2025-11-25 and waits for its answer, whatever it is. `task` is the task that the question belongs to.
+pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) {
+    if !is_open(change) || !can_ask(exchange) {
+        return;
+    }
+    let elicitation = nanoid::nanoid!(24);
+    let mut params = params(exchange, change);
+    params["elicitationId"] = elicitation.as_str().into();
+    let mut params = params.to_string();
+    if let Some(task) = task {
+        params = shape::related(&params, task);
+    }
+    match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
+        Ok(answer) => {
+            exchange.sessions.reviewed.opened.insert(&change.id);
+            tracing::debug!(change = %change.id, answer = answer.get().len(), "a client was asked to open a change's page");
+            tell_when_decided(exchange, change, elicitation);
+        }
+        Err(error) => tracing::debug!(change = %change.id, ?error, "a client does not open a change's page"),
+    }
+}
+
+/// `notifications/elicitation/complete` once the change was decided, if its client is still there.
+fn tell_when_decided(exchange: &Handling, change: &Arc<Change>, elicitation: String) {
+    // Of each change that is pending there is one at most, and of those only so many.
+    let (exchange, change) = (exchange.clone(), Arc::clone(change));
+    actix::spawn(async move {
+        let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
+        let waited = tokio::select! {
+            waited = hold::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,
+            () = exchange.session.ended.cancelled() => return,
+        };
+        if matches!(waited, Ok(hold::Waited::Over(_))) {
+            let params = json!({ "elicitationId": elicitation }).to_string();
+            exchange
+                .session
+                .send_unsolicited(encode::notification("notifications/elicitation/complete", Some(&params)));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_answered_is_remembered_within_bounds() {
+        let opened = Opened::default();
+        for n in 0..=MAX {
+            opened.insert(&format!("chg_{n}"));
+            opened.insert(&format!("chg_{n}"));
+        }
+        assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX}")));
+        assert_eq!(opened.0.lock().0.len(), MAX);
+    }
+}

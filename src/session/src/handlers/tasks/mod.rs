@@ -1,0 +1,279 @@
+//! `tasks/*`: every change is a task of its proposer, durable, on any connection and after a restart; other ids are of
+//! calls that run here as tasks ([`local`]), or of tasks of upstreams ([`countersign_bridge::tasks`]).
+//!
+//! The id of a change's task is the change's own: unguessable, and of use to its proposer's principal only.
+
+pub mod listen;
+pub mod local;
+pub mod view;
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    reviewed::{
+        asked,
+        ending::{Ending, ending},
+        hold::{self, Waited},
+        page,
+    },
+    tools::encode as encoded,
+};
+use crate::Handling;
+use countersign_bridge::tasks::{self as foreign, shape};
+use countersign_domain::changes::{Change, ChangeState};
+use countersign_exchange::reply::Reply;
+use countersign_protocol::{
+    ErrorKind, McpError,
+    edit::{Op, edit, member},
+    encode,
+    envelope::Request,
+    method::Method,
+    params,
+};
+use countersign_provider::NoProgress;
+use countersign_review::ChangeFilter;
+use countersign_store::crash::crash_point;
+
+/// Tasks in one page of a list.
+const PAGE: usize = 50;
+
+/// How long one wait for news of a task lasts.
+const TELL: Duration = Duration::from_secs(600);
+
+/// What a list's cursor begins with where changes come next.
+const CHANGES: &str = "changes";
+
+/// `tasks/*` of any client.
+///
+/// # Errors
+/// `-32021` for a stateless client that does not declare the extension, `-32602` for a task that is not its own.
+pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) -> Result<Reply, McpError> {
+    foreign::declared(exchange)?;
+    if method == Method::TasksList {
+        return list(exchange, request).await;
+    }
+    let params = request.params.map_or("{}", RawValue::get);
+    countersign_protocol::alike::check(&request.object())?;
+    let id = foreign::id(params)?;
+    if let Some(task) = exchange.sessions.local_tasks.of(&exchange.identity.principal.name, &id, exchange.is_modern()) {
+        return task.handle(exchange, method).await;
+    }
+    match find(exchange, &id).await? {
+        Some(change) => of_change(exchange, change, method, params).await,
+        None => foreign::handle(&exchange.sessions.bridge, exchange, method, request, &id).await,
+    }
+}
+
+/// The change that a task's id names, if it is of this client's principal.
+///
+/// # Errors
+/// Those of the store.
+pub async fn find(exchange: &Handling, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+    if !id.starts_with("chg_") {
+        return Ok(None);
+    }
+    let change = exchange.services.changes.get(id).await?;
+    Ok(change.filter(|change| change.proposer.principal == exchange.identity.principal.name))
+}
+
+async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, params: &str) -> Result<Reply, McpError> {
+    match method {
+        Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, &change))),
+        Method::TasksGet => Ok(Reply::new(view::legacy(exchange, &change))),
+        Method::TasksUpdate => {
+            if !member(params, "inputResponses").is_some_and(|responses| responses.starts_with('{')) {
+                return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
+                    .with("member", "params.inputResponses"));
+            }
+            let responses = member(params, "inputResponses").unwrap_or("{}");
+            if member(responses, page::KEY).is_some() {
+                // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
+                exchange.sessions.reviewed.opened.insert(&change.id);
+            }
+            asked::deliver(exchange, &change, responses).await?;
+            Ok(Reply::new("{}".into()))
+        }
+        Method::TasksResult => result(exchange, change).await,
+        _ => cancel(exchange, change).await,
+    }
+}
+
+/// The answer to a call that became a task.
+#[must_use]
+pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str>) -> Reply {
+    crash_point("before_task_answer");
+    if exchange.is_modern() {
+        let task = shape::typed(&view::seed(exchange, change), "task");
+        let members = [("_meta", exchange.services.server_meta.as_str())];
+        return Reply::passed_on(countersign_protocol::splice::set_members(&task, &members));
+    }
+    tell_of(exchange, change, progress_token);
+    let told = countersign_review::gateway_tools::pending_text(change);
+    let meta = json!({ "io.modelcontextprotocol/model-immediate-response": told }).to_string();
+    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, change)))
+}
+
+/// Tells the session in which a task was made of every transition (2025-11-25/basic/utilities/tasks, "Task Status
+/// Notification"), also as progress where the call has a token (ibid., "Task Progress Notifications"; tasks of the
+/// extension have none). Ends with the session or the task; bounded as waits for changes are, and by what may be pending.
+fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
+    let (exchange, id, mut version) = (exchange.clone(), change.id.clone(), change.version);
+    let token = progress_token.map(ToOwned::to_owned);
+    actix::spawn(async move {
+        let services = &exchange.services;
+        let tell = async {
+            while let Ok(Some(change)) = services.changes.wait(&id, version, TELL).await {
+                if change.version > version {
+                    version = change.version;
+                    if let Some(token) = &token {
+                        exchange.session.send_unsolicited(progress(&change, token));
+                    }
+                    let task = view::legacy(&exchange, &change);
+                    exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
+                }
+                if change.state.is_final() || services.shutdown.is_cancelled() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = tell => {}
+            () = exchange.session.ended.cancelled() => {}
+            () = services.shutdown.cancelled() => {}
+        }
+    });
+}
+
+/// How far a change has come. Nobody knows how many steps it will take, but each is one more.
+fn progress(change: &Change, token: &str) -> bytes::Bytes {
+    let message = Value::from(countersign_review::gateway_tools::state_message(change));
+    let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
+    encode::notification("notifications/progress", Some(&shape::related(&params, &change.id)))
+}
+
+/// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
+/// places for what stays open long.
+async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
+    let id = change.id.clone();
+    let over: fn(&Change) -> bool = |change| change.state.is_final() || asked::is_asking(change);
+    let mut change = change;
+    while !change.state.is_final() {
+        let _slot = exchange.services.long_lived(&exchange.identity.principal)?;
+        let wait = hold::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
+        let waited = if page::asked_by_task(exchange, &change).is_some() {
+            let mut wait = std::pin::pin!(wait);
+            tokio::select! {
+                waited = &mut wait => waited?,
+                () = page::ask(exchange, &change, Some(&id)) => wait.await?,
+            }
+        } else {
+            wait.await?
+        };
+        change = match waited {
+            Waited::Over(change) if asked::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
+            Waited::Over(change) => change,
+            Waited::NotYet(_) if exchange.services.shutdown.is_cancelled() => {
+                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+            }
+            Waited::NotYet(_) => {
+                return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
+            }
+        };
+    }
+    if change.state == ChangeState::Withdrawn {
+        return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
+    }
+    match ending(&change) {
+        Some(Ending::Result(settled)) => {
+            let json = encoded(&settled.result, exchange.revision(), settled.structured);
+            Ok(Reply::passed_on(shape::related(&json, &id)).failing(settled.failure))
+        }
+        Some(Ending::Error(error)) => Err(error),
+        None => Err(McpError::new(ErrorKind::Internal, "the change is over and yet has no result")),
+    }
+}
+
+/// Asks the client what the tool of its running change asks (2025-11-25/basic/utilities/tasks, "Input Required Status"),
+/// until that has changed; the change as it is then.
+async fn ask_while_running(exchange: &Handling, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
+    let before = change.version;
+    let moved = hold::moved(exchange, Arc::clone(&change), before);
+    if asked::open(exchange, &change).is_empty() {
+        return moved.await;
+    }
+    tokio::select! {
+        // Others may answer, or the tool takes it back.
+        moved = moved => moved,
+        () = asked::ask_all(exchange, &change, Some(id)) => Ok(hold::now(exchange, change.clone()).await),
+    }
+}
+
+/// `tasks/cancel` withdraws what nobody has decided on.
+async fn cancel(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
+    let services = &exchange.services;
+    let modern = exchange.is_modern();
+    let withdrawn = match services.changes.withdraw(&change.id, &exchange.identity.principal).await {
+        Ok(change) => Ok(change),
+        Err(refused) => match refused.current {
+            Some(current) => Err(current),
+            None if refused.error.kind == ErrorKind::ChangeNotPending => Err(change),
+            None => return Err(refused.error),
+        },
+    };
+    if let Err(current) = &withdrawn
+        && modern
+        && current.state == ChangeState::Executing
+    {
+        // What runs is not stopped. What it asks is not answered any more.
+        services.changes.give_up(&current.id, &exchange.identity.principal).await?;
+    }
+    match withdrawn {
+        // Acknowledged in any case (ext-tasks, "Task Cancellation"): what was approved runs, what is over stays so.
+        _ if modern => Ok(Reply::new("{}".into())),
+        Ok(change) => Ok(Reply::new(view::legacy(exchange, &change))),
+        Err(current) if current.state.is_final() => {
+            let status = view::legacy_status(&current).as_str();
+            Err(McpError::new(ErrorKind::InvalidParams, format!("the task has ended already: it is {status}")))
+        }
+        // To say that it is cancelled would be a lie.
+        Err(current) => Err(McpError::new(
+            ErrorKind::InvalidParams,
+            format!("the change was approved and cannot be taken back any more: it is {}", current.state.as_str()),
+        )),
+    }
+}
+
+/// `tasks/list`: tasks of upstreams and local ones first, oldest first, and then the principal's changes, newest first.
+async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
+    let params: params::ListParams<'_> = params::parse(request.params)?;
+    let (mut tasks, next) = match params.cursor.as_deref() {
+        Some(cursor) if cursor.starts_with(CHANGES) => (Vec::new(), None),
+        cursor => {
+            let (mut tasks, next) = foreign::list(&exchange.sessions.bridge, exchange, cursor).await?;
+            if cursor.is_none() {
+                tasks.extend(exchange.sessions.local_tasks.all_of(&exchange.identity.principal.name));
+            }
+            (tasks, next)
+        }
+    };
+    let next = match next {
+        Some(next) => Some(next),
+        None => {
+            let cursor = params.cursor.as_deref().and_then(|cursor| cursor.strip_prefix("changes-"));
+            let filter =
+                ChangeFilter { principals: vec![exchange.identity.principal.name.clone()], ..ChangeFilter::default() };
+            let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
+            let page = exchange.services.changes.list(filter, PAGE, cursor.map(str::to_owned)).await;
+            let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
+            tasks.extend(page.items.iter().map(|change| view::legacy(exchange, change)));
+            page.next_cursor.map(|cursor| format!("{CHANGES}-{cursor}"))
+        }
+    };
+    let mut out = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
+    if let Some(next) = next {
+        out = edit(&out, &[("nextCursor", Op::Set(&json!(next).to_string()))]);
+    }
+    Ok(Reply::new(out))
+}

@@ -1,0 +1,495 @@
+//! Messages as they come in: which era and revision they speak, what becomes of each, and how batches are regrouped.
+
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use compact_str::CompactString;
+use futures_util::{FutureExt, StreamExt, stream};
+use serde_json::value::RawValue;
+
+use super::handlers;
+use crate::{Handling, middleware, services::SessionServices};
+use countersign_auth::Identity;
+use countersign_exchange::{
+    context::{Answer, Exchange, ForwardedHeaders, InFlight, Related},
+    facts::{ClientFacts, FactLimits},
+    inflow::Held,
+    reply::Reply,
+    shared::{Channel, SessionShared},
+};
+use countersign_protocol::{
+    Era, ErrorKind, McpError, RequestId, Revision, encode,
+    envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request, Response},
+    headers,
+    method::Method,
+    outline::Outline,
+    params::{self, LoggingLevel, Meta},
+};
+use countersign_telemetry::{
+    RequestMetrics,
+    metrics::{Cache, CacheMetrics, Transport},
+};
+
+/// Where a message came in: everything about it but its own text.
+#[derive(Clone)]
+pub struct Door {
+    pub services: Arc<SessionServices>,
+    pub session: Arc<SessionShared>,
+    pub identity: Identity,
+    pub transport: Transport,
+    pub related: Related,
+    /// What a handshake-era message means before (or without) a handshake.
+    pub assumed: Revision,
+    /// See [`Exchange::headers`].
+    pub headers: Option<Arc<ForwardedHeaders>>,
+}
+
+/// Takes one frame of a connection with an outbox. Never waits: what cannot be answered at once runs as a task.
+pub fn frame(services: &Arc<SessionServices>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Held>) {
+    poll_then_spawn(answered(services, session, frame, held));
+}
+
+/// As [`frame`], of a large one ([`countersign_runtime::lanes`]): resolves when it was taken up, that is read and run to its first wait.
+/// Whoever reads the next one only then keeps the order of messages, and no more than one of them waits to be read.
+pub fn large_frame(
+    services: &Arc<SessionServices>,
+    session: &Arc<SessionShared>,
+    frame: Bytes,
+    held: Option<Held>,
+) -> impl Future<Output = ()> + use<> {
+    let (services, session) = (Arc::clone(services), Arc::clone(session));
+    async move {
+        let lanes = Arc::clone(&services.state.lanes);
+        let principal = Arc::clone(&session.identity.principal);
+        let work = move || async move { poll_then_spawn(answered(&services, &session, frame, held)) };
+        if let Err(error) = lanes.run(&principal.name, work).await {
+            tracing::debug!(%error, "a large message was not taken");
+        }
+    }
+}
+
+/// Answers one frame on its connection.
+fn answered(
+    services: &Arc<SessionServices>,
+    session: &Arc<SessionShared>,
+    frame: Bytes,
+    held: Option<Held>,
+) -> impl Future<Output = ()> + use<> {
+    let door = Door {
+        services: services.clone(),
+        session: session.clone(),
+        identity: session.identity.clone(),
+        transport: session.transport,
+        related: Related::Outbox(session.clone()),
+        assumed: Revision::NEWEST_LEGACY,
+        headers: None,
+    };
+    async move {
+        let _held = held;
+        let related = door.related.clone();
+        if let Some(answer) = door.frame(&frame).await {
+            related.send(answer.bytes);
+        }
+    }
+}
+
+/// Runs a future to its first wait here and now, and the rest, if any, as a task. So the order of messages is kept
+/// for all that is answered at once (`initialize` before what follows it), and those cost no task.
+pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
+    let mut work = Box::pin(work);
+    if work.as_mut().now_or_never().is_none() {
+        actix::spawn(work);
+    }
+}
+
+impl Door {
+    /// Handles a whole frame or body; `None` where there is nothing to answer.
+    async fn frame(self, frame: &[u8]) -> Option<Answer> {
+        match envelope::parse(frame, &self.services.envelope_limits()) {
+            Ok(Incoming::Single(message)) => self.message(message).await,
+            Ok(Incoming::Batch(members)) => self.batch(members).await,
+            Err(fault) => self.fault(&fault),
+        }
+    }
+
+    /// The revision in which to speak of a message that could not be read.
+    pub fn revision(&self) -> Revision {
+        self.session.legacy_revision().unwrap_or(self.assumed)
+    }
+
+    /// What is said of a message that is none; `None` for a bad notification, which nobody waits for.
+    pub fn fault(&self, fault: &EnvelopeFault) -> Option<Answer> {
+        RequestMetrics::get().error(fault.error.kind);
+        (!fault.silent).then(|| Answer::error(fault.id.as_ref(), &fault.error, self.revision()))
+    }
+
+    async fn message(self, message: Message<'_>) -> Option<Answer> {
+        match message {
+            Message::Request(request) => self.request(&request).await,
+            Message::Notification(notification) => {
+                self.notification(&notification);
+                None
+            }
+            Message::Response(response) => {
+                self.session.questions.answered(&response);
+                None
+            }
+        }
+    }
+
+    /// Runs the only request that came in here.
+    pub async fn request(self, request: &Request<'_>) -> Option<Answer> {
+        match self.exchange(request) {
+            Ok(exchange) => answer(&exchange, request).await,
+            Err((error, revision)) => Some(Answer::error(Some(&request.id), &error, revision)),
+        }
+    }
+
+    /// Decides era and revision of a request, and what its client says of itself.
+    pub fn exchange(self, request: &Request<'_>) -> Result<Handling, (McpError, Revision)> {
+        let meta = request.meta().map_err(|e| (e, self.revision()))?;
+        let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
+        let facts = if params::is_modern(&meta) {
+            let limits = (&self.services.config.limits).into();
+            let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
+            if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {
+                self.services.show_facts(&self.session, &facts);
+            }
+            facts
+        } else {
+            self.legacy_facts(request)?
+        };
+        let Self { services: sessions, session, identity, transport, related, assumed: _, headers } = self;
+        let services = Arc::clone(&sessions.shared);
+        let exchange = Exchange { services, session, facts, identity, transport, related, log_level, headers };
+        Ok(Handling { exchange, sessions })
+    }
+
+    fn legacy_facts(&self, request: &Request<'_>) -> Result<Arc<ClientFacts>, (McpError, Revision)> {
+        if let Some(facts) = self.session.facts().filter(|f| f.revision.era() == Era::Legacy) {
+            // A client that works has finished its handshake, whether or not it said so.
+            if request.method != "initialize" && request.method != "ping" {
+                self.session.mark_initialized();
+            }
+            return Ok(facts);
+        }
+        if Method::parse(&request.method).is_some_and(Method::needs_session) {
+            let error = McpError::new(
+                ErrorKind::NotInitialized,
+                "send `initialize` first, or name a protocol version in `_meta`",
+            );
+            return Err((error, self.assumed));
+        }
+        Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, client_info: None, capabilities: "{}".into() }))
+    }
+
+    pub fn notification(&self, notification: &Notification<'_>) {
+        match Method::parse(&notification.method) {
+            Some(Method::Initialized) => self.session.mark_initialized(),
+            Some(Method::Cancelled) => {
+                if let Ok(cancelled) = params::parse::<params::Cancelled<'_>>(notification.params) {
+                    // Neither id nor reason: both are the client's own text, of any length.
+                    tracing::debug!(session = %self.session.short_id(), "a request is cancelled by its client");
+                    self.session.cancel(&cancelled.request_id);
+                }
+            }
+            // Nothing else that a client may tell concerns the gateway itself, and nothing is answered.
+            _ => tracing::trace!(session = %self.session.short_id(), "notification ignored"),
+        }
+    }
+
+    /// Runs the members of a batch at a time up to a limit and regroups the answers
+    /// (2025-03-26/basic/index#batching).
+    pub async fn batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<Answer> {
+        let revision = self.revision();
+        if !revision.rules().batches {
+            let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
+            return Some(Answer::error(None, &error, revision));
+        }
+        let mut answers: Vec<Option<Bytes>> = Vec::with_capacity(members.len());
+        let mut requests = Vec::new();
+        for member in &members {
+            let at = answers.len();
+            answers.push(None);
+            match member {
+                Err(fault) => answers[at] = self.fault(fault).map(|a| a.bytes),
+                Ok(Message::Request(request)) if request.method == "initialize" => {
+                    let error = McpError::new(ErrorKind::InvalidRequest, "`initialize` must not be part of a batch");
+                    answers[at] = Some(Answer::error(Some(&request.id), &error, revision).bytes);
+                }
+                Ok(Message::Request(request)) => requests.push((at, request)),
+                Ok(Message::Notification(notification)) => self.notification(notification),
+                Ok(Message::Response(response)) => self.session.questions.answered(response),
+            }
+        }
+        let groups = self.share_identical_reads(&requests);
+        let done: Vec<_> = stream::iter(groups)
+            .map(|group| self.group(group))
+            .buffer_unordered(self.services.config.limits.batch_concurrency.max(1))
+            .collect()
+            .await;
+        for (at, bytes) in done.into_iter().flatten() {
+            answers[at] = Some(bytes);
+        }
+        let answers: Vec<Bytes> = answers.into_iter().flatten().collect();
+        (!answers.is_empty()).then(|| Answer::result(encode::batch(&answers)))
+    }
+
+    /// Groups requests of which one call can answer all: the same read with the same parameters.
+    fn share_identical_reads<'r, 'a>(
+        &self,
+        requests: &[(usize, &'r Request<'a>)],
+    ) -> Vec<Vec<(usize, &'r Request<'a>)>> {
+        let mut groups: Vec<Vec<(usize, &Request<'_>)>> = Vec::new();
+        let mut known: HashMap<(&str, &str), usize> = HashMap::new();
+        for &(at, request) in requests {
+            let key = (request.method.as_ref(), request.params.map_or("", |p| p.get()));
+            if !handlers::is_shareable_read(&self.services, request) {
+                groups.push(vec![(at, request)]);
+            } else if let Some(&group) = known.get(&key) {
+                groups[group].push((at, request));
+            } else {
+                known.insert(key, groups.len());
+                groups.push(vec![(at, request)]);
+            }
+        }
+        groups
+    }
+
+    async fn group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
+        let Some(&(at, first)) = group.first() else { return Vec::new() };
+        if group.len() == 1 {
+            return self.clone().request(first).await.map(|a| (at, a.bytes)).into_iter().collect();
+        }
+        let exchange = match self.clone().exchange(first) {
+            Ok(exchange) => exchange,
+            Err((error, revision)) => {
+                return group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect();
+            }
+        };
+        let revision = exchange.revision();
+        let cache = CacheMetrics::of(Cache::Reads);
+        cache.miss();
+        group.iter().skip(1).for_each(|_| cache.hit());
+        match serve(&exchange, first).await {
+            Served::Reply(Ok(reply)) => {
+                let result = reply.finish(revision, &self.services.server_meta);
+                group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
+            }
+            Served::Reply(Err(error)) => {
+                group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect()
+            }
+            Served::Cancelled => Vec::new(),
+        }
+    }
+}
+
+/// Runs one request to its answer; `None` once its client has taken it back.
+pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<Answer> {
+    match serve(exchange, request).await {
+        Served::Reply(Ok(reply)) => {
+            // The handshake has just fixed it, or the request itself names it.
+            let revision = reply.revision.unwrap_or(exchange.revision());
+            let result = reply.finish(revision, &exchange.services.server_meta);
+            Some(Answer::result(encode::result(&request.id, &result)))
+        }
+        Served::Reply(Err(error)) => Some(Answer::error(Some(&request.id), &error, exchange.revision())),
+        Served::Cancelled => None,
+    }
+}
+
+/// As [`answer`], of a large request: on the principal's thread for such ones ([`countersign_runtime::lanes`]).
+pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<Answer> {
+    let (lanes, revision, id) = (Arc::clone(&exchange.services.state.lanes), exchange.revision(), request.id.clone());
+    let principal = Arc::clone(&exchange.identity.principal);
+    let work = move || async move { answer(&exchange, &request.as_request()).await };
+    lanes.run(&principal.name, work).await.unwrap_or_else(|error| Some(Answer::error(Some(&id), &error, revision)))
+}
+
+/// A request that outlives the buffer it came in.
+pub struct OwnedRequest {
+    id: RequestId,
+    method: CompactString,
+    params: Option<Box<RawValue>>,
+    outline: Outline,
+}
+
+impl OwnedRequest {
+    #[must_use]
+    pub fn of(request: &Request<'_>) -> Self {
+        Self {
+            id: request.id.clone(),
+            method: (&*request.method).into(),
+            params: request.params.map(ToOwned::to_owned),
+            outline: request.outline.clone(),
+        }
+    }
+
+    #[must_use]
+    pub fn as_request(&self) -> Request<'_> {
+        Request {
+            id: self.id.clone(),
+            method: self.method.as_str().into(),
+            params: self.params.as_deref(),
+            outline: self.outline.clone(),
+        }
+    }
+}
+
+/// A message that outlives the buffer it came in, and goes from one thread to another.
+pub enum OwnedMessage {
+    Request(Arc<OwnedRequest>),
+    Notification { method: CompactString, params: Option<Box<RawValue>> },
+    Response { id: Option<RequestId>, outcome: Result<Box<RawValue>, Box<RawValue>> },
+}
+
+/// None at all.
+impl Default for OwnedMessage {
+    fn default() -> Self {
+        Self::Notification { method: CompactString::const_new(""), params: None }
+    }
+}
+
+impl OwnedMessage {
+    #[must_use]
+    pub fn of(message: &Message<'_>) -> Self {
+        match message {
+            Message::Request(request) => Self::Request(Arc::new(OwnedRequest::of(request))),
+            Message::Notification(Notification { method, params }) => {
+                Self::Notification { method: (&**method).into(), params: params.map(ToOwned::to_owned) }
+            }
+            Message::Response(Response { id, outcome }) => {
+                Self::Response { id: id.clone(), outcome: outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned) }
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn as_message(&self) -> Message<'_> {
+        match self {
+            Self::Request(request) => Message::Request(request.as_request()),
+            Self::Notification { method, params } => {
+                Message::Notification(Notification { method: method.as_str().into(), params: params.as_deref() })
+            }
+            Self::Response { id, outcome } => Message::Response(Response {
+                id: id.clone(),
+                outcome: outcome.as_ref().map(|raw| &**raw).map_err(|raw| &**raw),
+            }),
+        }
+    }
+}
+
+/// What a modern request says of its client (2026-07-28/basic/index, "Per-request protocol fields").
+///
+/// # Errors
+/// `-32602` without the required members or for capabilities that are too long, `-32022` for a version that is not served statelessly.
+pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFacts>, McpError> {
+    let revision = headers::check_envelope(meta)?;
+    let capabilities = meta.client_capabilities.unwrap_or("{}");
+    if let Some(facts) = LATEST.with_borrow(|latest| latest.of(revision, meta.client_info, capabilities)) {
+        return Ok(facts);
+    }
+    limits.check(CAPABILITIES, capabilities)?;
+    let client = meta.client_info()?.map(|client| limits.cut(client));
+    // Its own words travel on in the request itself.
+    let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
+    if meta.client_info.map_or(0, str::len) + capabilities.len() <= REMEMBERED {
+        LATEST.set(Latest { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
+    }
+    Ok(facts)
+}
+
+/// Where a stateless request has them in its `params`.
+const CAPABILITIES: &str = "_meta.io.modelcontextprotocol/clientCapabilities";
+
+/// Bytes of what a client says of itself that are kept for its next request.
+const REMEMBERED: usize = 4096;
+
+thread_local!(static LATEST: RefCell<Latest> = RefCell::default());
+
+/// What was last said on this thread: a client says the same with each request.
+#[derive(Default)]
+struct Latest {
+    info: Option<Box<str>>,
+    facts: Option<Arc<ClientFacts>>,
+}
+
+impl Latest {
+    /// The facts, if these very words were said.
+    fn of(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
+        let facts = self.facts.as_ref()?;
+        let same = facts.revision == revision && self.info.as_deref() == info && *facts.capabilities == *capabilities;
+        same.then(|| Arc::clone(facts))
+    }
+}
+
+enum Served {
+    Reply(Result<Reply, McpError>),
+    /// By its client: nothing is answered (2025-11-25/basic/utilities/cancellation).
+    Cancelled,
+}
+
+/// Runs one request through the middleware, until it is answered, cancelled or the session ends.
+async fn serve(exchange: &Handling, request: &Request<'_>) -> Served {
+    let limit = exchange.services.config.limits.max_in_flight;
+    let in_flight = match InFlight::admit(exchange, &request.id, limit) {
+        Ok(in_flight) => in_flight,
+        Err(error) => return Served::Reply(Err(error)),
+    };
+    let cancel = &in_flight.cancel;
+    let served = tokio::select! {
+        biased;
+        reply = middleware::run(exchange, request, cancel) => Served::Reply(reply),
+        () = cancel.cancelled() => Served::Cancelled,
+    };
+    in_flight.answered();
+    if cancel.is_cancelled() { Served::Cancelled } else { served }
+}
+
+/// A session for bookkeeping, through which nothing can be sent.
+pub fn channel_less(transport: Transport, identity: Identity, services: &SessionServices) -> SessionShared {
+    SessionShared::new(transport, identity, Channel::None, &services.state.ended)
+}
+
+/// The bookkeeper of a stateless HTTP connection.
+pub fn stateless_session(services: &Arc<SessionServices>, identity: Identity) -> Arc<SessionShared> {
+    Arc::new(channel_less(Transport::Http, identity, services))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta<'a>(info: Option<&'a str>, capabilities: &'a str) -> Meta<'a> {
+        Meta {
+            protocol_version: Some("2026-07-28".into()),
+            client_info: info,
+            client_capabilities: Some(capabilities),
+            ..Meta::default()
+        }
+    }
+
+    fn facts(meta: &Meta<'_>) -> Result<Arc<ClientFacts>, McpError> {
+        modern_facts(meta, (&countersign_config::Config::default().limits).into())
+    }
+
+    #[test]
+    fn facts_are_shared_by_requests_that_say_the_same_and_by_no_others() {
+        let (a, b) = (r#"{"name":"a","version":"1"}"#, r#"{"name":"b","version":"1"}"#);
+        let first = facts(&meta(Some(a), "{}")).unwrap();
+        assert!(Arc::ptr_eq(&first, &facts(&meta(Some(a), "{}")).unwrap()));
+        let more = facts(&meta(Some(a), r#"{"sampling":{}}"#)).unwrap();
+        assert_eq!((&*more.capabilities, &*first.capabilities), (r#"{"sampling":{}}"#, "{}"));
+        let other = facts(&meta(Some(b), r#"{"sampling":{}}"#)).unwrap();
+        assert_eq!(other.client.as_ref().unwrap().name, "b");
+        assert!(facts(&meta(None, r#"{"sampling":{}}"#)).unwrap().client.is_none());
+        // Too long to be kept.
+        let long = format!(r#"{{"x":"{}"}}"#, "x".repeat(REMEMBERED));
+        let once = facts(&meta(Some(a), &long)).unwrap();
+        assert_eq!(*once.capabilities, *long);
+        assert!(!Arc::ptr_eq(&once, &facts(&meta(Some(a), &long)).unwrap()));
+        // What was wrong leaves nothing behind.
+        assert_eq!(facts(&meta(Some("{}"), "{}")).unwrap_err().kind, ErrorKind::InvalidParams);
+        assert_eq!(facts(&meta(Some(a), "{}")).unwrap().client.as_ref().unwrap().name, "a");
+    }
+}

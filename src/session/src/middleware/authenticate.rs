@@ -1,0 +1,10 @@
+//! Whether the identity behind a request still holds. The door has established it; a connection may outlive it.
+
+use countersign_exchange::context::Exchange;
+use countersign_protocol::McpError;
+
+/// # Errors
+/// `UNAUTHORIZED` for a key that was revoked since the connection was made.
+pub fn check(exchange: &Exchange) -> Result<(), McpError> {
+    exchange.services.holds(&exchange.identity)
+}

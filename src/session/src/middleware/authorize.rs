@@ -1,0 +1,22 @@
+//! Whether the principal's role may use the MCP doors at all.
+
+use countersign_auth::Identity;
+use countersign_exchange::context::Exchange;
+use countersign_protocol::{ErrorKind, McpError};
+
+/// # Errors
+/// `FORBIDDEN` for a role that only watches.
+pub fn check(exchange: &Exchange) -> Result<(), McpError> {
+    role(&exchange.identity)
+}
+
+/// As [`check`], before there is an exchange.
+///
+/// # Errors
+/// `FORBIDDEN` for a role that only watches.
+pub fn role(identity: &Identity) -> Result<(), McpError> {
+    if identity.principal.role.may_call() {
+        return Ok(());
+    }
+    Err(McpError::new(ErrorKind::Forbidden, "this key may look at changes but not use tools"))
+}

@@ -1,0 +1,92 @@
+//! What stands around every request, in this order: log, metrics, authenticate, authorize, rate limit, and for
+//! tool calls validate and policy. Each has a file of its own; [`run`] is the chain.
+
+pub mod authenticate;
+pub mod authorize;
+pub mod log;
+pub mod metrics;
+pub mod policy;
+pub mod rate_limit;
+
+use crate::{
+    Handling,
+    handlers::{self, tools::ToolOutcome},
+};
+use countersign_bridge::extension;
+use countersign_exchange::{cancel::Cancel, reply::Reply};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Method};
+
+/// Runs a JSON-RPC request through the chain to its handler.
+///
+/// # Errors
+/// Whatever the first layer that refuses it says, or its handler.
+pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+    let method = Method::parse(&request.method);
+    let log = log::Entry::new(exchange, &request.method);
+    let metrics = metrics::Timer::start(exchange, &request.method);
+    let outcome = match (admit(exchange, request.params.map_or(0, |params| params.get().len())), method) {
+        (Err(error), _) => Err(error),
+        (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
+            handlers::handle(exchange, method, request, cancel).await
+        }
+        // Of an extension, or of nobody.
+        (Ok(()), _) => extension::call(&exchange.sessions.bridge, exchange, request).await,
+    };
+    let ended = match &outcome {
+        Ok(reply) => Ended { failure: reply.failure, in_band: true, pending: reply.pending },
+        Err(error) => Ended::error(error),
+    };
+    metrics.finish(ended);
+    log.finish(ended);
+    outcome
+}
+
+/// How a request ended, for logs and metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub failure: Option<ErrorKind>,
+    /// The failure is told in a result.
+    pub in_band: bool,
+    /// A person has to approve it.
+    pub pending: bool,
+}
+
+impl Ended {
+    fn error(error: &McpError) -> Self {
+        Self { failure: Some(error.kind), in_band: false, pending: false }
+    }
+}
+
+/// Runs a call of the plain HTTP door through the same chain.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_plain_call(
+    exchange: &Handling,
+    call: &handlers::tools::Call<'_>,
+    cancel: &Cancel,
+) -> Result<ToolOutcome, McpError> {
+    let log = log::Entry::new(exchange, "tools/call");
+    let metrics = metrics::Timer::start(exchange, "tools/call");
+    let outcome = match admit(exchange, call.arguments.map_or(0, |arguments| arguments.get().len())) {
+        Ok(()) => handlers::tools::call(exchange, call, None, cancel).await,
+        Err(error) => Err(error),
+    };
+    let ended = match &outcome {
+        Ok(outcome) => Ended { failure: outcome.failure(), in_band: true, pending: outcome.is_pending() },
+        Err(error) => Ended::error(error),
+    };
+    metrics.finish(ended);
+    log.finish(ended);
+    outcome
+}
+
+/// `bytes` are those of the parameters.
+fn admit(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
+    if exchange.services.shutdown.is_cancelled() {
+        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+    }
+    authenticate::check(exchange)?;
+    authorize::check(exchange)?;
+    rate_limit::check(exchange, bytes)
+}

@@ -1,0 +1,135 @@
+//! All sessions by id: where a request that lands on another thread finds what it needs without a hop.
+//!
+//! It counts those of each principal, and finds out whose place a new one takes when all are taken.
+
+use std::{collections::HashMap, sync::Arc};
+
+use actix::Addr;
+use bytes::Bytes;
+use dashmap::DashMap;
+use parking_lot::Mutex;
+
+use crate::actor::{EndSession, Session, close};
+use countersign_exchange::{
+    eviction::{Hold, Queue},
+    shared::{Channel, SessionShared},
+};
+use countersign_routing::subscribers::Clients;
+
+/// A session and the address of its actor.
+#[derive(Clone)]
+pub struct Entry {
+    pub shared: Arc<SessionShared>,
+    pub addr: Addr<Session>,
+}
+
+/// Sessions of one principal that hold state of their own (not the bookkeeping of stateless connections).
+#[derive(Default)]
+struct Own {
+    count: usize,
+    queue: Queue<Arc<str>>,
+}
+
+/// See the module's page.
+#[derive(Default)]
+pub struct Registry {
+    sessions: DashMap<String, Entry, foldhash::fast::RandomState>,
+    by_principal: Mutex<HashMap<String, Own>>,
+}
+
+fn counts(shared: &SessionShared) -> bool {
+    !matches!(shared.channel, Channel::None)
+}
+
+impl Clients for Registry {
+    fn tell_all(&self, message: &Bytes) {
+        self.for_each(|session| {
+            if session.is_initialized()
+                && session.legacy_revision().is_some()
+                && !matches!(session.channel, Channel::None)
+            {
+                session.send_unsolicited(message.clone());
+            }
+        });
+    }
+}
+
+impl Registry {
+    pub fn insert(&self, shared: Arc<SessionShared>, addr: Addr<Session>) {
+        let (id, counted) = (Arc::clone(&shared.id), counts(&shared));
+        let principal = Arc::clone(shared.principal());
+        self.sessions.insert(shared.id.to_string(), Entry { shared, addr });
+        if counted {
+            let mut by_principal = self.by_principal.lock();
+            let own = by_principal.entry(principal.name.clone()).or_default();
+            own.count += 1;
+            own.queue.joined(id, own.count, |id| self.hold(id));
+        }
+    }
+
+    fn hold(&self, id: &str) -> Option<Hold> {
+        self.sessions.get(id).map(|entry| entry.shared.hold())
+    }
+
+    pub fn get(&self, id: &str) -> Option<Entry> {
+        self.sessions.get(id).map(|e| e.value().clone())
+    }
+
+    /// The session alone, where nothing is sent to its actor.
+    pub fn shared(&self, id: &str) -> Option<Arc<SessionShared>> {
+        self.sessions.get(id).map(|e| Arc::clone(&e.shared))
+    }
+
+    pub fn remove(&self, id: &str) -> Option<Entry> {
+        let entry = self.sessions.remove(id).map(|(_, e)| e)?;
+        if counts(&entry.shared) {
+            let mut by_principal = self.by_principal.lock();
+            let name = &entry.shared.principal().name;
+            if let Some(own) = by_principal.get_mut(name) {
+                own.count -= 1;
+                if own.count == 0 {
+                    by_principal.remove(name);
+                }
+            }
+        }
+        Some(entry)
+    }
+
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Sessions of one principal that hold state of their own.
+    pub fn count_of(&self, principal: &str) -> usize {
+        self.by_principal.lock().get(principal).map_or(0, |own| own.count)
+    }
+
+    /// Ends the session of that principal whose place is to be taken; `false` where all have calls in flight.
+    pub fn evict_one_of(&self, principal: &str) -> bool {
+        let all = || {
+            let own = self.sessions.iter().filter(|e| e.shared.principal().name == principal && counts(&e.shared));
+            own.map(|e| Arc::clone(&e.shared.id)).collect()
+        };
+        let next = {
+            let mut by_principal = self.by_principal.lock();
+            by_principal.get_mut(principal).and_then(|own| own.queue.next(|id| self.hold(id), all))
+        };
+        // Its place is free at once, not only when its actor has ended.
+        let Some(entry) = next.and_then(|id| self.remove(&id)) else { return false };
+        tracing::debug!(session = %entry.shared.short_id(), "its place is taken by another session");
+        entry.shared.end();
+        entry.addr.do_send(EndSession { code: close::GOING_AWAY, reason: "its place was needed" });
+        true
+    }
+
+    /// Calls `f` with each session; a session that comes or goes meanwhile may be missed.
+    pub fn for_each(&self, mut f: impl FnMut(&Arc<SessionShared>)) {
+        for entry in &self.sessions {
+            f(&entry.shared);
+        }
+    }
+}

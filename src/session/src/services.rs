@@ -1,0 +1,159 @@
+//! What sessions need besides what every exchange does.
+
+use std::{ops::Deref, sync::Arc};
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use super::{
+    handlers::{reviewed::Reviewed, tasks::local::Locals},
+    middleware::rate_limit::Limiter,
+    registry::Registry,
+};
+use countersign_bridge::Bridge;
+use countersign_config::Config;
+use countersign_domain::principal::Principal;
+use countersign_exchange::{
+    services::Services,
+    shared::{Channel, SessionShared},
+};
+use countersign_protocol::{ErrorKind, McpError};
+
+/// See the module's page.
+pub struct SessionServices {
+    pub shared: Arc<Services>,
+    pub bridge: Arc<Bridge>,
+    pub registry: Arc<Registry>,
+    pub limiter: Limiter,
+    /// Calls that wait for a person.
+    pub reviewed: Reviewed,
+    /// Calls that run here as tasks.
+    pub local_tasks: Locals,
+    /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
+    pub waiting: Arc<Semaphore>,
+}
+
+impl Deref for SessionServices {
+    type Target = Services;
+
+    fn deref(&self) -> &Services {
+        &self.shared
+    }
+}
+
+impl SessionServices {
+    #[must_use]
+    pub fn new(config: &Config, shared: Arc<Services>, bridge: Bridge, registry: Arc<Registry>) -> Self {
+        Self {
+            shared,
+            bridge: Arc::new(bridge),
+            registry,
+            limiter: Limiter::new(&config.limits),
+            reviewed: Reviewed::default(),
+            local_tasks: Locals::default(),
+            waiting: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
+        }
+    }
+
+    /// Makes room for one more session of a principal that holds state: beyond `limits.max_sessions` another one ends.
+    ///
+    /// # Errors
+    /// `OVERLOADED` where all of them have calls in flight.
+    pub fn room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
+        let max = self.config.limits.max_sessions;
+        // Few sessions in all are few of anybody's, which spares the counting.
+        let room = || self.registry.count_of(&principal.name) < max || self.registry.evict_one_of(&principal.name);
+        if self.registry.len() < max || room() {
+            return Ok(());
+        }
+        Err(McpError::new(ErrorKind::Overloaded, "too many sessions (limits.max_sessions)").with("limit", max as u64))
+    }
+
+    /// Prometheus text, with the gauges that are read rather than counted.
+    #[must_use]
+    pub fn render_metrics(&self) -> String {
+        use countersign_telemetry::{
+            Queue,
+            metrics::{body_bytes, queue_length},
+        };
+        let mut queued = 0;
+        self.registry.for_each(|session| {
+            if let Channel::Outbox(outbox) = &session.channel {
+                queued += outbox.len();
+            }
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
+        queue_length(Queue::Outbox).set(queued as f64);
+        #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
+        body_bytes().set(self.state.inflow.held() as f64);
+        self.upstreams.measure();
+        self.metrics.render()
+    }
+
+    /// Tells the feed of a session that came or went.
+    pub fn session_event(&self, kind: &'static str, session: &SessionShared) {
+        if matches!(session.channel, Channel::None) && session.facts().is_none() {
+            return;
+        }
+        let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::of(session) });
+        self.feed.publish_session(&event);
+    }
+
+    /// All that live now.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        let mut all = Vec::new();
+        self.registry.for_each(|session| all.push(SessionInfo::of(session)));
+        all
+    }
+}
+
+/// A live session, as people see it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionInfo {
+    /// Only its beginning ever leaves: the whole id lets whoever holds it use the session.
+    #[serde(serialize_with = "beginning")]
+    pub id: String,
+    /// `http`, `websocket`, `stdio` or `sse`.
+    pub transport: String,
+    pub revision: Option<String>,
+    pub client_name: Option<String>,
+    pub client_version: Option<String>,
+    /// The principal's name.
+    pub principal: String,
+    pub created_at: Timestamp,
+    pub last_active_at: Timestamp,
+    /// Requests that are being answered.
+    pub in_flight: usize,
+}
+
+impl SessionInfo {
+    #[must_use]
+    pub fn of(session: &SessionShared) -> Self {
+        let facts = session.facts();
+        let client = facts.as_ref().and_then(|f| f.client.as_ref());
+        Self {
+            id: session.id.to_string(),
+            transport: session.transport.as_str().to_owned(),
+            revision: facts.as_ref().map(|f| f.revision.as_str().to_owned()),
+            client_name: client.map(|c| c.name.clone()),
+            client_version: client.map(|c| c.version.clone()),
+            principal: session.principal().name.clone(),
+            created_at: session.created,
+            last_active_at: session.last_active(),
+            in_flight: session.in_flight(),
+        }
+    }
+}
+
+fn beginning<S: Serializer>(id: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{}…", shown(id)))
+}
+
+/// As much of a session's id as may be shown.
+pub fn shown(id: &str) -> String {
+    id.chars().take(8).collect()
+}

@@ -1,0 +1,104 @@
+//! What can go wrong with the store, and whether a failed write certainly did nothing.
+
+use std::{path::PathBuf, sync::Arc};
+
+/// An error of the store. The text is for the log and the terminal; clients get [`StoreError::to_mcp`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot use the data directory {path}: {source}")]
+    DataDir { path: PathBuf, source: Arc<std::io::Error> },
+    #[error("{path} is not a Countersign database (application id {found:#x}); move it away or choose another --data")]
+    Foreign { path: PathBuf, found: i64 },
+    #[error(
+        "{path} was written by a newer Countersign (schema {found}, this one knows up to {known}); \
+         run that version, or choose another --data"
+    )]
+    TooNew { path: PathBuf, found: i64, known: i64 },
+    #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
+    Corrupt { path: PathBuf, detail: String },
+    #[error(
+        "the store ends at audit entry {found}, but entry {expected} had been written ({path} says so): what came after \
+         is lost. Restore a backup; or, to go on with what is left, remove {path} and settle with the people concerned"
+    )]
+    CutOff { path: PathBuf, found: u64, expected: u64 },
+    /// Found while running; the gateway should be stopped.
+    #[error("the database is damaged ({0}); stop the gateway and restore it from a backup")]
+    Damaged(String),
+    #[error("the disk is full; make room on it, and the gateway goes on by itself")]
+    DiskFull,
+    #[error("the database is locked by another process; end that one, and the gateway goes on by itself")]
+    Locked,
+    /// A stored row does not read as what was written.
+    #[error("a stored record is unreadable: {0}")]
+    BadRecord(String),
+    #[error("the store is closed")]
+    Closed,
+    #[error("the store's queue is full")]
+    QueueFull,
+    /// The commit failed in a way that may have left it done; it could not be read back.
+    #[error("the outcome of the write is unknown")]
+    OutcomeUnknown,
+    #[error("{0}")]
+    Sqlite(Arc<rusqlite::Error>),
+}
+
+impl StoreError {
+    /// Whether a write that failed with this certainly changed nothing. If not, read the state again.
+    #[must_use]
+    pub const fn certainly_aborted(&self) -> bool {
+        !matches!(self, Self::OutcomeUnknown)
+    }
+
+    /// One word for readiness.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::DiskFull => "disk_full",
+            Self::Locked => "locked",
+            Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } => "damaged",
+            _ => "failed",
+        }
+    }
+
+    /// Whether trying the same thing later may work.
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::DiskFull | Self::Locked | Self::QueueFull | Self::OutcomeUnknown | Self::Sqlite(_))
+    }
+
+    /// What a client is told: never the database's own words.
+    #[must_use]
+    pub fn to_mcp(&self) -> countersign_protocol::McpError {
+        use countersign_protocol::{ErrorKind, McpError};
+        match self {
+            Self::QueueFull => McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"),
+            Self::Closed => McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"),
+            Self::OutcomeUnknown => {
+                McpError::new(ErrorKind::StoreUnavailable, "The store failed while writing; look at the change again")
+                    .with("outcome", "unknown")
+            }
+            Self::DiskFull => {
+                McpError::new(ErrorKind::StoreUnavailable, "The store's disk is full; nothing was changed")
+            }
+            Self::Locked => {
+                McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
+            }
+            Self::Damaged(_) | Self::BadRecord(_) => {
+                McpError::new(ErrorKind::StoreUnavailable, "The store is damaged; its operator must restore a backup")
+            }
+            _ => McpError::new(ErrorKind::StoreUnavailable, "The store is not available; nothing was changed"),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode as Code;
+        match error.sqlite_error_code() {
+            Some(Code::DiskFull) => Self::DiskFull,
+            Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Damaged(error.to_string()),
+            Some(Code::DatabaseBusy | Code::DatabaseLocked) => Self::Locked,
+            _ => Self::Sqlite(Arc::new(error)),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What only a real backend meets: a full disk, a lock that another process holds, commits that fail, files that were
+//! tampered with.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+use rusqlite::{Connection, ffi};
+
+use super::{
+    suite::{created, draft, moved, send, write},
+    *,
+};
+use countersign_domain::changes::audit::Broken;
+use countersign_domain::changes::testing::change;
+
+const NORMAL: u8 = 0;
+/// The commit fails and leaves nothing.
+const LOSE: u8 = 1;
+/// The commit fails, but what it wrote is durable.
+const DECEIVE: u8 = 2;
+/// The database may not grow any more, from the next transaction on.
+const FILL: u8 = 3;
+/// The writer no longer waits long for others, from the next transaction on.
+const HURRY: u8 = 4;
+
+fn faulty(dir: &Path) -> (Arc<SqliteStore>, Arc<AtomicU8>) {
+    let mode = Arc::new(AtomicU8::new(NORMAL));
+    let told = Arc::clone(&mode);
+    let commit = Box::new(move |conn: &Connection| {
+        let real = || conn.execute_batch("COMMIT");
+        let failure = || Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_IOERR_FSYNC), None));
+        match told.swap(NORMAL, Ordering::SeqCst) {
+            LOSE => failure(),
+            DECEIVE => real().and_then(|()| failure()),
+            FILL => {
+                real()?;
+                let pages: i64 = conn.query_row("PRAGMA page_count", [], |r| r.get(0))?;
+                conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
+            }
+            HURRY => real().and_then(|()| conn.busy_timeout(std::time::Duration::from_millis(5))),
+            _ => real(),
+        }
+    });
+    (Arc::new(SqliteStore::open_with(dir, SqliteOptions::default(), commit).unwrap()), mode)
+}
+
+fn large(id: &str) -> Draft {
+    let mut large = change(id, "agent", 1, ChangeState::Pending);
+    large.summary = "x".repeat(1 << 20);
+    draft(large, None)
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_is_read_back_and_told_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mode) = faulty(dir.path());
+    write(&*store, created("a")).await.unwrap();
+
+    mode.store(DECEIVE, Ordering::SeqCst);
+    let written = write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    assert_eq!(written.seq, 2, "it is durable, so it succeeded");
+
+    mode.store(LOSE, Ordering::SeqCst);
+    let lost = write(&*store, moved("a", 3, ChangeState::Approved, ChangeState::Executing)).await;
+    let Err(WriteError::Store(error)) = lost else { panic!("{lost:?}") };
+    assert!(error.certainly_aborted(), "{error}");
+    assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
+
+    // The numbers go on without a gap, and the chain holds.
+    let again = write(&*store, moved("a", 3, ChangeState::Approved, ChangeState::Executing)).await.unwrap();
+    assert_eq!(again.seq, 3);
+    store.close();
+    assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 3);
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mode) = faulty(dir.path());
+    write(&*store, created("a")).await.unwrap();
+    mode.store(FILL, Ordering::SeqCst);
+    write(&*store, created("b")).await.unwrap();
+    let answers: Vec<_> = ["c", "d", "e"].into_iter().map(|id| send(&*store, large(id))).collect();
+    for answer in answers {
+        let refused = answer.await.unwrap();
+        let Err(WriteError::Store(StoreError::DiskFull)) = refused else { panic!("{refused:?}") };
+    }
+    assert!(store.is_open());
+    assert!(matches!(store.trouble(), Some(StoreError::DiskFull)));
+    assert!(store.get("c").await.unwrap().is_none());
+    assert_eq!(store.heads().await.unwrap().event, 2);
+    store.close();
+    drop(store);
+    // With room again, everything goes on where it was.
+    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    assert_eq!(write(&store, large("c")).await.unwrap().seq, 3);
+    store.close();
+    assert_eq!(verify_audit(dir.path(), None).unwrap().changes, 3);
+}
+
+#[tokio::test]
+async fn another_process_that_holds_the_lock_is_waited_for_and_then_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, mode) = faulty(dir.path());
+    mode.store(HURRY, Ordering::SeqCst);
+    write(&*store, created("a")).await.unwrap();
+    let other = open::open_writer(dir.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = write(&*store, created("b")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Locked))), "{refused:?}");
+    assert!(store.get("a").await.unwrap().is_some(), "reading goes on");
+    assert!(matches!(store.trouble(), Some(StoreError::Locked)));
+    other.execute_batch("ROLLBACK").unwrap();
+    // Nobody writes anything, and yet it finds out.
+    while store.trouble().is_some() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
+}
+
+#[tokio::test]
+async fn what_was_tampered_with_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    for id in ["a", "b", "c"] {
+        write(&store, created(id)).await.unwrap();
+    }
+    let head = store.heads().await.unwrap().audit;
+    let running = verify_audit(dir.path(), Some(head)).unwrap();
+    assert_eq!((running.entries, running.changes), (3, 3), "also while the store is open");
+    store.close();
+    let tamper = |sql: &str| {
+        let conn = open::open_writer(dir.path()).unwrap();
+        let tx = conn.unchecked_transaction().unwrap();
+        tx.execute_batch(sql).unwrap();
+        tx.commit().unwrap();
+        let Err(VerifyError::Broken(broken)) = verify_audit(dir.path(), Some(head)) else { panic!("{sql}") };
+        broken
+    };
+    let undo = |sql: &str| open::open_writer(dir.path()).unwrap().execute_batch(sql).unwrap();
+
+    assert_eq!(tamper("UPDATE audit SET actor = 'mallory' WHERE seq = 2"), Broken::Altered { seq: 2 });
+    undo("UPDATE audit SET actor = 'alice' WHERE seq = 2");
+    let altered = tamper("UPDATE changes SET body = replace(body, '1.50', '1.51') WHERE id = 'b'");
+    assert_eq!(altered, Broken::ChangeAltered { id: "b".into(), seq: 2 });
+    undo("UPDATE changes SET body = replace(body, '1.51', '1.50') WHERE id = 'b'");
+    let altered = tamper("UPDATE changes SET state = 'approved' WHERE id = 'b'");
+    assert_eq!(altered, Broken::ChangeAltered { id: "b".into(), seq: 2 });
+    undo("UPDATE changes SET state = 'pending' WHERE id = 'b'");
+    verify_audit(dir.path(), Some(head)).unwrap();
+    assert_eq!(
+        tamper(
+            "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body)
+             SELECT 'x', version, state, principal, bytes, expires_at, body FROM changes WHERE id = 'a'"
+        ),
+        Broken::ChangeUnknown { id: "x".into() }
+    );
+    undo("DELETE FROM changes WHERE id = 'x'");
+    assert_eq!(tamper("DELETE FROM changes WHERE id = 'c'"), Broken::ChangeGone { id: "c".into(), seq: 3 });
+    assert_eq!(tamper("DELETE FROM audit WHERE seq = 3"), Broken::CutOff { seq: 2, expected: 3 });
+}
+
+#[tokio::test]
+async fn a_database_that_lost_its_end_is_refused_until_somebody_accepts_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = open::database_path(dir.path());
+    let open = || SqliteStore::open(dir.path(), SqliteOptions::default());
+    let store = open().unwrap();
+    write(&store, created("a")).await.unwrap();
+    store.close();
+    let old = std::fs::read(&path).unwrap();
+    let store = open().unwrap();
+    write(&store, created("b")).await.unwrap();
+    store.close();
+    open().unwrap().close();
+
+    std::fs::write(&path, &old).unwrap();
+    let refused = open().map(drop);
+    let Err(StoreError::CutOff { path: witness, found: 1, expected: 2 }) = refused else { panic!("{refused:?}") };
+    assert_eq!(std::fs::read(&path).unwrap(), old, "it was left alone");
+    // The same number of entries, and other ones.
+    let other = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(other.path(), SqliteOptions::default()).unwrap();
+    write(&store, created("x")).await.unwrap();
+    write(&store, created("y")).await.unwrap();
+    store.close();
+    std::fs::copy(open::database_path(other.path()), &path).unwrap();
+    assert!(matches!(open().map(drop), Err(StoreError::CutOff { .. })));
+
+    std::fs::write(&path, &old).unwrap();
+    std::fs::remove_file(witness).unwrap();
+    let store = open().unwrap();
+    assert_eq!(write(&store, created("c")).await.unwrap().seq, 2);
+}
+
+#[tokio::test]
+async fn a_backup_may_take_the_place_of_what_is_newer() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let to = out.path().join("copy");
+    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    write(&store, created("a")).await.unwrap();
+    backup::backup(dir.path(), &to, false, jiff::Timestamp::now()).unwrap();
+    write(&store, created("b")).await.unwrap();
+    store.close();
+    std::fs::copy(&to, open::database_path(dir.path())).unwrap();
+    let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
+    assert!(store.backup_of().await.unwrap().is_some());
+    assert!(store.get("b").await.unwrap().is_none());
+}
+
+#[test]
+fn a_database_damaged_in_its_pages_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap().close();
+    let path = open::database_path(dir.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    for byte in bytes.iter_mut().skip(4096) {
+        *byte = 0xa5;
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let refused = SqliteStore::open(dir.path(), SqliteOptions::default()).map(drop);
+    assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
+}

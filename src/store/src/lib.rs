@@ -1,0 +1,244 @@
+//! The durable store: changes, their audit trail, the feed's events, keys. SQLite in the data directory.
+//!
+//! One trait ([`Store`]), written so that another backend fits, and one suite of tests against it. A write is a
+//! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
+//! about changes: what may happen is decided before, by [`countersign_domain::changes::machine`].
+
+mod audit_search;
+pub mod backup;
+pub mod covered;
+pub mod crash;
+pub mod error;
+#[cfg(test)]
+mod faults;
+mod health;
+pub mod keys;
+pub mod lock;
+pub mod open;
+pub mod pins;
+mod reader;
+mod retention;
+mod rows;
+mod said;
+mod search;
+mod space;
+mod sqlite;
+pub mod standing_rules;
+#[cfg(test)]
+pub(crate) mod suite;
+mod trail;
+mod verify;
+pub mod webhooks;
+mod witness;
+mod writer;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+
+use countersign_domain::changes::{
+    Change, ChangeState,
+    audit::{AuditEntry, AuditHead},
+    machine::EventKind,
+};
+
+pub use audit_search::{AuditSearch, FoundEntries, FoundEntry};
+pub use error::StoreError;
+pub use pins::{PinWrite, Pinboard};
+pub use said::{Said, read_said};
+pub use search::Narrow;
+
+use countersign_domain::policy::{Pins, StandingRule};
+
+pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
+
+pub use lock::{DataLock, LockError, lock_data_dir};
+pub use sqlite::{SqliteOptions, SqliteStore};
+pub use trail::read_audit;
+pub use verify::{Verified, VerifyError, verify_audit};
+
+/// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The change after the transition.
+    pub change: Arc<Change>,
+    /// The version that it replaces; `None` for a new change.
+    pub expected: Option<u64>,
+    /// The whole change as JSON.
+    pub body: String,
+    pub kind: EventKind,
+    pub from: Option<ChangeState>,
+    pub at: Timestamp,
+    pub actor: String,
+    /// The audit entry's details: a JSON object.
+    pub details: String,
+    /// The feed event's members after `type` and `seq`, with the closing brace.
+    pub event_tail: String,
+    /// Of a new change: what it asks for (who, tool, arguments), to know it again when it is asked for once more.
+    pub call_hash: Option<String>,
+}
+
+/// Something of the audit trail that is no change's: what was seen, accepted or revoked of a server's definitions, and
+/// what became of standing rules.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The change that it came of, in whose timeline it stands; empty where there is none.
+    pub change: String,
+    pub server: String,
+    pub pins: Vec<PinWrite>,
+    /// As they are from now on.
+    pub rules: Vec<StandingRule>,
+    /// As `definitions_accepted`.
+    pub event: &'static str,
+    pub at: Timestamp,
+    pub actor: String,
+    /// The audit entry's details: a JSON object.
+    pub details: String,
+}
+
+/// A transition that is durable.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Of its feed event; 0 for a [`Record`], which has none.
+    pub seq: u64,
+    /// The feed event's JSON; empty for a [`Record`].
+    pub event: Bytes,
+}
+
+/// Why a transition was not written.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The change is not at the expected version.
+    #[error("the change has another version")]
+    Conflict,
+    /// There is a change with this id, or with this idempotency key of the same principal.
+    #[error("there is such a change already")]
+    Duplicate,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Hears the outcome of a write, on the store's thread: must be quick and never block. Called in commit order. The
+/// flag tells that more outcomes follow at once, so that a listener may pass on many together.
+pub type Done = Box<dyn FnOnce(Result<Written, WriteError>, bool) + Send>;
+
+/// What is kept of a live change beside its row, to bound and to expire it.
+#[derive(Clone, Debug)]
+pub struct LiveChange {
+    pub id: String,
+    pub state: ChangeState,
+    pub principal: String,
+    pub bytes: u64,
+    pub expires_at: Timestamp,
+    /// See [`Draft::call_hash`]; none of a change from before it was kept.
+    pub call_hash: Option<String>,
+}
+
+/// A change that was proposed: by whom, when, and how many bytes it had then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposed {
+    pub principal: String,
+    pub bytes: u64,
+    pub at: Timestamp,
+}
+
+/// A stored feed event.
+#[derive(Clone, Debug)]
+pub struct StoredEvent {
+    pub seq: u64,
+    /// As `change.created`.
+    pub kind: String,
+    pub data: String,
+}
+
+/// Which changes to list, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Empty means any.
+    pub states: Vec<ChangeState>,
+    /// Empty means any.
+    pub principals: Vec<String>,
+    pub narrow: Narrow,
+    /// Only those created before the one with this number.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
+/// A page of changes with their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    pub items: Vec<(u64, Arc<Change>)>,
+    /// There are older ones that match.
+    pub more: bool,
+}
+
+/// A page of changes holds at most this many bytes of them, but always one change.
+pub const MAX_PAGE_BYTES: usize = 8 << 20;
+
+/// Where the feed and the trail end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    pub event: u64,
+    pub audit: AuditHead,
+}
+
+/// Answers of the store.
+pub type Answer<T> = BoxFuture<'static, Result<T, StoreError>>;
+
+/// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
+pub trait Store: Send + Sync + 'static {
+    /// Queues a transition; never blocks. Many are committed together. `done` is always called, where the queue is
+    /// full or the store is closed at once and on this thread. A failure says whether the write certainly did nothing
+    /// ([`StoreError::certainly_aborted`]).
+    fn submit(&self, draft: Draft, done: Done);
+
+    /// Queues a record with its pins and rules, all or nothing; otherwise as [`Store::submit`].
+    fn submit_record(&self, record: Record, done: Done);
+
+    /// As [`Store::submit_record`], and from then on the store is no backup any more ([`Store::backup_of`]).
+    fn submit_restored(&self, record: Record, done: Done);
+
+    /// Queues a transaction of pruning, all or nothing; what is not as it was looked at is left alone.
+    fn submit_pruning(&self, pruning: Pruning, done: Done);
+
+    /// A transaction's worth of what is older than that, the oldest first.
+    fn old(&self, before: OldBefore) -> Answer<Old>;
+    /// When the backup was taken that this store is, if no gateway has started on it since.
+    fn backup_of(&self) -> Answer<Option<Timestamp>>;
+
+    /// All pins of tool definitions.
+    fn pins(&self) -> Answer<Pins>;
+    /// All standing rules, those that are over too, oldest first.
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>>;
+    /// The change with that id.
+    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
+    /// The change that the principal proposed with that idempotency key.
+    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>>;
+    /// Changes, newest first, at most [`MAX_PAGE_BYTES`] of them.
+    fn list(&self, query: ListQuery) -> Answer<Listing>;
+    /// All changes that are not final.
+    fn live(&self) -> Answer<Vec<LiveChange>>;
+    /// Changes that were proposed since then and are still there, in whatever state, oldest first.
+    fn proposed_since(&self, since: Timestamp) -> Answer<Vec<Proposed>>;
+    /// Changes that are pending or approved and have votes.
+    fn voted(&self) -> Answer<Vec<String>>;
+    /// How many changes are in each state; states without changes may be left out.
+    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>>;
+    /// Feed events above `after`, in order, at most `limit`.
+    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>>;
+    /// Audit entries below `before`, newest first.
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>>;
+    /// A page of the audit entries below `before` that are looked for, newest first.
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> Answer<FoundEntries>;
+    fn heads(&self) -> Answer<Heads>;
+
+    /// What keeps it from working at the moment: a full disk, a lock that somebody else holds, damage. It finds out by
+    /// itself when that is over.
+    fn trouble(&self) -> Option<StoreError>;
+    /// Whether its threads live and it takes writes.
+    fn is_open(&self) -> bool;
+    /// Takes no more writes, finishes those that are queued, and closes the files. Blocks; may be called twice.
+    fn close(&self);
+}

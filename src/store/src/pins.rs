@@ -1,0 +1,378 @@
+//! Pins of tool definitions: kept in the store, each change of them an entry of the audit trail.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use rusqlite::{Connection, params};
+use serde_json::json;
+use tokio::sync::{Mutex, oneshot};
+
+use super::{Record, Store, StoreError, WriteError, covered, rows::parse_time};
+use countersign_domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
+
+/// One pin as it is to be.
+#[derive(Clone, Debug)]
+pub struct PinWrite {
+    pub tool: String,
+    pub pin: Pin,
+}
+
+/// The pins of a running gateway: read as a snapshot, changed one after another.
+pub struct Pinboard {
+    store: Arc<dyn Store>,
+    pins: ArcSwap<Pins>,
+    changing: Mutex<()>,
+}
+
+impl Pinboard {
+    /// Reads all pins.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn open(store: Arc<dyn Store>) -> Result<Self, StoreError> {
+        let pins = store.pins().await?;
+        Ok(Self { store, pins: ArcSwap::from_pointee(pins), changing: Mutex::new(()) })
+    }
+
+    /// The pins as they are now.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Pins> {
+        self.pins.load_full()
+    }
+
+    /// A reviewer accepts these definitions as they are, of what is behind the server's name (`target`).
+    ///
+    /// # Errors
+    /// Those of the store; then nothing was accepted.
+    pub async fn accept(
+        &self,
+        (server, target): (&str, &str),
+        tools: &[Definition],
+        by: &str,
+    ) -> Result<(), WriteError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let at = Timestamp::now();
+        let now = self.pins.load_full();
+        let writes = tools.iter().map(|tool| PinWrite {
+            tool: tool.name.clone(),
+            pin: Pin {
+                seen: now.pin(server, &tool.name).and_then(|pin| pin.seen.clone()),
+                accepted: Some(Acceptance {
+                    hash: tool.hash.clone(),
+                    by: by.to_owned(),
+                    at,
+                    target: Some(target.to_owned()),
+                }),
+                text: Some(Arc::clone(&tool.text)),
+            },
+        });
+        self.write(server, writes.collect(), "definitions_accepted", by, at).await
+    }
+
+    /// Takes acceptances back. A definition counts again as what it was before.
+    ///
+    /// # Errors
+    /// Those of the store; then nothing was revoked.
+    pub async fn revoke(&self, server: &str, tools: &[Definition], by: &str) -> Result<(), WriteError> {
+        let _one_at_a_time = self.changing.lock().await;
+        let now = self.pins.load_full();
+        let writes = tools.iter().filter_map(|tool| {
+            let pin = now.pin(server, &tool.name)?;
+            pin.accepted.as_ref()?;
+            // The text of what was first seen is known only where it is the one that was accepted.
+            let text = pin.text.clone().filter(|_| pin.seen.is_some());
+            Some(PinWrite { tool: tool.name.clone(), pin: Pin { seen: pin.seen.clone(), accepted: None, text } })
+        });
+        self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
+    }
+
+    /// Notes what is behind the server's name with acceptances that are older than such notes, and says of how many
+    /// tools the acceptance was given to something else. Called before the server offers anything.
+    pub async fn behind(&self, server: &str, target: &str) -> usize {
+        let _one_at_a_time = self.changing.lock().await;
+        let now = self.pins.load_full();
+        let Some(tools) = now.servers.get(server) else { return 0 };
+        let accepted = |pin: &Pin| pin.accepted.as_ref().map(|accepted| accepted.target.clone());
+        let of_another = tools.values().filter_map(accepted).flatten().filter(|other| other != target).count();
+        let writes: Vec<PinWrite> = tools
+            .iter()
+            .filter(|(_, pin)| accepted(pin) == Some(None))
+            .map(|(tool, pin)| {
+                let mut pin = pin.clone();
+                if let Some(accepted) = &mut pin.accepted {
+                    accepted.target = Some(target.to_owned());
+                }
+                PinWrite { tool: tool.clone(), pin }
+            })
+            .collect();
+        // In force even where it could not be stored: it loosens nothing.
+        self.apply(server, &writes);
+        if let Err(error) = self.write(server, writes, "definitions_bound", "gateway", Timestamp::now()).await {
+            tracing::warn!(server, %error, "what acceptances were given to could not be stored");
+        }
+        of_another
+    }
+
+    async fn write(
+        &self,
+        server: &str,
+        writes: Vec<PinWrite>,
+        event: &'static str,
+        by: &str,
+        at: Timestamp,
+    ) -> Result<(), WriteError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let (answer, outcome) = oneshot::channel();
+        let record = record(server, writes.clone(), event, by, at);
+        self.store.submit_record(
+            record,
+            Box::new(move |written, _| {
+                // Nobody waits where the door's client went away.
+                let _ = answer.send(written.map(drop));
+            }),
+        );
+        outcome.await.unwrap_or(Err(WriteError::Store(StoreError::Closed)))?;
+        self.apply(server, &writes);
+        Ok(())
+    }
+
+    fn apply(&self, server: &str, writes: &[PinWrite]) {
+        self.pins.rcu(|pins| {
+            let mut pins = Pins::clone(pins);
+            let tools = pins.servers.entry(server.to_owned()).or_default();
+            for write in writes {
+                tools.insert(write.tool.clone(), write.pin.clone());
+            }
+            pins
+        });
+    }
+}
+
+impl PinSource for Pinboard {
+    fn pins(&self) -> Arc<Pins> {
+        self.pins.load_full()
+    }
+
+    fn observe(&self, server: &str, tools: &[Definition]) {
+        if self.pins.load().knows(server) {
+            return;
+        }
+        let writes: Vec<PinWrite> = tools
+            .iter()
+            .map(|tool| PinWrite {
+                tool: tool.name.clone(),
+                pin: Pin { seen: Some(tool.hash.clone()), accepted: None, text: Some(Arc::clone(&tool.text)) },
+            })
+            .collect();
+        // In force before it is durable: it loosens nothing, and after a crash the server is seen for the first time
+        // once more.
+        self.apply(server, &writes);
+        let name = server.to_owned();
+        let record = record(server, writes, "definitions_seen", "gateway", Timestamp::now());
+        self.store.submit_record(
+            record,
+            Box::new(move |written, _| {
+                if let Err(error) = written {
+                    tracing::warn!(server = %name, %error, "the definitions of a new server's tools could not be stored");
+                }
+            }),
+        );
+    }
+}
+
+fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, at: Timestamp) -> Record {
+    let tools: Vec<_> = pins
+        .iter()
+        .map(|write| {
+            let pin = &write.pin;
+            let hash = pin.accepted.as_ref().map(|accepted| &accepted.hash).or(pin.seen.as_ref());
+            json!({ "name": write.tool, "hash": hash, "row": covered::pin_hash(server, write) })
+        })
+        .collect();
+    let details = json!({ "server": server, "tools": tools }).to_string();
+    Record {
+        change: String::new(),
+        server: server.to_owned(),
+        pins,
+        rules: Vec::new(),
+        event,
+        at,
+        actor: actor.to_owned(),
+        details,
+    }
+}
+
+/// Within the writer's transaction.
+pub(super) fn store(conn: &Connection, server: &str, writes: &[PinWrite]) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT OR IGNORE INTO pinned_servers (server) VALUES (?1)")?.execute([server])?;
+    let mut statement = conn.prepare_cached(
+        "INSERT OR REPLACE INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    for PinWrite { tool, pin } in writes {
+        let accepted = pin.accepted.as_ref();
+        statement.execute(params![
+            server,
+            tool,
+            pin.seen,
+            accepted.map(|accepted| &accepted.hash),
+            accepted.map(|accepted| &accepted.by),
+            accepted.map(|accepted| accepted.at.to_string()),
+            pin.text.as_deref(),
+            accepted.and_then(|accepted| accepted.target.as_ref()),
+        ])?;
+    }
+    Ok(())
+}
+
+pub(super) fn load(conn: &Connection) -> Result<Pins, StoreError> {
+    let mut pins = Pins::default();
+    let mut statement = conn.prepare("SELECT server FROM pinned_servers")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        pins.servers.insert(row.get(0)?, Default::default());
+    }
+    let mut statement = conn.prepare(
+        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let accepted = match (row.get::<_, Option<String>>(3)?, row.get::<_, Option<String>>(5)?) {
+            (Some(hash), Some(at)) => Some(Acceptance {
+                hash,
+                by: row.get::<_, Option<String>>(4)?.unwrap_or_default(),
+                at: parse_time(&at)?,
+                target: row.get(7)?,
+            }),
+            _ => None,
+        };
+        let text = row.get::<_, Option<String>>(6)?.map(Arc::from);
+        let pin = Pin { seen: row.get(2)?, accepted, text };
+        pins.servers.entry(row.get(0)?).or_default().insert(row.get(1)?, pin);
+    }
+    Ok(pins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SqliteOptions, SqliteStore, verify_audit};
+    use countersign_domain::policy::Standing;
+
+    fn tool(name: &str, hash: &str) -> Definition {
+        Definition { name: name.into(), hash: hash.into(), text: format!("{{\"{hash}\":1}}").into() }
+    }
+
+    async fn board(dir: &std::path::Path) -> Pinboard {
+        Pinboard::open(Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap())).await.unwrap()
+    }
+
+    #[actix_web::test]
+    async fn what_was_seen_and_accepted_outlives_the_process_and_stands_in_the_trail() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = board(dir.path()).await;
+        assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen, "never recorded");
+        pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
+        // Only the first time counts.
+        pins.observe("fs", &[tool("read", "h9"), tool("new", "h3")]);
+        let is = |pins: &Pinboard, tool, hash| pins.pins().standing(("fs", "t"), tool, hash);
+        assert_eq!(is(&pins, "read", "h1"), Standing::Seen);
+        assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
+        assert_eq!(is(&pins, "new", "h3"), Standing::New);
+        pins.accept(("fs", "t"), &[tool("read", "h1"), tool("new", "h3")], "alice").await.unwrap();
+        assert_eq!(is(&pins, "read", "h1"), Standing::Accepted);
+        assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
+        assert_eq!(is(&pins, "new", "h3"), Standing::Accepted);
+        pins.store.close();
+        let before = Pins::clone(&pins.pins());
+        drop(pins);
+
+        let pins = board(dir.path()).await;
+        assert_eq!(pins.pins().servers, before.servers);
+        assert!(pins.pins().knows("fs") && !pins.pins().knows("git"));
+        let text = pins.pins().pin("fs", "new").unwrap().text.clone();
+        assert_eq!(text.as_deref(), Some("{\"h3\":1}"), "to compare a later definition with");
+        pins.revoke("fs", &[tool("read", "h1"), tool("new", "h3"), tool("write", "h2")], "bob").await.unwrap();
+        assert_eq!(is(&pins, "read", "h1"), Standing::Seen);
+        assert_eq!(is(&pins, "new", "h3"), Standing::New);
+        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
+        let told: Vec<(&str, &str)> = trail.iter().map(|e| (e.event.as_str(), e.actor.as_str())).collect();
+        assert_eq!(
+            told,
+            [("definitions_revoked", "bob"), ("definitions_accepted", "alice"), ("definitions_seen", "gateway")]
+        );
+        let mut details: serde_json::Value = serde_json::from_str(trail[1].details.get()).unwrap();
+        for tool in details["tools"].as_array_mut().unwrap() {
+            let row = tool.as_object_mut().unwrap().remove("row").unwrap();
+            assert!(row.as_str().unwrap().starts_with("sha256:"), "{row}");
+        }
+        assert_eq!(
+            details,
+            json!({ "server": "fs", "tools": [
+            { "name": "read", "hash": "h1" }, { "name": "new", "hash": "h3" }] })
+        );
+        pins.store.close();
+        let verified = verify_audit(dir.path(), None).unwrap();
+        assert_eq!((verified.entries, verified.changes), (3, 0));
+    }
+
+    #[actix_web::test]
+    async fn another_program_of_the_same_name_inherits_no_acceptance() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = board(dir.path()).await;
+        pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
+        pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
+        let of = |pins: &Pinboard, target, tool, hash| pins.pins().standing(("fs", target), tool, hash);
+        assert_eq!(
+            (pins.behind("fs", "a").await, pins.behind("fs", "b").await, pins.behind("git", "b").await),
+            (0, 1, 0)
+        );
+        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Accepted);
+        assert_eq!(of(&pins, "b", "read", "h1"), Standing::Changed);
+        assert_eq!(of(&pins, "b", "write", "h2"), Standing::Seen, "nobody had accepted anything of it");
+        pins.accept(("fs", "b"), &[tool("read", "h1")], "alice").await.unwrap();
+        assert_eq!(of(&pins, "b", "read", "h1"), Standing::Accepted);
+        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Changed);
+        pins.revoke("fs", &[tool("read", "h1")], "alice").await.unwrap();
+        assert_eq!(of(&pins, "a", "read", "h1"), Standing::Seen);
+    }
+
+    #[actix_web::test]
+    async fn acceptances_of_an_older_store_hold_for_what_is_there_at_the_upgrade() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = crate::open::older(dir.path(), 2);
+        conn.execute_batch(
+            "INSERT INTO pinned_servers VALUES ('fs');
+             INSERT INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition)
+             VALUES ('fs', 'read', 'h1', 'h1', 'alice', '2026-07-28T12:00:00Z', '{}')",
+        )
+        .unwrap();
+        drop(conn);
+        let pins = board(dir.path()).await;
+        assert_eq!(pins.behind("fs", "now").await, 0);
+        let of = |pins: &Pinboard, target| pins.pins().standing(("fs", target), "read", "h1");
+        assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
+        pins.store.close();
+        drop(pins);
+        let pins = board(dir.path()).await;
+        assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
+        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
+        assert_eq!(trail[0].event, "definitions_bound");
+        pins.store.close();
+        // What was there at the upgrade, and what it was bound to.
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 2);
+    }
+
+    #[actix_web::test]
+    async fn what_could_not_be_stored_was_not_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = board(dir.path()).await;
+        pins.observe("fs", &[tool("read", "h1")]);
+        pins.store.close();
+        assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
+        assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen);
+    }
+}

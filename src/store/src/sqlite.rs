@@ -1,0 +1,257 @@
+//! The SQLite backend: one writing thread, a few reading ones, in WAL mode, so that neither waits for the other.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{SyncSender, TrySendError, sync_channel},
+    },
+    thread::JoinHandle,
+};
+
+use jiff::Timestamp;
+
+use super::{
+    Answer, AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed,
+    Pruning, Record, Store, StoreError, StoredEvent, audit_search,
+    health::Health,
+    open::open_writer,
+    reader::Readers,
+    rows, space,
+    witness::Witness,
+    writer::{Command, CommitFn, Work, Writer, plain_commit},
+};
+use countersign_domain::{
+    changes::{Change, ChangeState, audit::AuditEntry},
+    policy::{Pins, StandingRule},
+};
+
+/// How the backend is sized.
+#[derive(Clone, Copy, Debug)]
+pub struct SqliteOptions {
+    /// Transitions that wait for the writing thread; over it, they are refused.
+    pub queue: usize,
+    /// Reading threads.
+    pub readers: usize,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        Self { queue: 8192, readers: 2 }
+    }
+}
+
+/// See the module.
+pub struct SqliteStore {
+    commands: Mutex<Option<SyncSender<Command>>>,
+    queued: Arc<AtomicUsize>,
+    closing: Arc<AtomicBool>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    readers: Readers,
+    health: Arc<Health>,
+}
+
+impl SqliteStore {
+    /// Opens or creates the database of the data directory. Hold [`super::lock_data_dir`] while it is open.
+    ///
+    /// # Errors
+    /// See [`open_writer`].
+    pub fn open(dir: &Path, options: SqliteOptions) -> Result<Self, StoreError> {
+        Self::open_with(dir, options, plain_commit())
+    }
+
+    pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
+        let conn = open_writer(dir)?;
+        check_pages(&conn, dir)?;
+        check_writable(&conn, dir)?;
+        let heads = rows::heads(&conn)?;
+        Witness::check(dir, &conn, heads.audit)?;
+        space::prepare(&conn, dir)?;
+        let health = Arc::new(Health::default());
+        let readers = Readers::start(dir, options.readers, &health)?;
+        let (commands, queue) = sync_channel(options.queue);
+        let queued = Arc::new(AtomicUsize::new(0));
+        let closing = Arc::new(AtomicBool::new(false));
+        let writer = Writer {
+            conn,
+            dir: dir.to_owned(),
+            heads,
+            version: None,
+            queue,
+            queued: Arc::clone(&queued),
+            closing: Arc::clone(&closing),
+            commit,
+            health: Arc::clone(&health),
+            witness: Witness::new(dir),
+        };
+        let thread = std::thread::Builder::new()
+            .name("store-write".into())
+            .spawn(move || writer.run())
+            .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
+        Ok(Self {
+            commands: Mutex::new(Some(commands)),
+            queued,
+            closing,
+            writer: Mutex::new(Some(thread)),
+            readers,
+            health,
+        })
+    }
+}
+
+impl SqliteStore {
+    fn send(&self, command: Command) {
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let (error, command) = match commands.as_ref() {
+            None => (StoreError::Closed, command),
+            Some(commands) => {
+                self.queued.fetch_add(1, Ordering::Relaxed);
+                let Err(refused) = commands.try_send(command) else { return };
+                self.queued.fetch_sub(1, Ordering::Relaxed);
+                match refused {
+                    TrySendError::Full(command) => (StoreError::QueueFull, command),
+                    TrySendError::Disconnected(command) => (StoreError::Closed, command),
+                }
+            }
+        };
+        drop(commands);
+        (command.done)(Err(error.into()), false);
+    }
+}
+
+impl Store for SqliteStore {
+    fn submit(&self, draft: Draft, done: Done) {
+        self.send(Command { work: Work::Transition(draft), done });
+    }
+
+    fn submit_record(&self, record: Record, done: Done) {
+        self.send(Command { work: Work::Record(record), done });
+    }
+
+    fn submit_restored(&self, record: Record, done: Done) {
+        self.send(Command { work: Work::Restored(record), done });
+    }
+
+    fn submit_pruning(&self, pruning: Pruning, done: Done) {
+        self.send(Command { work: Work::Prune(pruning), done });
+    }
+
+    fn old(&self, before: OldBefore) -> Answer<Old> {
+        self.readers.read(move |conn| super::retention::old(conn, before))
+    }
+
+    fn backup_of(&self) -> Answer<Option<Timestamp>> {
+        self.readers.read(super::retention::backup_of)
+    }
+
+    fn pins(&self) -> Answer<Pins> {
+        self.readers.read(super::pins::load)
+    }
+
+    fn standing_rules(&self) -> Answer<Vec<StandingRule>> {
+        self.readers.read(super::standing_rules::load)
+    }
+
+    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {
+        let id = id.to_owned();
+        self.readers.read(move |conn| rows::get(conn, &id))
+    }
+
+    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>> {
+        let (principal, key) = (principal.to_owned(), key.to_owned());
+        self.readers.read(move |conn| rows::find_idempotent(conn, &principal, &key))
+    }
+
+    fn list(&self, query: ListQuery) -> Answer<Listing> {
+        self.readers.read(move |conn| rows::list(conn, &query))
+    }
+
+    fn live(&self) -> Answer<Vec<LiveChange>> {
+        self.readers.read(rows::live)
+    }
+
+    fn proposed_since(&self, since: Timestamp) -> Answer<Vec<Proposed>> {
+        self.readers.read(move |conn| rows::proposed_since(conn, since))
+    }
+
+    fn voted(&self) -> Answer<Vec<String>> {
+        self.readers.read(rows::voted)
+    }
+
+    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
+        self.readers.read(rows::counts)
+    }
+
+    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>> {
+        self.readers.read(move |conn| rows::events_after(conn, after, limit))
+    }
+
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
+        self.readers.read(move |conn| rows::audit_page(conn, change.as_deref(), before, limit))
+    }
+
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> Answer<FoundEntries> {
+        self.readers.read(move |conn| audit_search::search(conn, &search, before, limit))
+    }
+
+    fn heads(&self) -> Answer<Heads> {
+        self.readers.read(rows::heads)
+    }
+
+    fn trouble(&self) -> Option<StoreError> {
+        self.health.trouble()
+    }
+
+    fn is_open(&self) -> bool {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+            && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        drop(self.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.readers.close();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if writer.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the writing thread of the store had panicked");
+        }
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Finds out at the start, and not with the first change, that somebody else holds the lock or that nothing can be
+/// written. Writes nothing.
+fn check_writable(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+    let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
+    tried.map_err(|error| match error {
+        StoreError::Sqlite(error) => {
+            let source = Arc::new(std::io::Error::other(error.to_string()));
+            StoreError::DataDir { path: super::open::database_path(dir), source }
+        }
+        other => other,
+    })
+}
+
+/// Databases up to this size are checked page by page whenever they are opened.
+const CHECK_BYTES: u64 = 32 << 20;
+
+/// Finds damage before anything is built on it. A larger database is checked only if its last process did not close
+/// it; what is damaged in its depth is found when it is read.
+fn check_pages(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
+    let path = super::open::database_path(dir);
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+    let mut log = path.clone().into_os_string();
+    log.push("-wal");
+    let unclean = size(Path::new(&log)) > 0;
+    if size(&path) > CHECK_BYTES && !unclean {
+        return Ok(());
+    }
+    let verdict: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict == "ok" { Ok(()) } else { Err(StoreError::Corrupt { path, detail: verdict }) }
+}

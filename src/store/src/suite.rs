@@ -1,0 +1,380 @@
+//! One suite for every backend, written against the trait alone.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering},
+};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::*;
+use countersign_domain::changes::testing::change;
+use countersign_domain::changes::{
+    audit::{EntryContent, Verifier},
+    digest::body_hash,
+};
+
+pub(super) type Open = fn(&Path) -> Arc<dyn Store>;
+
+/// A draft that replaces the version before, or creates.
+pub(super) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
+    let body = serde_json::to_string(&change).unwrap();
+    Draft {
+        expected: from.map(|_| change.version - 1),
+        kind: if from.is_none() { EventKind::Created } else { EventKind::Approved },
+        from,
+        at: change.updated_at,
+        actor: "alice".into(),
+        details: json!({ "version": change.version, "changeHash": body_hash(&body) }).to_string(),
+        event_tail: format!(r#""change":{{"id":"{}"}}}}"#, change.id),
+        body,
+        change: Arc::new(change),
+        call_hash: None,
+    }
+}
+
+pub(super) fn created(id: &str) -> Draft {
+    draft(change(id, "agent", 1, ChangeState::Pending), None)
+}
+
+pub(super) fn moved(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
+    draft(change(id, "agent", version, to), Some(from))
+}
+
+pub(super) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<Written, WriteError>> {
+    let (reply, answer) = oneshot::channel();
+    store.submit(
+        draft,
+        Box::new(move |result, _| {
+            let _ = reply.send(result);
+        }),
+    );
+    answer
+}
+
+pub(super) async fn write(store: &dyn Store, draft: Draft) -> Result<Written, WriteError> {
+    send(store, draft).await.unwrap()
+}
+
+async fn what_is_written_is_read_back(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    assert_eq!(store.heads().await.unwrap(), Heads::default());
+    assert!(store.get("a").await.unwrap().is_none());
+    let draft = created("a");
+    let body = draft.body.clone();
+    let written = write(&*store, draft).await.unwrap();
+    assert_eq!(written.seq, 1);
+    let event: Value = serde_json::from_slice(&written.event).unwrap();
+    assert_eq!(event, json!({ "type": "change.created", "seq": 1, "change": { "id": "a" } }));
+    let read = store.get("a").await.unwrap().unwrap();
+    assert_eq!(serde_json::to_string(&*read).unwrap(), body);
+    assert_eq!(read.arguments.get(), r#"{ "a" :1.50}"#, "the very bytes");
+    let written = write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    assert_eq!(written.seq, 2);
+    assert_eq!(store.get("a").await.unwrap().unwrap().state, ChangeState::Approved);
+    let before = store.heads().await.unwrap();
+    assert_eq!((before.event, before.audit.seq), (2, 2));
+    store.close();
+    assert!(!store.is_open());
+    drop(store);
+
+    let store = open(dir.path());
+    assert_eq!(store.heads().await.unwrap(), before, "what was durable is there");
+    assert_eq!(write(&*store, created("b")).await.unwrap().seq, 3);
+    let events = store.events_after(1, 10).await.unwrap();
+    assert_eq!(
+        events.iter().map(|e| (e.seq, e.kind.as_str())).collect::<Vec<_>>(),
+        [(2, "change.approved"), (3, "change.created")]
+    );
+    assert_eq!(store.events_after(0, 1).await.unwrap().len(), 1);
+    assert!(store.events_after(3, 10).await.unwrap().is_empty());
+}
+
+async fn only_the_expected_version_is_replaced(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    write(&*store, created("a")).await.unwrap();
+    for wrong in [1, 3, 9] {
+        let mut draft = moved("a", 2, ChangeState::Pending, ChangeState::Approved);
+        draft.expected = Some(wrong - 1);
+        if wrong != 2 {
+            assert!(matches!(write(&*store, draft).await, Err(WriteError::Conflict)));
+        }
+    }
+    let unknown = moved("b", 2, ChangeState::Pending, ChangeState::Approved);
+    assert!(matches!(write(&*store, unknown).await, Err(WriteError::Conflict)));
+    let heads = store.heads().await.unwrap();
+    assert_eq!((heads.event, heads.audit.seq), (1, 1), "a refused write leaves no trace");
+    write(&*store, moved("a", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+}
+
+async fn ids_and_idempotency_keys_are_unique(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyed = |id: &str, principal: &str, key: &str| {
+        let mut change = change(id, principal, 1, ChangeState::Pending);
+        change.idempotency_key = Some(key.into());
+        draft(change, None)
+    };
+    write(&*store, keyed("a", "agent", "k")).await.unwrap();
+    assert!(matches!(write(&*store, created("a")).await, Err(WriteError::Duplicate)));
+    assert!(matches!(write(&*store, keyed("b", "agent", "k")).await, Err(WriteError::Duplicate)));
+    write(&*store, keyed("c", "other", "k")).await.unwrap();
+    write(&*store, created("d")).await.unwrap();
+    write(&*store, created("e")).await.unwrap();
+    assert_eq!(store.find_idempotent("agent", "k").await.unwrap().unwrap().id, "a");
+    assert_eq!(store.find_idempotent("other", "k").await.unwrap().unwrap().id, "c");
+    assert!(store.find_idempotent("agent", "l").await.unwrap().is_none());
+    assert_eq!(store.heads().await.unwrap().event, 4);
+}
+
+/// Queued together, they are likely to share a transaction; whether they do must not matter.
+async fn a_failed_write_never_spoils_the_others(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let answers: Vec<_> = (0..50)
+        .flat_map(|n| {
+            let id = format!("c{n}");
+            [created(&id), created(&id), moved("none", 2, ChangeState::Pending, ChangeState::Approved)]
+        })
+        .map(|draft| send(&*store, draft))
+        .collect();
+    let mut seqs = Vec::new();
+    for (n, answer) in answers.into_iter().enumerate() {
+        match (n % 3, answer.await.unwrap()) {
+            (0, Ok(written)) => seqs.push(written.seq),
+            (1, Err(WriteError::Duplicate)) | (2, Err(WriteError::Conflict)) => {}
+            (_, other) => panic!("{n}: {other:?}"),
+        }
+    }
+    assert_eq!(seqs, (1..=50).collect::<Vec<_>>(), "gapless, in the order of submission");
+    assert_eq!(store.heads().await.unwrap().event, 50);
+}
+
+async fn answers_come_in_commit_order(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (store, seen) = (&store, &seen);
+            scope.spawn(move || {
+                for n in 0..100 {
+                    let seen = Arc::clone(seen);
+                    store.submit(
+                        created(&format!("{thread}-{n}")),
+                        Box::new(move |result, _| seen.lock().unwrap().push(result.unwrap().seq)),
+                    );
+                }
+            });
+        }
+    });
+    store.close();
+    assert_eq!(*seen.lock().unwrap(), (1..=400).collect::<Vec<_>>());
+    assert!(matches!(write(&*store, created("late")).await, Err(WriteError::Store(StoreError::Closed))));
+    assert!(matches!(store.get("0-0").await, Err(StoreError::Closed)));
+}
+
+async fn of_many_at_once_one_wins(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    write(&*store, created("a")).await.unwrap();
+    let won = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            let (store, won) = (&store, &won);
+            scope.spawn(move || {
+                for _ in 0..125 {
+                    let won = Arc::clone(won);
+                    let done: Done = Box::new(move |result, _| match result {
+                        Ok(_) => {
+                            won.fetch_add(1, Ordering::SeqCst);
+                        }
+                        Err(WriteError::Conflict) => {}
+                        Err(other) => panic!("{other}"),
+                    });
+                    store.submit(moved("a", 2, ChangeState::Pending, ChangeState::Approved), done);
+                }
+            });
+        }
+    });
+    store.close();
+    assert_eq!(won.load(Ordering::SeqCst), 1);
+}
+
+async fn listings_are_filtered_paged_and_bounded(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let states = [ChangeState::Pending, ChangeState::Applied, ChangeState::Stale];
+    for n in 0..30 {
+        let principal = if n % 2 == 0 { "even" } else { "odd" };
+        write(&*store, draft(change(&format!("c{n}"), principal, 1, states[n % 3]), None)).await.unwrap();
+    }
+    let all = |states: Vec<ChangeState>, principal: Option<&str>, limit: usize| {
+        let store = Arc::clone(&store);
+        let principals: Vec<String> = principal.into_iter().map(ToOwned::to_owned).collect();
+        async move {
+            let (mut before, mut found) = (None, Vec::new());
+            loop {
+                let (states, principals) = (states.clone(), principals.clone());
+                let query = ListQuery { states, principals, before, limit, ..ListQuery::default() };
+                let page = store.list(query).await.unwrap();
+                assert!(page.items.len() <= limit);
+                before = page.items.last().map(|(no, _)| *no);
+                found.extend(page.items.into_iter().map(|(_, c)| c.id.clone()));
+                if !page.more {
+                    return found;
+                }
+            }
+        }
+    };
+    let expect = |keep: fn(usize) -> bool| -> Vec<String> {
+        (0..30).rev().filter(|n| keep(*n)).map(|n| format!("c{n}")).collect()
+    };
+    for limit in [1, 7, 30, 100] {
+        assert_eq!(all(vec![], None, limit).await, expect(|_| true));
+        assert_eq!(all(vec![ChangeState::Pending], None, limit).await, expect(|n| n % 3 == 0));
+        let two = vec![ChangeState::Stale, ChangeState::Pending, ChangeState::Stale];
+        assert_eq!(all(two.clone(), None, limit).await, expect(|n| n % 3 != 1));
+        assert_eq!(all(two, Some("odd"), limit).await, expect(|n| n % 3 != 1 && n % 2 == 1));
+        assert_eq!(all(vec![], Some("even"), limit).await, expect(|n| n % 2 == 0));
+        assert!(all(vec![], Some("nobody"), limit).await.is_empty());
+        assert!(all(vec![ChangeState::Failed], None, limit).await.is_empty());
+    }
+    for n in 0..5 {
+        let mut large = change(&format!("large{n}"), "large", 1, ChangeState::Pending);
+        large.summary = "x".repeat(3 << 20);
+        write(&*store, draft(large, None)).await.unwrap();
+    }
+    let query = ListQuery { principals: vec!["large".into()], limit: 100, ..ListQuery::default() };
+    let page = store.list(query).await.unwrap();
+    assert!(page.items.len() == 2 && page.more, "two of them fill a page");
+    assert_eq!(all(vec![], Some("large"), 100).await.len(), 5);
+}
+
+async fn what_is_live_and_how_many(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for (n, state) in ChangeState::ALL.into_iter().enumerate() {
+        for m in 0..=n {
+            write(&*store, draft(change(&format!("{}-{m}", state.as_str()), "agent", 1, state), None)).await.unwrap();
+        }
+    }
+    let live = store.live().await.unwrap();
+    assert!(live.iter().all(|c| !c.state.is_final() && c.principal == "agent" && c.bytes > 100));
+    let mut counts = store.counts().await.unwrap();
+    counts.sort_by_key(|(_, n)| *n);
+    assert_eq!(counts, ChangeState::ALL.into_iter().zip(1..).collect::<Vec<_>>());
+    let finals: u64 = counts.iter().filter(|(s, _)| s.is_final()).map(|(_, n)| n).sum();
+    assert_eq!(live.len() as u64, counts.iter().map(|(_, n)| n).sum::<u64>() - finals);
+}
+
+async fn the_trail_is_chained_and_paged(open: Open) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for n in 0..10 {
+        write(&*store, created(&format!("c{n}"))).await.unwrap();
+        write(&*store, moved(&format!("c{n}"), 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    }
+    let mut entries = Vec::new();
+    let mut before = None;
+    loop {
+        let page = store.audit_page(None, before, 7).await.unwrap();
+        let Some(last) = page.last() else { break };
+        before = Some(last.seq);
+        entries.extend(page);
+    }
+    let mut verifier = Verifier::default();
+    for entry in entries.iter().rev() {
+        let at = entry.at.to_string();
+        let content = EntryContent {
+            seq: entry.seq,
+            at: &at,
+            change_id: &entry.change_id,
+            event: &entry.event,
+            from: entry.from.map(ChangeState::as_str),
+            to: entry.to.map_or("", ChangeState::as_str),
+            actor: &entry.actor,
+            details: entry.details.get(),
+        };
+        verifier.entry(&content, &entry.prev_hash, &entry.hash).unwrap();
+    }
+    assert_eq!(verifier.finish().unwrap(), store.heads().await.unwrap().audit);
+    let one = store.audit_page(Some("c3".into()), None, 50).await.unwrap();
+    let shown: Vec<_> = one.iter().map(|e| (e.event.as_str(), e.from, e.to)).collect();
+    assert_eq!(
+        shown,
+        [
+            ("approved", Some(ChangeState::Pending), Some(ChangeState::Approved)),
+            ("created", None, Some(ChangeState::Pending))
+        ]
+    );
+}
+
+/// Any mix of writes ends as a simple model says.
+fn it_behaves_as_the_model(open: Open) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let steps = proptest::collection::vec((0_u8..5, 0_u64..4, any::<bool>()), 1..80);
+    proptest!(ProptestConfig::with_cases(24), |(steps in steps)| {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let mut model: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
+        let mut answers = Vec::new();
+        let mut seq = 0;
+        for (which, version, create) in steps {
+            let id = format!("c{which}");
+            let (draft, ok) = if create {
+                let fits = !model.contains_key(&id);
+                (created(&id), fits)
+            } else {
+                let fits = version > 0 && model.get(&id) == Some(&version);
+                (moved(&id, version + 1, ChangeState::Pending, ChangeState::Approved), fits)
+            };
+            if ok {
+                seq += 1;
+                model.insert(id, draft.change.version);
+            }
+            answers.push((send(&*store, draft), ok.then_some(seq)));
+        }
+        runtime.block_on(async {
+            for (answer, expected) in answers {
+                let got = answer.await.unwrap().ok().map(|w| w.seq);
+                prop_assert_eq!(got, expected);
+            }
+            for (id, version) in &model {
+                prop_assert_eq!(store.get(id).await.unwrap().unwrap().version, *version);
+            }
+            let heads = store.heads().await.unwrap();
+            prop_assert_eq!((heads.event, heads.audit.seq), (seq, seq));
+            Ok(())
+        })?;
+        store.close();
+        let verified = verify_audit(dir.path(), None).unwrap();
+        prop_assert_eq!((verified.entries, verified.changes), (seq, model.len() as u64));
+    });
+}
+
+macro_rules! suite {
+    ($backend:ident, $open:expr) => {
+        mod $backend {
+            use super::*;
+            suite!(@tests $open;
+                what_is_written_is_read_back, only_the_expected_version_is_replaced,
+                ids_and_idempotency_keys_are_unique, a_failed_write_never_spoils_the_others,
+                answers_come_in_commit_order, of_many_at_once_one_wins, listings_are_filtered_paged_and_bounded,
+                what_is_live_and_how_many, the_trail_is_chained_and_paged);
+            #[test]
+            fn it_behaves_as_the_model() {
+                super::it_behaves_as_the_model($open);
+            }
+        }
+    };
+    (@tests $open:expr; $($name:ident),*) => {
+        $(#[tokio::test] async fn $name() { super::$name($open).await; })*
+    };
+}
+
+suite!(sqlite, |dir| Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap()));

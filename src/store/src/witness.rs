@@ -1,0 +1,86 @@
+//! A witness beside the database: where the audit trail ended a moment ago. A database that lost its end (a log cut
+//! off or thrown away, an old file put in its place) still looks sound; the witness tells.
+//!
+//! It is never ahead of what is on the disk: it is written after the commit, and not forced out itself.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rusqlite::Connection;
+
+use super::{
+    StoreError,
+    retention::backup_of,
+    rows::{parse_hash, signed},
+};
+use countersign_domain::changes::audit::AuditHead;
+
+const FILE: &str = "audit.head";
+
+/// Between two writes of it.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) struct Witness {
+    path: PathBuf,
+    written: Option<(AuditHead, Instant)>,
+}
+
+impl Witness {
+    pub(super) fn new(dir: &Path) -> Self {
+        Self { path: dir.join(FILE), written: None }
+    }
+
+    /// Notes where the trail ends; at most once in a while.
+    pub(super) fn note(&mut self, head: AuditHead) {
+        if self.written.is_none_or(|(_, at)| at.elapsed() >= PAUSE) {
+            self.write(head);
+        }
+    }
+
+    /// As [`Witness::note`], at once.
+    pub(super) fn write(&mut self, head: AuditHead) {
+        if self.written.is_some_and(|(written, _)| written == head) {
+            return;
+        }
+        let draft = self.path.with_extension("head.part");
+        let options = || fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft);
+        let written = options()
+            .and_then(|mut file| writeln!(file, "{}", head.export()))
+            .and_then(|()| fs::rename(&draft, &self.path));
+        if let Err(error) = written {
+            // A full disk, most likely: the store itself says so.
+            tracing::debug!(%error, "the witness of the audit trail was not written");
+        }
+        self.written = Some((head, Instant::now()));
+    }
+
+    /// Whether the database still has what was there a moment before its last process ended.
+    ///
+    /// # Errors
+    /// [`StoreError::CutOff`]
+    pub(super) fn check(dir: &Path, conn: &Connection, found: AuditHead) -> Result<(), StoreError> {
+        let path = dir.join(FILE);
+        let Some(expected) = fs::read_to_string(&path).ok().as_deref().and_then(AuditHead::parse) else {
+            return Ok(());
+        };
+        // Put there on purpose.
+        if backup_of(conn)?.is_some() {
+            return Ok(());
+        }
+        let same = match expected.seq {
+            0 => true,
+            seq => {
+                use rusqlite::OptionalExtension as _;
+                let mut statement = conn.prepare("SELECT hash FROM audit WHERE seq = ?1")?;
+                let hash: Option<Vec<u8>> = statement.query_row([signed(seq)], |row| row.get(0)).optional()?;
+                hash.as_deref().map(parse_hash).transpose()? == Some(expected.hash)
+            }
+        };
+        if same { Ok(()) } else { Err(StoreError::CutOff { path, found: found.seq, expected: expected.seq }) }
+    }
+}

@@ -1,0 +1,516 @@
+//! The one thread that writes changes: it takes whatever is queued, runs it all in one transaction, commits, and only
+//! then answers (group commit).
+//!
+//! A transition that may not be (a conflict, a duplicate) fails at its first statement and leaves nothing; should one
+//! fail later, everything is rolled back and each runs in a transaction of its own, so that none spoils another. (A
+//! savepoint for each would do too, and copies every page that it touches: a third of the rate.)
+//!
+//! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, behind a fence.
+
+use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, params};
+
+use super::{
+    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
+    crash::crash_point,
+    health::Health,
+    open::open_writer,
+    retention,
+    rows::{self, signed},
+    witness::Witness,
+};
+use countersign_domain::changes::{
+    audit::{AuditHead, EntryContent},
+    machine::SYSTEM,
+};
+
+/// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
+const MAX_BATCH: usize = 1024;
+const MAX_BATCH_BYTES: usize = 32 << 20;
+
+/// Without a command for so long, other things are looked after.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// After `close`, how long an unreadable database is tried before its last writes are answered as unknown.
+const GIVE_UP: Duration = Duration::from_secs(2);
+
+/// Bytes that must be free before a disk counts as one with room again.
+const ROOM: u64 = 1 << 20;
+
+/// Bytes that are free on the directory's disk, where that can be told.
+fn room(dir: &Path) -> Option<u64> {
+    rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+pub(super) struct Command {
+    pub work: Work,
+    pub done: Done,
+}
+
+pub(super) enum Work {
+    Transition(Draft),
+    Record(Record),
+    /// A record that ends being a backup.
+    Restored(Record),
+    Prune(Pruning),
+}
+
+impl Work {
+    /// Bytes, about.
+    fn len(&self) -> usize {
+        match self {
+            Self::Transition(draft) => draft.body.len(),
+            Self::Prune(pruning) => pruning.redactions.iter().map(|redaction| redaction.body.len()).sum(),
+            Self::Record(record) | Self::Restored(record) => {
+                let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
+                record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
+            }
+        }
+    }
+}
+
+/// Commits a transaction; a seam for tests of failing commits.
+pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + Send>;
+
+pub(super) struct Writer {
+    pub conn: Connection,
+    pub dir: PathBuf,
+    pub heads: Heads,
+    /// What the database says of commits that are not this connection's, when [`Writer::heads`] was read.
+    pub version: Option<i64>,
+    pub queue: Receiver<Command>,
+    pub queued: Arc<AtomicUsize>,
+    pub closing: Arc<AtomicBool>,
+    pub commit: CommitFn,
+    pub health: Arc<Health>,
+    pub witness: Witness,
+}
+
+type Outcome = Result<Written, WriteError>;
+
+/// How a transaction ended.
+enum Ended {
+    Committed,
+    /// Nothing of it is or will be in the database.
+    Aborted(StoreError),
+    Unknown,
+}
+
+pub(super) fn plain_commit() -> CommitFn {
+    Box::new(|conn| conn.prepare_cached("COMMIT")?.execute([]).map(drop))
+}
+
+impl Writer {
+    /// Runs until the queue's senders are gone.
+    pub(super) fn run(mut self) {
+        let depth = queue_length(Queue::Store);
+        let commits = metrics::counter!(telemetry::STORE_COMMITS);
+        let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
+        let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
+        while let Some(first) = self.next() {
+            let mut bytes = first.work.len();
+            let mut batch = vec![first];
+            while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
+                let Ok(next) = self.queue.try_recv() else { break };
+                bytes += next.work.len();
+                batch.push(next);
+            }
+            #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+            depth.set(self.queued.fetch_sub(batch.len(), Ordering::Relaxed).saturating_sub(batch.len()) as f64);
+            let began = Instant::now();
+            let size = batch.len();
+            self.batch(batch);
+            commits.increment(1);
+            #[allow(clippy::cast_precision_loss, reason = "a histogram")]
+            sizes.record(size as f64);
+            seconds.record(began.elapsed().as_secs_f64());
+        }
+        self.witness.write(self.heads.audit);
+        // The log is folded into the database, so that a copy of the one file is a backup.
+        if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+            tracing::warn!(%error, "the database's log could not be folded in; it will be at the next start");
+        }
+    }
+
+    /// The next command; `None` once the queue's senders are gone. While there is trouble, it is tried in between
+    /// whether that is over: a gateway that is not ready may be sent nothing that would find out. After a rest, the
+    /// witness catches up, and free pages are given back.
+    fn next(&mut self) -> Option<Command> {
+        loop {
+            match self.queue.recv_timeout(QUIET) {
+                Ok(command) => return Some(command),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.health.trouble().is_some() => self.probe(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.witness.write(self.heads.audit);
+                    if let Err(error) = super::space::give_back(&self.conn) {
+                        tracing::debug!(%error, "no room was given back this time");
+                    }
+                }
+            }
+        }
+    }
+
+    fn probe(&mut self) {
+        // What little a probe writes may find room in the log where a change finds none.
+        if matches!(self.health.trouble(), Some(StoreError::DiskFull))
+            && room(&self.dir).is_some_and(|room| room < ROOM)
+        {
+            return;
+        }
+        let tried = self.exec("BEGIN IMMEDIATE").and_then(|()| {
+            self.exec("UPDATE fence SET n = n + 1")?;
+            plain_commit()(&self.conn).map_err(StoreError::from)
+        });
+        match tried {
+            Ok(()) => self.works(),
+            Err(error) => {
+                self.rollback();
+                self.health.failed(&error);
+            }
+        }
+    }
+
+    fn works(&self) {
+        if self.health.works() {
+            tracing::info!("the store works again");
+        }
+    }
+
+    fn batch(&mut self, batch: Vec<Command>) {
+        if let Err(error) = self.exec("BEGIN IMMEDIATE").and_then(|()| self.catch_up()) {
+            self.rollback();
+            return self.refuse(batch, &error);
+        }
+        let before = self.heads;
+        let outcomes = match self.write_all(&batch) {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.rollback();
+                self.heads = before;
+                if batch.len() == 1 {
+                    return self.refuse(batch, &error);
+                }
+                tracing::warn!(%error, changes = batch.len(), "a transition failed; each runs alone");
+                return batch.into_iter().for_each(|command| self.batch(vec![command]));
+            }
+        };
+        if self.heads == before {
+            self.rollback();
+            return answer(batch, outcomes);
+        }
+        crash_point("before_commit");
+        let pruned = batch.iter().any(|command| matches!(command.work, Work::Prune(_)));
+        if pruned {
+            crash_point("before_prune_commit");
+        }
+        match self.end(before) {
+            Ended::Committed => {
+                crash_point("after_commit");
+                self.works();
+                self.witness.note(self.heads.audit);
+                if pruned {
+                    crash_point("after_prune_commit");
+                }
+                answer(batch, outcomes);
+            }
+            Ended::Aborted(error) => {
+                self.heads = before;
+                self.refuse(batch, &error);
+            }
+            Ended::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
+        }
+    }
+
+    /// Another process may have appended to the trail: `keys create` and `keys revoke` do, also while a gateway runs.
+    /// Within a transaction, which nobody else writes beside.
+    fn catch_up(&mut self) -> Result<(), StoreError> {
+        let version: i64 = self.conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        if self.version != Some(version) {
+            self.heads = rows::heads(&self.conn)?;
+            self.version = Some(version);
+        }
+        Ok(())
+    }
+
+    /// Everything up to the commit. An error spoils the transaction.
+    fn write_all(&mut self, batch: &[Command]) -> Result<Vec<Outcome>, StoreError> {
+        let mut outcomes = Vec::with_capacity(batch.len());
+        for command in batch {
+            let written = match &command.work {
+                Work::Transition(draft) => self.write(draft),
+                Work::Record(record) => self.write_record(record),
+                Work::Restored(record) => self.write_restored(record),
+                Work::Prune(pruning) => self.write_pruning(pruning),
+            };
+            outcomes.push(match written {
+                Ok((written, heads)) => {
+                    self.heads = heads;
+                    Ok(written)
+                }
+                Err(WriteError::Store(error)) => return Err(error),
+                Err(refused) => Err(refused),
+            });
+        }
+        Ok(outcomes)
+    }
+
+    /// One transition. What is refused has changed nothing.
+    fn write(&self, draft: &Draft) -> Result<(Written, Heads), WriteError> {
+        let change = &draft.change;
+        let conn = &self.conn;
+        let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
+        match draft.expected {
+            None => {
+                let inserted = conn
+                    .prepare_cached(
+                        "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body)
+                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                    )
+                    .map_err(sqlite)?
+                    .execute(params![
+                        change.id,
+                        signed(change.version),
+                        change.state.as_str(),
+                        change.proposer.principal,
+                        change.idempotency_key,
+                        signed(draft.body.len() as u64),
+                        change.expires_at.to_string(),
+                        draft.body,
+                    ]);
+                match inserted {
+                    Ok(_) => {}
+                    Err(e) if e.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
+                        return Err(WriteError::Duplicate);
+                    }
+                    Err(e) => return Err(sqlite(e)),
+                }
+            }
+            Some(expected) => {
+                let updated = conn
+                    .prepare_cached(
+                        "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
+                         WHERE id = ?1 AND version = ?2",
+                    )
+                    .map_err(sqlite)?
+                    .execute(params![
+                        change.id,
+                        signed(expected),
+                        signed(change.version),
+                        change.state.as_str(),
+                        change.expires_at.to_string(),
+                        draft.body,
+                        change.state.is_final().then(|| change.updated_at.as_second()),
+                    ])
+                    .map_err(sqlite)?;
+                if updated != 1 {
+                    return Err(WriteError::Conflict);
+                }
+            }
+        }
+        crash_point("within_transaction");
+        super::search::follow(conn, draft).map_err(sqlite)?;
+        let audit = self.append_audit(draft).map_err(sqlite)?;
+        let seq = self.heads.event + 1;
+        let event = format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail);
+        conn.prepare_cached("INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)")
+            .map_err(sqlite)?
+            .execute(params![signed(seq), draft.kind.feed_type(), change.id, event])
+            .map_err(sqlite)?;
+        Ok((Written { seq, event: Bytes::from(event) }, Heads { event: seq, audit }))
+    }
+
+    /// A record has no feed event of its own.
+    fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
+        let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
+        if !record.server.is_empty() {
+            super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+        }
+        let rows = super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
+        let details = covered::with_rows(&record.details, &rows);
+        let at = record.at.to_string();
+        let audit = self
+            .append(EntryContent {
+                seq: self.heads.audit.seq + 1,
+                at: &at,
+                change_id: &record.change,
+                event: record.event,
+                from: None,
+                to: "",
+                actor: &record.actor,
+                details: &details,
+            })
+            .map_err(sqlite)?;
+        Ok((Written { seq: 0, event: Bytes::new() }, Heads { event: self.heads.event, audit }))
+    }
+
+    fn write_restored(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
+        let forget = "DELETE FROM facts WHERE name = 'backup_of'";
+        self.conn.execute(forget, []).map_err(|e| WriteError::Store(e.into()))?;
+        super::standing_rules::end_allowances(&self.conn, record.at).map_err(WriteError::Store)?;
+        self.write_record(record)
+    }
+
+    /// Each redaction and deletion with its audit entry, and the events with one of theirs.
+    fn write_pruning(&mut self, pruning: &Pruning) -> Result<(Written, Heads), WriteError> {
+        let before = self.heads;
+        let pruned = self.prune(pruning);
+        let after = std::mem::replace(&mut self.heads, before);
+        match pruned {
+            Ok(()) if after == before => Err(WriteError::Conflict),
+            Ok(()) => Ok((Written { seq: 0, event: Bytes::new() }, after)),
+            Err(error) => Err(WriteError::Store(error.into())),
+        }
+    }
+
+    fn prune(&mut self, pruning: &Pruning) -> rusqlite::Result<()> {
+        let at = pruning.at.to_string();
+        let entry = |change_id, event, state: &'static str, details| EntryContent {
+            seq: 0,
+            at: &at,
+            change_id,
+            event,
+            from: (!state.is_empty()).then_some(state),
+            to: state,
+            actor: SYSTEM,
+            details,
+        };
+        // What is taken out shall not lie about in free pages.
+        self.conn.pragma_update(None, "secure_delete", true)?;
+        for redaction in &pruning.redactions {
+            if retention::redact(&self.conn, redaction)? {
+                self.append_next(entry(&redaction.id, "redacted", redaction.state.as_str(), &redaction.details))?;
+            }
+        }
+        for deletion in &pruning.deletions {
+            if retention::delete(&self.conn, deletion)? {
+                self.append_next(entry(&deletion.id, "deleted", deletion.state.as_str(), &deletion.details))?;
+            }
+        }
+        if pruning.events_to > 0 && retention::forget_events(&self.conn, pruning.events_to)? > 0 {
+            self.append_next(entry("", "events_pruned", "", &pruning.events_details))?;
+        }
+        self.conn.pragma_update(None, "secure_delete", false)
+    }
+
+    fn append_next(&mut self, content: EntryContent<'_>) -> rusqlite::Result<()> {
+        self.heads.audit = self.append(EntryContent { seq: self.heads.audit.seq + 1, ..content })?;
+        Ok(())
+    }
+
+    fn append_audit(&self, draft: &Draft) -> rusqlite::Result<AuditHead> {
+        let at = draft.at.to_string();
+        self.append(EntryContent {
+            seq: self.heads.audit.seq + 1,
+            at: &at,
+            change_id: &draft.change.id,
+            event: draft.kind.as_str(),
+            from: draft.from.map(|s| s.as_str()),
+            to: draft.change.state.as_str(),
+            actor: &draft.actor,
+            details: &draft.details,
+        })
+    }
+
+    fn append(&self, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
+        super::trail::append(&self.conn, self.heads.audit, content)
+    }
+
+    fn exec(&self, sql: &str) -> Result<(), StoreError> {
+        self.conn.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
+    fn rollback(&self) {
+        if !self.conn.is_autocommit()
+            && let Err(error) = self.exec("ROLLBACK")
+        {
+            tracing::error!(%error, "a transaction could not be rolled back");
+        }
+    }
+
+    /// Commits, and finds out what happened if that fails.
+    fn end(&mut self, before: Heads) -> Ended {
+        let Err(error) = (self.commit)(&self.conn) else { return Ended::Committed };
+        let code = error.sqlite_error_code();
+        let error = StoreError::from(error);
+        self.rollback();
+        // These two are found before anything that could count as committed is in the log.
+        if matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)) {
+            return Ended::Aborted(error);
+        }
+        tracing::error!(%error, "a commit failed; finding out what became of it");
+        self.read_back(before, error)
+    }
+
+    /// Opens the database anew, overwrites what the failed commit may have left in the log, and reads where it ends.
+    fn read_back(&mut self, before: Heads, error: StoreError) -> Ended {
+        let mut pause = Duration::from_millis(20);
+        let mut give_up = None;
+        loop {
+            match self.reopen() {
+                Ok(heads) if heads == self.heads => return Ended::Committed,
+                Ok(heads) if heads == before => return Ended::Aborted(error),
+                Ok(heads) => {
+                    // Somebody else wrote at the same moment: a key was made or revoked, or the lock on the data
+                    // directory was circumvented.
+                    tracing::error!(?heads, expected = ?self.heads, "the database was changed by another writer");
+                    self.heads = heads;
+                    return Ended::Unknown;
+                }
+                Err(again) => {
+                    tracing::error!(error = %again, "the database is not readable; trying again");
+                    // Nothing is answered as long as this lasts: whoever asks whether it works hears that it does not.
+                    self.health.failed(&again);
+                }
+            }
+            if self.closing.load(Ordering::Acquire) {
+                let until = *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP);
+                if Instant::now() >= until {
+                    return Ended::Unknown;
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn reopen(&mut self) -> Result<Heads, StoreError> {
+        self.conn = open_writer(&self.dir)?;
+        self.version = None;
+        self.conn.execute("UPDATE fence SET n = n + 1", [])?;
+        rows::heads(&self.conn)
+    }
+}
+
+fn answer(batch: Vec<Command>, outcomes: Vec<Outcome>) {
+    let last = batch.len().saturating_sub(1);
+    for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
+        (command.done)(outcome, n < last);
+    }
+}
+
+impl Writer {
+    /// Nobody's transition was written, or nobody knows.
+    fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
+        self.health.failed(error);
+        refuse(batch, error);
+    }
+}
+
+fn refuse(batch: Vec<Command>, error: &StoreError) {
+    tracing::error!(%error, changes = batch.len(), "the store could not write");
+    let outcomes = batch.iter().map(|_| Err(error.clone().into())).collect();
+    answer(batch, outcomes);
+}

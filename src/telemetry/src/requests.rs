@@ -1,0 +1,334 @@
+//! Counting requests, cheaply: handles are registered at first use and kept in arrays, so that recording a request
+//! costs a few atomic additions (some 60 ns) and no look-up by name.
+
+use std::{
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use metrics::{Counter, Histogram, counter, histogram};
+
+use super::metrics::{ERRORS, REQUEST_DURATION, REQUESTS, Transport, labels};
+use countersign_protocol::{ErrorKind, method::Method as Protocol};
+
+labels! {
+    /// How a request ended.
+    Outcome {
+        /// Answered with a result.
+        Ok = "ok",
+        /// Answered that a person has to approve it.
+        Pending = "pending",
+        /// A tool ran and failed (`isError`).
+        ToolError = "tool_error",
+        /// The client's mistake: unknown method, bad parameters, no such thing.
+        ClientError = "client_error",
+        /// Refused: authentication, role, policy, limits.
+        Refused = "refused",
+        /// Ours or a provider's fault.
+        ServerError = "server_error",
+        /// The client took it back or went away.
+        Cancelled = "cancelled",
+        /// It took too long.
+        Timeout = "timeout",
+    }
+}
+
+impl Outcome {
+    /// The outcome of a request that was answered with this error.
+    #[must_use]
+    pub const fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Cancelled => Self::Cancelled,
+            ErrorKind::Timeout => Self::Timeout,
+            ErrorKind::ToolExecution => Self::ToolError,
+            ErrorKind::Unauthorized
+            | ErrorKind::Forbidden
+            | ErrorKind::ResourceAccessDenied
+            | ErrorKind::RateLimited
+            | ErrorKind::Overloaded
+            | ErrorKind::PolicyDenied
+            | ErrorKind::SelfApproval => Self::Refused,
+            kind if kind.status() >= 500 => Self::ServerError,
+            _ => Self::ClientError,
+        }
+    }
+
+    /// Counts in the error ratio: whatever did not get what it asked for, but for what the client took back.
+    #[must_use]
+    pub const fn is_error(self) -> bool {
+        !matches!(self, Self::Ok | Self::Pending | Self::Cancelled)
+    }
+}
+
+/// Requests that are no MCP methods: the REST doors, the plain HTTP doors, the dashboard's files.
+const DOORS: [&str; 19] = [
+    "rest/changes",
+    "rest/change",
+    "rest/decision",
+    "rest/settle",
+    "rest/audit",
+    "rest/sessions",
+    "rest/providers",
+    "rest/sign-in",
+    "rest/sign-out",
+    "rest/me",
+    "rest/openapi",
+    "rest/events",
+    "rest/health",
+    "rest/info",
+    "rest/metrics",
+    "rest/tools",
+    "rest/tool",
+    "dashboard",
+    "stdio/attach",
+];
+
+/// `other`, the protocol's methods, the doors.
+const METHOD_COUNT: usize = 1 + Protocol::ALL.len() + DOORS.len();
+const OUTCOME_COUNT: usize = Outcome::ALL.len();
+const TRANSPORT_COUNT: usize = Transport::ALL.len();
+
+/// The index of a method's label; free for a method of the protocol, some 20 ns by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Method(u8);
+
+impl Method {
+    /// What is not in the list.
+    pub const OTHER: Self = Self(0);
+
+    /// The label of a name, of the protocol or of a door; unknown names are [`Method::OTHER`].
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        if let Some(method) = Protocol::parse(name) {
+            return method.into();
+        }
+        let at = DOORS.iter().position(|door| *door == name).map_or(0, |at| 1 + Protocol::ALL.len() + at);
+        u8::try_from(at).map_or(Self::OTHER, Self)
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        let at = usize::from(self.0);
+        match at.checked_sub(1) {
+            None => "other",
+            Some(at) => match Protocol::ALL.get(at) {
+                Some(method) => method.as_str(),
+                None => DOORS.get(at - Protocol::ALL.len()).copied().unwrap_or("other"),
+            },
+        }
+    }
+}
+
+impl From<Protocol> for Method {
+    fn from(method: Protocol) -> Self {
+        // The table of methods has far fewer than 255 rows; a test says so.
+        u8::try_from(method as usize + 1).map_or(Self::OTHER, Self)
+    }
+}
+
+type ByOutcome = [OnceLock<Counter>; OUTCOME_COUNT];
+
+/// Handles for everything that is counted per request. One for the process: [`RequestMetrics::get`].
+pub struct RequestMetrics {
+    counts: Box<[[ByOutcome; METHOD_COUNT]]>,
+    durations: Box<[[OnceLock<Histogram>; METHOD_COUNT]]>,
+    errors: Box<[OnceLock<Counter>]>,
+    requests: AtomicU64,
+    failed: AtomicU64,
+    window: Mutex<Window>,
+}
+
+impl RequestMetrics {
+    /// The one of this process. Install [`super::Metrics`] before: handles made without it count nothing.
+    #[must_use]
+    pub fn get() -> &'static Self {
+        static ONE: OnceLock<RequestMetrics> = OnceLock::new();
+        ONE.get_or_init(Self::new)
+    }
+
+    fn new() -> Self {
+        Self {
+            counts: (0..TRANSPORT_COUNT)
+                .map(|_| [const { [const { OnceLock::new() }; OUTCOME_COUNT] }; METHOD_COUNT])
+                .collect(),
+            durations: (0..TRANSPORT_COUNT).map(|_| [const { OnceLock::new() }; METHOD_COUNT]).collect(),
+            errors: ErrorKind::ALL.iter().map(|_| OnceLock::new()).collect(),
+            requests: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            window: Mutex::new(Window::default()),
+        }
+    }
+
+    /// Counts a request that has ended.
+    pub fn record(&self, transport: Transport, method: Method, outcome: Outcome, duration: Duration) {
+        let (t, m) = (transport as usize, usize::from(method.0));
+        if let Some(cell) = self.counts.get(t).and_then(|c| c.get(m)).and_then(|c| c.get(outcome as usize)) {
+            cell.get_or_init(|| {
+                counter!(REQUESTS, "transport" => transport.as_str(), "method" => method.as_str(), "outcome" => outcome.as_str())
+            })
+            .increment(1);
+        }
+        if let Some(cell) = self.durations.get(t).and_then(|d| d.get(m)) {
+            cell.get_or_init(
+                || histogram!(REQUEST_DURATION, "transport" => transport.as_str(), "method" => method.as_str()),
+            )
+            .record(duration.as_secs_f64());
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if outcome.is_error() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an error that was answered, whatever it answered to.
+    pub fn error(&self, kind: ErrorKind) {
+        let at = ErrorKind::ALL.iter().position(|k| *k == kind);
+        if let Some(cell) = at.and_then(|at| self.errors.get(at)) {
+            cell.get_or_init(|| counter!(ERRORS, "code" => kind.code())).increment(1);
+        }
+    }
+}
+
+/// Makes the families appear in the first scrape.
+pub(super) fn register() {
+    let all = RequestMetrics::get();
+    let ping = Method::from(Protocol::Ping);
+    if let Some(cell) = all.counts.first().and_then(|c| c.get(usize::from(ping.0))).and_then(|c| c.first()) {
+        cell.get_or_init(|| counter!(REQUESTS, "transport" => "http", "method" => "ping", "outcome" => "ok"));
+    }
+    if let Some(cell) = all.durations.first().and_then(|d| d.get(usize::from(ping.0))) {
+        cell.get_or_init(|| histogram!(REQUEST_DURATION, "transport" => "http", "method" => "ping"));
+    }
+    counter!(ERRORS, "code" => ErrorKind::Internal.code()).increment(0);
+}
+
+/// The last minute's share of errors; 0 where there was no request.
+pub(super) fn error_ratio() -> f64 {
+    let all = RequestMetrics::get();
+    let now = (all.requests.load(Ordering::Relaxed), all.failed.load(Ordering::Relaxed));
+    all.window.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now(), now)
+}
+
+/// Totals at moments of the last minute, at most one for every two seconds.
+#[derive(Debug, Default)]
+struct Window {
+    marks: std::collections::VecDeque<(Instant, (u64, u64))>,
+}
+
+impl Window {
+    const LENGTH: Duration = Duration::from_secs(60);
+    const STEP: Duration = Duration::from_secs(2);
+
+    #[allow(clippy::cast_precision_loss)]
+    fn ratio(&mut self, now: Instant, totals: (u64, u64)) -> f64 {
+        // The oldest mark that is kept is the last one at least a minute old: what the window begins with.
+        while self.marks.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= Self::LENGTH) {
+            self.marks.pop_front();
+        }
+        let start = self.marks.front().map_or((0, 0), |(_, totals)| *totals);
+        if self.marks.back().is_none_or(|(at, _)| now.duration_since(*at) >= Self::STEP) {
+            self.marks.push_back((now, totals));
+        }
+        let (requests, failed) = (totals.0.saturating_sub(start.0), totals.1.saturating_sub(start.1));
+        if requests == 0 { 0.0 } else { failed as f64 / requests as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Cache, ConnectionGuard, Metrics,
+        metrics::{Breaker, CacheMetrics, breaker},
+    };
+
+    fn value(text: &str, series: &str) -> Option<f64> {
+        text.lines().find_map(|l| l.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    #[test]
+    fn labels_are_distinct_and_bounded() {
+        let mut names = std::collections::BTreeSet::new();
+        for at in 0..METHOD_COUNT {
+            let method = Method(u8::try_from(at).unwrap());
+            assert!(names.insert(method.as_str()), "{}", method.as_str());
+            assert_eq!(Method::of(method.as_str()), method);
+        }
+        for method in Protocol::ALL {
+            assert_eq!(Method::from(*method).as_str(), method.as_str());
+        }
+        assert_eq!(Method::of("tools/cal\n"), Method::OTHER);
+        assert_eq!(Method(255).as_str(), "other");
+    }
+
+    #[test]
+    fn what_is_recorded_is_rendered() {
+        let metrics = Metrics::install().unwrap();
+        let requests = RequestMetrics::get();
+        requests.record(Transport::Sse, Method::of("prompts/get"), Outcome::Ok, Duration::from_millis(3));
+        requests.record(Transport::Sse, Method::of("prompts/get"), Outcome::Ok, Duration::from_secs(3));
+        requests.record(Transport::Sse, Method::of("no/such"), Outcome::ClientError, Duration::ZERO);
+        requests.error(ErrorKind::ResumeTooLate);
+        breaker("tracker", Breaker::Open);
+        CacheMetrics::of(Cache::Reads).hit();
+        CacheMetrics::of(Cache::Reads).miss();
+        let guard = ConnectionGuard::connection(Transport::Stdio);
+        let text = metrics.render();
+        let got = |series: &str| value(&text, series).unwrap_or_else(|| panic!("{series} is not in:\n{text}"));
+        assert_eq!(got(r#"countersign_requests_total{transport="sse",method="prompts/get",outcome="ok"}"#), 2.0);
+        assert_eq!(got(r#"countersign_requests_total{transport="sse",method="other",outcome="client_error"}"#), 1.0);
+        let bucket = r#"countersign_request_duration_seconds_bucket{transport="sse",method="prompts/get",le=""#;
+        assert_eq!(got(&format!("{bucket}0.005\"}}")), 1.0);
+        assert_eq!(got(&format!("{bucket}+Inf\"}}")), 2.0);
+        assert_eq!(got(r#"countersign_errors_total{code="RESUME_TOO_LATE"}"#), 1.0);
+        assert_eq!(got(r#"countersign_circuit_breaker_state{provider="tracker"}"#), 2.0);
+        assert_eq!(got(r#"countersign_cache_hit_ratio{cache="reads"}"#), 0.5);
+        assert_eq!(got(r#"countersign_connections_active{transport="stdio"}"#), 1.0);
+        assert!(got("countersign_error_ratio") > 0.0);
+        drop(guard);
+        let text = metrics.render();
+        assert_eq!(value(&text, r#"countersign_connections_active{transport="stdio"}"#), Some(0.0));
+        // Every family has its HELP text, and the first scrape has all that the issue names.
+        for family in [
+            "countersign_requests_total",
+            "countersign_request_duration_seconds",
+            "countersign_errors_total",
+            "countersign_connections_active",
+            "countersign_queue_length",
+            "countersign_cache_hit_ratio",
+        ] {
+            assert!(text.contains(&format!("# HELP {family} ")), "{family}\n{text}");
+            assert!(text.contains(&format!("# TYPE {family} ")), "{family}");
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_last_minute() {
+        let mut window = Window::default();
+        let start = Instant::now();
+        let at = |s: u64| start + Duration::from_secs(s);
+        assert_eq!(window.ratio(at(0), (0, 0)), 0.0);
+        assert_eq!(window.ratio(at(1), (10, 5)), 0.5);
+        assert_eq!(window.ratio(at(30), (20, 5)), 0.25);
+        assert_eq!(window.ratio(at(59), (20, 5)), 0.25);
+        // The first half minute has gone by; since then nothing failed.
+        assert_eq!(window.ratio(at(90), (40, 5)), 0.0);
+        assert_eq!(window.ratio(at(200), (40, 5)), 0.0);
+        for s in 200..2000 {
+            window.ratio(at(s), (40, 5));
+        }
+        assert!(window.marks.len() <= 32, "{}", window.marks.len());
+    }
+
+    #[test]
+    fn every_error_has_an_outcome() {
+        assert_eq!(Outcome::of(ErrorKind::Parse), Outcome::ClientError);
+        assert_eq!(Outcome::of(ErrorKind::Internal), Outcome::ServerError);
+        assert_eq!(Outcome::of(ErrorKind::RateLimited), Outcome::Refused);
+        assert_eq!(Outcome::of(ErrorKind::Timeout), Outcome::Timeout);
+        assert!(!Outcome::of(ErrorKind::Cancelled).is_error());
+    }
+}

@@ -1,0 +1,57 @@
+//! Opaque cursors of listings: where a page ended, bound to the filters it was made with. Pure.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::refs::invalid;
+use countersign_protocol::McpError;
+
+/// A number that tells filters apart. Not secret: a forged cursor reads nothing that the filters do not allow.
+fn mark(filter: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    filter.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The cursor of the page after the entity in that row.
+pub(super) fn encode(row: i64, filter: &impl Hash) -> String {
+    format!("{row:x}.{:016x}", mark(filter))
+}
+
+/// The row that the page before ended with.
+///
+/// # Errors
+/// `-32602` for whatever is no cursor of this listing with these filters (2026-07-28/server/utilities/pagination).
+pub(super) fn decode(cursor: &str, filter: &impl Hash) -> Result<i64, McpError> {
+    let bad = || invalid("/cursor", "cursor", "cursor is not one that this listing gave out for these filters.");
+    let (row, given) = cursor.split_once('.').ok_or_else(bad)?;
+    let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if !hex(row) || !hex(given) || given != format!("{:016x}", mark(filter)) {
+        return Err(bad());
+    }
+    i64::from_str_radix(row, 16).map_err(|_| bad())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cursors_come_back_and_fit_one_filter(row in 0..i64::MAX, filter in "\\PC{0,20}", other in "\\PC{0,20}") {
+            let cursor = encode(row, &filter);
+            prop_assert_eq!(decode(&cursor, &filter).unwrap(), row);
+            if other != filter {
+                prop_assert!(decode(&cursor, &other).is_err());
+            }
+        }
+
+        #[test]
+        fn anything_else_is_refused(text in "\\PC{0,60}|[0-9a-f]{0,20}\\.[0-9a-f]{0,20}") {
+            if let Ok(row) = decode(&text, &"filter") {
+                prop_assert_eq!(encode(row, &"filter"), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Keys of projects: derived from the name where the caller gives none.
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use super::{
+    refs::EntityRef,
+    rows::{Sql, find_project},
+    storage::failed,
+};
+use countersign_protocol::{ErrorKind, McpError};
+
+/// Tried before giving up.
+const ATTEMPTS: usize = 26 * 27;
+
+/// A free key that people will recognize: initials of the name, or its first letters, with letters added while
+/// it is taken. The same state always gives the same key.
+pub(super) fn derive(conn: &Connection, name: &str) -> Result<String, McpError> {
+    for key in candidates(name).take(ATTEMPTS) {
+        if find_project(conn, &EntityRef::Key(key.clone())).map_err(|e| failed(&e))?.is_none() {
+            return Ok(key);
+        }
+    }
+    Err(McpError::new(ErrorKind::ToolExecution, "No key could be derived from the name; give one.")
+        .with("pointer", "/key"))
+}
+
+fn candidates(name: &str) -> impl Iterator<Item = String> {
+    let base = base(name);
+    let stem = base.chars().take(8).collect::<String>();
+    let letters = || ('A'..='Z').map(String::from);
+    let two = letters().flat_map(|a| ('A'..='Z').map(move |b| format!("{a}{b}")));
+    let suffixes: Vec<String> = letters().chain(two).collect();
+    std::iter::once(base).chain(suffixes.into_iter().map(move |suffix| format!("{stem}{suffix}")))
+}
+
+fn base(name: &str) -> String {
+    let words: Vec<String> = name
+        .split(|c: char| !c.is_alphanumeric())
+        .map(|w| w.chars().filter(char::is_ascii_alphabetic).map(|c| c.to_ascii_uppercase()).collect::<String>())
+        .filter(|w| !w.is_empty())
+        .collect();
+    let key: String = if words.len() >= 2 {
+        words.iter().filter_map(|w| w.chars().next()).take(6).collect()
+    } else {
+        words.first().map(|w| w.chars().take(4).collect()).unwrap_or_default()
+    };
+    if key.len() < 2 { "PROJ".to_owned() } else { key }
+}
+
+/// Projects to name in an error.
+pub(super) fn known(conn: &Connection, limit: i64) -> Sql<Vec<Value>> {
+    conn.prepare_cached("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1")?
+        .query_map([limit], |row| {
+            Ok(json!({ "id": row.get::<_, String>(0)?, "key": row.get::<_, String>(1)?, "name": row.get::<_, String>(2)? }))
+        })?
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn keys_resemble_names() {
+        for (name, key) in [
+            ("Core", "CORE"),
+            ("Mobile app", "MA"),
+            ("Customer-facing web shop", "CFWS"),
+            ("x", "PROJ"),
+            ("日本語", "PROJ"),
+            ("Übersicht", "BERS"),
+            ("42", "PROJ"),
+        ] {
+            assert_eq!(base(name), key, "{name}");
+        }
+        let mut all = candidates("Core");
+        assert_eq!(all.next().as_deref(), Some("CORE"));
+        assert_eq!(all.next().as_deref(), Some("COREA"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_candidate_is_a_key(name in "\\PC{0,60}") {
+            for key in candidates(&name).take(ATTEMPTS) {
+                prop_assert!((2..=10).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_uppercase()), "{}", key);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! By which calls a client would read what the preview of a write shows: who may not make them is not shown it.
+
+use serde_json::{Value, json, value::RawValue};
+
+use super::args::Write;
+use countersign_protocol::McpError;
+
+/// Tools and their arguments.
+///
+/// # Errors
+/// Where the arguments of the write are wrong, whatever the tracker holds.
+pub(super) fn reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
+    let Some(write) = Write::parse(tool, arguments) else { return Ok(Vec::new()) };
+    let write = write?;
+    let given: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
+    let mut reads = Vec::new();
+    let issue = |id: &Value| ("get_issue", json!({ "issueId": id }));
+    let people = || ("list_projects", json!({ "includePeople": true }));
+    match write {
+        Write::CreateProject { .. } => reads.push(("list_projects", json!({}))),
+        Write::CreateIssue(_) | Write::Assign { .. } => reads.push(people()),
+        _ => {}
+    }
+    reads.extend(
+        ["issueId", "parentId"].iter().filter_map(|name| given.get(name)).filter(|id| id.is_string()).map(issue),
+    );
+    Ok(reads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_write_is_seen_by_who_may_read_what_it_rests_on() {
+        let of = |tool: &str, arguments: Value| {
+            let raw = RawValue::from_string(arguments.to_string()).unwrap();
+            reads(tool, &raw)
+                .map(|reads| reads.into_iter().map(|(tool, args)| format!("{tool} {args}")).collect::<Vec<_>>())
+        };
+        let id = "CORE-1";
+        let issue = r#"get_issue {"issueId":"CORE-1"}"#;
+        assert_eq!(of("update_issue", json!({ "issueId": id, "title": "t" })).unwrap(), [issue]);
+        assert_eq!(of("update_status", json!({ "issueId": id, "newStatus": "Done" })).unwrap(), [issue]);
+        assert_eq!(of("delete_issue", json!({ "issueId": id })).unwrap(), [issue]);
+        assert_eq!(of("create_project", json!({ "name": "n" })).unwrap(), ["list_projects {}"]);
+        let assigned = of("assign_issue", json!({ "issueId": id, "assigneeId": null })).unwrap();
+        assert_eq!(assigned, [r#"list_projects {"includePeople":true}"#, issue]);
+        assert!(of("update_issue", json!({ "issueId": "no key" })).is_err(), "wrong whatever is there");
+        assert_eq!(of("get_issue", json!({ "issueId": id })).unwrap(), Vec::<String>::new());
+    }
+}

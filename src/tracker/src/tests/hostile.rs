@@ -1,0 +1,105 @@
+//! Whatever a caller sends, the answer is an answer or a clear error.
+
+use proptest::{prelude::*, test_runner::TestRunner};
+use serde_json::json;
+
+use super::{Fixture, context};
+use countersign_domain::changes::visible::is_hidden;
+use countersign_protocol::ErrorKind;
+use countersign_provider::Provider;
+
+/// One runtime for all cases of a property.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
+fn no_query_is_a_syntax_error() {
+    let t = Fixture::sample();
+    let words = prop_oneof![
+        Just("AND".to_owned()),
+        Just("NOT".to_owned()),
+        Just("NEAR(".to_owned()),
+        Just("\"".to_owned()),
+        Just("*".to_owned()),
+        Just("title:".to_owned()),
+        Just("^passkey".to_owned()),
+        Just("{key title} :".to_owned()),
+        Just("\0".to_owned()),
+        Just("passkey".to_owned()),
+        "\\PC{0,12}",
+        any::<String>(),
+    ];
+    let queries = prop::collection::vec(words, 1..6).prop_map(|words| words.join(" "));
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() });
+    runner
+        .run(&queries, |query| {
+            for arguments in [("search_issues", json!({ "query": query })), ("list_issues", json!({ "text": query }))] {
+                if let Err(error) = block_on(t.call(arguments.0, arguments.1)) {
+                    prop_assert_eq!(error.kind, ErrorKind::ValidationFailed, "{}", error);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn texts_come_back_as_they_were_written() {
+    let t = Fixture::empty();
+    let project = block_on(t.project("CORE"));
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() });
+    runner
+        .run(&(any::<String>(), any::<String>()), |(title, description)| {
+            let arguments = json!({ "projectId": project, "type": "Bug", "title": title, "description": description });
+            match block_on(t.call("create_issue", arguments)) {
+                Ok(made) => {
+                    let by = json!({ "issueId": made["issue"]["id"] });
+                    let read = block_on(t.call("get_issue", by.clone())).unwrap();
+                    prop_assert_eq!(&read["issue"]["title"], &json!(title));
+                    prop_assert_eq!(&read["issue"]["description"], &json!(description));
+                    let preview = block_on(t.preview("delete_issue", by.clone())).unwrap();
+                    prop_assert!(!preview.diff.truncated);
+                    block_on(t.call("delete_issue", by)).unwrap();
+                }
+                Err(error) => prop_assert!(title.trim().is_empty() || title.chars().count() > 200, "{}", error),
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_cancelled_search_is_said_to_be_cancelled() {
+    let t = Fixture::sample();
+    let ctx = context("agent-1", None);
+    ctx.cancel.cancel();
+    let arguments = serde_json::value::to_raw_value(&json!({ "query": "passkey" })).unwrap();
+    let result = t.tracker.call("search_issues", &arguments, &ctx).await;
+    // Either it was done already or it was cancelled; it never hangs.
+    if let Err(error) = result {
+        assert_eq!(error.kind, ErrorKind::Cancelled);
+    }
+}
+
+#[tokio::test]
+async fn markup_and_quotes_are_only_text() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    for title in
+        ["<img src=x onerror=alert(1)>", "'; DROP TABLE issues; --", "\u{202e}gnp.exe", "two\nlines", "🎉\u{0}x"]
+    {
+        let made =
+            t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": title })).await.unwrap();
+        assert_eq!(made["issue"]["title"], title);
+        let preview = t.preview("delete_issue", json!({ "issueId": made["issue"]["id"] })).await.unwrap();
+        let field = preview.diff.fields.iter().find(|f| f.field == "title").unwrap();
+        assert_eq!(field.before.as_deref(), Some(title), "the diff has what is there");
+        for line in [&preview.summary, &preview.target.label] {
+            assert!(!line.chars().any(|c| c == '\n' || is_hidden(c)), "{line:?}");
+        }
+    }
+    assert_eq!(t.call("list_issues", json!({})).await.unwrap()["issues"].as_array().unwrap().len(), 5);
+}

@@ -1,0 +1,161 @@
+//! Whatever writes come in whatever order: what always holds, holds.
+
+use proptest::{prelude::*, test_runner::TestRunner};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+use super::Fixture;
+use countersign_protocol::ErrorKind;
+
+/// A write against issues by their number, which may not exist.
+#[derive(Clone, Debug)]
+enum Step {
+    Create { kind: &'static str, parent: usize },
+    Reparent { issue: usize, parent: Option<usize> },
+    Retype { issue: usize, kind: &'static str },
+    Move { issue: usize, status: &'static str },
+    Retitle { issue: usize, title: String },
+    Assign { issue: usize, assign: bool },
+    Comment { issue: usize, text: String },
+    Delete { issue: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let kind = || prop::sample::select(vec!["Epic", "Story", "Task", "Bug"]);
+    let status = prop::sample::select(vec!["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"]);
+    let issue = || 1..12_usize;
+    let word = || "[a-c]{1,3}( [a-c]{1,3})?";
+    let step = prop_oneof![
+        4 => (kind(), 0..12_usize).prop_map(|(kind, parent)| Step::Create { kind, parent }),
+        2 => (issue(), prop::option::of(issue())).prop_map(|(issue, parent)| Step::Reparent { issue, parent }),
+        1 => (issue(), kind()).prop_map(|(issue, kind)| Step::Retype { issue, kind }),
+        3 => (issue(), status).prop_map(|(issue, status)| Step::Move { issue, status }),
+        1 => (issue(), word()).prop_map(|(issue, title)| Step::Retitle { issue, title }),
+        1 => (issue(), any::<bool>()).prop_map(|(issue, assign)| Step::Assign { issue, assign }),
+        1 => (issue(), word()).prop_map(|(issue, text)| Step::Comment { issue, text }),
+        2 => issue().prop_map(|issue| Step::Delete { issue }),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+struct Run {
+    t: Fixture,
+    project: String,
+    me: String,
+    /// Ids by number; those of deleted issues stay.
+    ids: Vec<String>,
+}
+
+impl Run {
+    fn id(&self, number: usize) -> Value {
+        self.ids.get(number.wrapping_sub(1)).map_or(Value::Null, |id| json!(id))
+    }
+
+    fn call(&self, step: &Step) -> (&'static str, Value) {
+        let key = |number: &usize| format!("CORE-{number}");
+        match step {
+            Step::Create { kind, parent } => {
+                let mut arguments = json!({ "projectId": self.project, "title": "a b", "type": kind });
+                if !self.id(*parent).is_null() {
+                    arguments["parentId"] = self.id(*parent);
+                }
+                ("create_issue", arguments)
+            }
+            Step::Reparent { issue, parent } => {
+                let parent = parent.map_or(Value::Null, |p| self.id(p));
+                ("update_issue", json!({ "issueId": key(issue), "parentId": parent }))
+            }
+            Step::Retype { issue, kind } => ("update_issue", json!({ "issueId": key(issue), "type": kind })),
+            Step::Move { issue, status } => ("update_status", json!({ "issueId": key(issue), "newStatus": status })),
+            Step::Retitle { issue, title } => ("update_issue", json!({ "issueId": key(issue), "title": title })),
+            Step::Assign { issue, assign } => {
+                let assignee = if *assign { json!(self.me) } else { Value::Null };
+                ("assign_issue", json!({ "issueId": key(issue), "assigneeId": assignee }))
+            }
+            Step::Comment { issue, text } => ("add_comment", json!({ "issueId": key(issue), "content": text })),
+            Step::Delete { issue } => ("delete_issue", json!({ "issueId": key(issue) })),
+        }
+    }
+}
+
+/// Counts rows that must not be.
+fn none(conn: &Connection, what: &str, sql: &str) -> Result<(), TestCaseError> {
+    let count: i64 = conn.query_row(&format!("SELECT COUNT(*) FROM ({sql})"), [], |row| row.get(0)).unwrap();
+    prop_assert_eq!(count, 0, "{}", what);
+    Ok(())
+}
+
+fn check(t: &Fixture) -> Result<(), TestCaseError> {
+    let conn = Connection::open(t.dir.path().join("tracker.db")).unwrap();
+    none(
+        &conn,
+        "a project's counts are those of its issues",
+        "SELECT 1 FROM projects p WHERE issue_count <> (SELECT COUNT(*) FROM issues i WHERE i.project = p.id) \
+         OR open_count <> (SELECT COUNT(*) FROM issues i WHERE i.project = p.id AND status NOT IN ('Done', 'Cancelled'))",
+    )?;
+    none(
+        &conn,
+        "parents fit",
+        "SELECT 1 FROM issues i LEFT JOIN issues p ON p.id = i.parent WHERE (i.type = 'Task' AND p.type IS NULL) \
+         OR (i.type = 'Task' AND p.type NOT IN ('Story', 'Epic')) OR (i.type = 'Story' AND p.type NOT IN ('Story', 'Epic')) \
+         OR (i.type = 'Epic' AND p.type <> 'Epic') OR (p.id IS NOT NULL AND p.project <> i.project)",
+    )?;
+    none(
+        &conn,
+        "nothing stands below itself",
+        "WITH RECURSIVE up (start, id, depth) AS (SELECT id, parent, 1 FROM issues \
+         UNION ALL SELECT up.start, i.parent, depth + 1 FROM up JOIN issues i ON i.id = up.id WHERE depth < 100) \
+         SELECT 1 FROM up WHERE id = start",
+    )?;
+    none(&conn, "comments belong to issues", "SELECT 1 FROM comments WHERE issue NOT IN (SELECT id FROM issues)")?;
+    none(
+        &conn,
+        "every issue has a history that begins with its creation, and one entry for each version and comment",
+        "SELECT 1 FROM issues i WHERE i.version + (SELECT COUNT(*) FROM comments c WHERE c.issue = i.id) \
+         <> (SELECT COUNT(*) FROM history h WHERE h.issue_uuid = i.uuid) OR 'created' <> \
+         (SELECT action FROM history h WHERE h.issue_uuid = i.uuid ORDER BY h.id LIMIT 1)",
+    )?;
+    for index in ["issue_fts", "comment_fts"] {
+        // With a rank of 1 it is compared with the table that it indexes.
+        let sound = conn.execute(&format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', 1)"), []);
+        prop_assert!(sound.is_ok(), "{}: {:?}", index, sound);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_always_holds_holds_after_any_writes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
+    TestRunner::new(config)
+        .run(&steps(), |steps| {
+            runtime.block_on(async {
+                let t = Fixture::empty();
+                let project = t.project("CORE").await;
+                let me = t.me().await;
+                let mut run = Run { t, project, me, ids: Vec::new() };
+                for step in &steps {
+                    let (tool, arguments) = run.call(step);
+                    let previewed = run.t.preview(tool, arguments.clone()).await;
+                    match run.t.call(tool, arguments).await {
+                        Ok(answer) => {
+                            prop_assert!(previewed.is_ok(), "{:?} ran although its preview was refused", step);
+                            if let Step::Create { .. } = step {
+                                run.ids.push(answer["issue"]["id"].as_str().unwrap().to_owned());
+                            }
+                        }
+                        Err(error) => {
+                            let known = matches!(
+                                error.kind,
+                                ErrorKind::NotFound | ErrorKind::ToolExecution | ErrorKind::ValidationFailed
+                            );
+                            prop_assert!(known, "{:?}: {}", step, error);
+                            prop_assert_eq!(previewed.err(), Some(error), "{:?}", step);
+                        }
+                    }
+                }
+                check(&run.t)
+            })
+        })
+        .unwrap();
+}

@@ -1,0 +1,173 @@
+//! The module as its callers see it: through the `Provider` trait, on a real file.
+
+mod conformity;
+mod hostile;
+mod invariants;
+mod reads;
+mod resources;
+mod runs;
+mod writes;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json, value::to_raw_value};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::Tracker;
+use countersign_config::TrackerConfig;
+use countersign_domain::{
+    changes::Preview,
+    principal::{Principal, Role},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, Module as _, NoProgress, Provider, ProviderEvent};
+
+pub(super) struct Fixture {
+    pub tracker: Arc<Tracker>,
+    pub dir: TempDir,
+}
+
+pub(super) fn config(sample_project: bool) -> TrackerConfig {
+    TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
+}
+
+impl Fixture {
+    /// An empty tracker.
+    pub fn empty() -> Self {
+        Self::with(&config(false))
+    }
+
+    pub fn sample() -> Self {
+        Self::with(&config(true))
+    }
+
+    pub fn with(config: &TrackerConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { tracker: Tracker::open(dir.path(), config).unwrap(), dir }
+    }
+
+    /// Calls as `agent-1`, without a change, and gives the structured answer.
+    pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, McpError> {
+        self.call_as(&context("agent-1", None), tool, arguments).await
+    }
+
+    pub async fn call_as(&self, ctx: &CallContext, tool: &str, arguments: Value) -> Result<Value, McpError> {
+        let arguments = to_raw_value(&arguments).unwrap();
+        let result = self.tracker.call(tool, &arguments, ctx).await?;
+        assert!(!result.is_error);
+        Ok(serde_json::from_str(result.structured_content.unwrap().get()).unwrap())
+    }
+
+    pub async fn text(&self, tool: &str, arguments: Value) -> String {
+        let arguments = to_raw_value(&arguments).unwrap();
+        let result = self.tracker.call(tool, &arguments, &context("agent-1", None)).await.unwrap();
+        countersign_provider::text::content_text(&result.content)
+    }
+
+    pub async fn preview(&self, tool: &str, arguments: Value) -> Result<Preview, McpError> {
+        let arguments = to_raw_value(&arguments).unwrap();
+        self.tracker.preview(tool, &arguments, &context("agent-1", None)).await
+    }
+
+    /// What the preview and the run refuse alike, and nothing has changed.
+    pub async fn refused(&self, tool: &str, arguments: Value) -> McpError {
+        let before = self.dump();
+        let by_preview = self.preview(tool, arguments.clone()).await.expect_err("the preview refuses");
+        let by_run = self.call(tool, arguments).await.expect_err("the run refuses");
+        assert_eq!(by_preview, by_run);
+        assert_eq!(self.dump(), before, "a refused write left something behind");
+        by_preview
+    }
+
+    /// Everything that a write could alter.
+    pub fn dump(&self) -> Vec<String> {
+        let conn = rusqlite::Connection::open(self.dir.path().join("tracker.db")).unwrap();
+        let mut all = Vec::new();
+        for table in ["people", "projects", "issues", "comments", "history", "runs"] {
+            let mut statement = conn.prepare(&format!("SELECT * FROM {table}")).unwrap();
+            let columns = statement.column_count();
+            let mut rows = statement.query([]).unwrap();
+            while let Some(row) = rows.next().unwrap() {
+                let cells: Vec<String> = (0..columns).map(|c| format!("{:?}", row.get_ref(c).unwrap())).collect();
+                all.push(format!("{table}: {}", cells.join(", ")));
+            }
+        }
+        all
+    }
+
+    pub async fn project(&self, key: &str) -> String {
+        let made = self.call("create_project", json!({ "name": format!("Project {key}"), "key": key })).await.unwrap();
+        string(&made["project"]["id"])
+    }
+
+    /// Makes an issue and gives its id.
+    pub async fn issue(&self, project: &str, kind: &str, title: &str, parent: Option<&str>) -> String {
+        let mut arguments = json!({ "projectId": project, "type": kind, "title": title });
+        if let Some(parent) = parent {
+            arguments["parentId"] = json!(parent);
+        }
+        string(&self.call("create_issue", arguments).await.unwrap()["issue"]["id"])
+    }
+
+    /// The id of the entry that `agent-1` got with its first write.
+    pub async fn me(&self) -> String {
+        let answer = self.call("list_projects", json!({ "includePeople": true })).await.unwrap();
+        let people = answer["people"].as_array().unwrap();
+        string(&people.iter().find(|p| p["principal"] == "agent-1").unwrap()["id"])
+    }
+
+    pub async fn read(&self, uri: &str) -> Result<Value, McpError> {
+        let read = self.tracker.read_resource(uri, &context("agent-1", None)).await?;
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].uri, uri);
+        assert_eq!(read[0].mime_type, "application/json");
+        Ok(serde_json::from_str(&read[0].text).unwrap())
+    }
+}
+
+pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
+    CallContext {
+        principal: Arc::new(Principal { name: name.into(), role: Role::Agent, key_id: None, owner: None }),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(NoProgress),
+        change_id: change_id.map(str::to_owned),
+        inquirer: None,
+    }
+}
+
+pub(super) fn string(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("no string: {value}")).to_owned()
+}
+
+pub(super) fn arguments(entries: &[(&str, &str)]) -> Map<String, Value> {
+    entries.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect()
+}
+
+#[track_caller]
+pub(super) fn assert_invalid(error: &McpError, pointer: &str, rule: &str) {
+    assert_eq!(error.kind, ErrorKind::ValidationFailed, "{error}");
+    let fault = &error.data["details"]["errors"][0];
+    assert_eq!((&fault["pointer"], &fault["rule"]), (&json!(pointer), &json!(rule)), "{error}");
+}
+
+#[track_caller]
+pub(super) fn assert_missing(error: &McpError, entity: &str) {
+    assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
+    assert_eq!(error.data["entityType"], entity, "{error}");
+}
+
+pub(super) const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
+
+pub(super) fn updated(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEvent>) -> (Vec<String>, bool) {
+    let (mut uris, mut list) = (Vec::new(), false);
+    while let Ok(event) = receiver.try_recv() {
+        match event {
+            ProviderEvent::ResourcesUpdated(more) => uris.extend(more),
+            ProviderEvent::ResourceListChanged => list = true,
+            ProviderEvent::PrivateUpdated(private) => panic!("everything of the tracker is everybody's: {private:?}"),
+            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
+        }
+    }
+    (uris, list)
+}

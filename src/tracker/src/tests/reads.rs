@@ -1,0 +1,261 @@
+use serde_json::{Value, json};
+
+use super::{
+    super::{queries::ListIssues, reads::issue_query},
+    Fixture, NOBODY, assert_invalid, assert_missing, string,
+};
+
+fn keys(answer: &Value) -> Vec<String> {
+    answer["issues"].as_array().unwrap().iter().map(|i| string(&i["key"])).collect()
+}
+
+async fn listed(t: &Fixture, arguments: Value) -> Vec<String> {
+    keys(&t.call("list_issues", arguments).await.unwrap())
+}
+
+#[tokio::test]
+async fn filters_are_joined() {
+    let t = Fixture::empty();
+    let (core, other) = (t.project("CORE").await, t.project("OTHER").await);
+    let me = t.me().await;
+    let story = t.issue(&core, "Story", "Sign in with a passkey", None).await;
+    t.issue(&core, "Task", "Store the passkey", Some(&story)).await;
+    t.issue(&core, "Bug", "Blank page", None).await;
+    t.issue(&other, "Bug", "Other blank page", None).await;
+    t.call("assign_issue", json!({ "issueId": "CORE-3", "assigneeId": me })).await.unwrap();
+    t.call("update_status", json!({ "issueId": "CORE-2", "newStatus": "Todo" })).await.unwrap();
+    t.call("update_issue", json!({ "issueId": "CORE-3", "priority": "High" })).await.unwrap();
+
+    assert_eq!(listed(&t, json!({})).await, ["OTHER-1", "CORE-3", "CORE-2", "CORE-1"]);
+    assert_eq!(listed(&t, json!({ "projectId": core })).await, ["CORE-3", "CORE-2", "CORE-1"]);
+    assert_eq!(listed(&t, json!({ "projectId": "other" })).await, ["OTHER-1"]);
+    assert_eq!(listed(&t, json!({ "status": "Todo" })).await, ["CORE-2"]);
+    assert_eq!(listed(&t, json!({ "projectId": "CORE", "status": "Backlog" })).await, ["CORE-3", "CORE-1"]);
+    assert_eq!(listed(&t, json!({ "status": ["Todo", "Done"], "type": ["Task", "Bug"] })).await, ["CORE-2"]);
+    assert_eq!(listed(&t, json!({ "type": "Bug", "projectId": "CORE" })).await, ["CORE-3"]);
+    assert_eq!(listed(&t, json!({ "priority": "High" })).await, ["CORE-3"]);
+    assert_eq!(listed(&t, json!({ "assigneeId": me })).await, ["CORE-3"]);
+    assert_eq!(listed(&t, json!({ "assigneeId": null, "projectId": "CORE" })).await, ["CORE-2", "CORE-1"]);
+    assert_eq!(listed(&t, json!({ "parentId": story })).await, ["CORE-2"]);
+    assert_eq!(listed(&t, json!({ "parentId": "CORE-1" })).await, ["CORE-2"]);
+    assert_eq!(listed(&t, json!({ "parentId": null, "type": "Story" })).await, ["CORE-1"]);
+    assert_eq!(listed(&t, json!({ "text": "blank page" })).await, ["OTHER-1", "CORE-3"]);
+    assert_eq!(listed(&t, json!({ "text": "passk", "type": "Task" })).await, ["CORE-2"]);
+    assert_eq!(listed(&t, json!({ "text": "!!!" })).await, [""; 0]);
+    assert_eq!(listed(&t, json!({ "text": "  " })).await.len(), 4);
+}
+
+#[tokio::test]
+async fn list_refusals() {
+    let t = Fixture::sample();
+    assert_missing(&t.call("list_issues", json!({ "projectId": "NONE" })).await.unwrap_err(), "project");
+    assert_missing(&t.call("list_issues", json!({ "assigneeId": NOBODY })).await.unwrap_err(), "person");
+    assert_missing(&t.call("list_issues", json!({ "parentId": "CORE-99" })).await.unwrap_err(), "issue");
+    for (arguments, pointer, rule) in [
+        (json!({ "limit": 0 }), "/limit", "maximum"),
+        (json!({ "limit": 101 }), "/limit", "maximum"),
+        (json!({ "limit": -1 }), "", "type"),
+        (json!({ "status": "Open" }), "", "type"),
+        (json!({ "projectId": "C" }), "/projectId", "anyOf"),
+        (json!({ "cursor": "x" }), "/cursor", "cursor"),
+        (json!({ "cursor": "" }), "/cursor", "cursor"),
+        (json!({ "cursor": "x".repeat(200) }), "/cursor", "maxLength"),
+        (json!({ "text": "x".repeat(501) }), "/text", "maxLength"),
+    ] {
+        assert_invalid(&t.call("list_issues", arguments).await.unwrap_err(), pointer, rule);
+    }
+}
+
+#[tokio::test]
+async fn pages_hold_every_issue_once_while_others_are_made() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    for n in 0..25 {
+        t.issue(&project, "Bug", &format!("Bug {n}"), None).await;
+    }
+    let mut seen = Vec::new();
+    let mut arguments = json!({ "projectId": "CORE", "limit": 7 });
+    loop {
+        let page = t.call("list_issues", arguments.clone()).await.unwrap();
+        seen.extend(keys(&page));
+        t.issue(&project, "Bug", "late", None).await;
+        match &page["nextCursor"] {
+            Value::Null => break,
+            cursor => arguments["cursor"] = cursor.clone(),
+        }
+    }
+    let wanted: Vec<String> = (1..=25).rev().map(|n| format!("CORE-{n}")).collect();
+    assert_eq!(seen, wanted);
+    // A cursor belongs to its filters.
+    let cursor = t.call("list_issues", json!({ "limit": 1 })).await.unwrap()["nextCursor"].clone();
+    let error = t.call("list_issues", json!({ "limit": 1, "type": "Bug", "cursor": cursor })).await.unwrap_err();
+    assert_invalid(&error, "/cursor", "cursor");
+}
+
+#[tokio::test]
+async fn projects_are_paged_by_key() {
+    let t = Fixture::empty();
+    for key in ["CC", "AA", "DD", "BB"] {
+        t.project(key).await;
+    }
+    let first = t.call("list_projects", json!({ "limit": 3 })).await.unwrap();
+    let names = |a: &Value| a["projects"].as_array().unwrap().iter().map(|p| string(&p["key"])).collect::<Vec<_>>();
+    assert_eq!(names(&first), ["AA", "BB", "CC"]);
+    assert!(first.get("people").is_none());
+    let rest = t.call("list_projects", json!({ "cursor": first["nextCursor"] })).await.unwrap();
+    assert_eq!((names(&rest), &rest["nextCursor"]), (vec!["DD".to_owned()], &Value::Null));
+    let error = t.call("list_projects", json!({ "cursor": "1.0" })).await.unwrap_err();
+    assert_invalid(&error, "/cursor", "cursor");
+}
+
+#[tokio::test]
+async fn get_issue_by_id_or_key() {
+    let t = Fixture::sample();
+    let by_key = t.call("get_issue", json!({ "issueId": "CORE-2" })).await.unwrap();
+    let id = string(&by_key["issue"]["id"]);
+    assert_eq!(t.call("get_issue", json!({ "issueId": id.to_uppercase() })).await.unwrap(), by_key);
+    assert_eq!(t.call("get_issue", json!({ "issueId": "core-2" })).await.unwrap(), by_key);
+    assert_eq!((&by_key["issue"]["childCount"], &by_key["issue"]["commentCount"]), (&json!(2), &json!(2)));
+    assert!(by_key.get("comments").is_none());
+    let all = t
+        .call("get_issue", json!({ "issueId": "CORE-2", "include": ["comments", "children", "history"] }))
+        .await
+        .unwrap();
+    assert_eq!(all["comments"].as_array().unwrap().len(), 2);
+    assert_eq!(all["children"][0]["key"], "CORE-3");
+    assert!(all["history"].as_array().unwrap().len() >= 4);
+    assert_missing(&t.call("get_issue", json!({ "issueId": "CORE-99" })).await.unwrap_err(), "issue");
+    assert_missing(&t.call("get_issue", json!({ "issueId": NOBODY })).await.unwrap_err(), "issue");
+    assert_invalid(&t.call("get_issue", json!({ "issueId": "12" })).await.unwrap_err(), "/issueId", "anyOf");
+    let text = t.text("get_issue", json!({ "issueId": "CORE-2" })).await;
+    for part in ["CORE-2 Register a passkey", id.as_str(), "Status: Review", "May go to: Done, InProgress, Cancelled"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
+
+#[tokio::test]
+async fn search_ranks_and_finds_in_comments() {
+    let t = Fixture::sample();
+    let found = t.call("search_issues", json!({ "query": "passkey" })).await.unwrap();
+    let first = &found["results"][0];
+    assert!(string(&first["title"]).to_lowercase().contains("passkey"), "titles come first: {first}");
+    let by_key = t.call("search_issues", json!({ "query": "CORE-7" })).await.unwrap();
+    assert_eq!(by_key["results"][0]["key"], "CORE-7");
+    let in_comment = t.call("search_issues", json!({ "query": "adviser noticed" })).await.unwrap();
+    assert_eq!(in_comment["results"][0]["key"], "CORE-8");
+    assert_eq!(in_comment["results"][0]["matchedIn"], "comments");
+    assert!(string(&in_comment["results"][0]["snippet"]).contains("[adviser]"));
+    let diacritics = t.call("search_issues", json!({ "query": "reseau safari" })).await.unwrap();
+    assert_eq!(diacritics["partial"], true, "no issue has both words");
+    let beginning = t.call("search_issues", json!({ "query": "blank pag" })).await.unwrap();
+    assert_eq!(beginning["results"][0]["key"], "CORE-7");
+    let limited = t.call("search_issues", json!({ "query": "the", "limit": 1 })).await.unwrap();
+    assert_eq!((limited["results"].as_array().unwrap().len(), &limited["hasMore"]), (1, &json!(true)));
+    let none = t.call("search_issues", json!({ "query": "xylophone" })).await.unwrap();
+    assert_eq!(none, json!({ "results": [], "partial": false, "hasMore": false }));
+    let other = t.project("OTHER").await;
+    let elsewhere = t.call("search_issues", json!({ "query": "passkey", "projectId": other })).await.unwrap();
+    assert_eq!(elsewhere["results"], json!([]));
+    assert_missing(
+        &t.call("search_issues", json!({ "query": "x", "projectId": "NONE" })).await.unwrap_err(),
+        "project",
+    );
+    assert_invalid(&t.call("search_issues", json!({ "query": "" })).await.unwrap_err(), "/query", "minLength");
+}
+
+#[tokio::test]
+async fn search_follows_changes() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "giraffe", None).await;
+    let hits = |query: &'static str| {
+        let t = &t;
+        async move { t.call("search_issues", json!({ "query": query })).await.unwrap()["results"].as_array().unwrap().len() }
+    };
+    assert_eq!(hits("giraffe").await, 1);
+    t.call("update_issue", json!({ "issueId": issue, "title": "elephant" })).await.unwrap();
+    assert_eq!((hits("giraffe").await, hits("elephant").await), (0, 1));
+}
+
+#[tokio::test]
+async fn quick_listings_follow_an_index() {
+    let t = Fixture::sample();
+    let people = t.read("tracker://people").await.unwrap();
+    let id = &people["people"][0]["id"];
+    let quick = [
+        json!({}),
+        json!({ "projectId": "CORE" }),
+        json!({ "projectId": "CORE", "status": "Todo" }),
+        json!({ "assigneeId": id }),
+        json!({ "assigneeId": null }),
+        json!({ "parentId": "CORE-1" }),
+        json!({ "parentId": null }),
+    ];
+    for arguments in quick {
+        let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+        let filter = ListIssues::parse(&raw).unwrap().filter;
+        assert!(filter.is_quick(), "{arguments}");
+        for after in [None, Some(7)] {
+            let plan = t.tracker.storage.read(|conn| {
+                let (sql, values) = issue_query(conn, &filter, after, 20)?.unwrap();
+                let mut statement = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+                let rows =
+                    statement.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).unwrap();
+                Ok(rows.collect::<Result<Vec<_>, _>>().unwrap())
+            });
+            let plan = plan.unwrap();
+            let wanted = if arguments == json!({}) { "i" } else { "i USING INDEX issues_by_" };
+            assert!(plan.iter().any(|step| step.contains(wanted)), "{arguments}: {plan:?}");
+            assert!(plan.iter().all(|step| !step.contains("TEMP B-TREE")), "{arguments}: {plan:?}");
+        }
+    }
+    for arguments in [
+        json!({ "status": "Todo" }),
+        json!({ "type": "Bug" }),
+        json!({ "text": "a" }),
+        json!({ "projectId": "CORE", "status": ["Todo", "Done"] }),
+        json!({ "projectId": "CORE", "assigneeId": id }),
+        json!({ "parentId": "CORE-1", "assigneeId": id }),
+    ] {
+        let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+        assert!(!ListIssues::parse(&raw).unwrap().filter.is_quick(), "{arguments}");
+    }
+}
+
+/// What this thread has had of the processor.
+fn cpu_time() -> std::time::Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    std::time::Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// `cargo test --release --lib tracker::tests::reads::measure -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn measure() {
+    let t = Fixture::sample();
+    let calls = [
+        ("get_issue", json!({ "issueId": "CORE-7" })),
+        ("list_projects", json!({})),
+        ("list_issues", json!({ "projectId": "CORE", "limit": 10 })),
+        ("list_issues", json!({ "type": "Bug" })),
+        ("search_issues", json!({ "query": "passkey" })),
+    ];
+    let only = std::env::var("MEASURE").unwrap_or_default();
+    for (tool, arguments) in calls.into_iter().filter(|(tool, _)| tool.contains(&only)) {
+        let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+        let ctx = super::context("agent-1", None);
+        let began = cpu_time();
+        for _ in 0..20_000 {
+            countersign_provider::Provider::call(&*t.tracker, tool, &raw, &ctx).await.unwrap();
+        }
+        println!("{tool} {arguments}: {:?} of CPU of this thread", cpu_time().saturating_sub(began) / 20_000);
+    }
+    let arguments = json!({ "issueId": "CORE-7", "content": "Hi" });
+    let raw = serde_json::value::to_raw_value(&arguments).unwrap();
+    let ctx = super::context("agent-1", None);
+    let began = cpu_time();
+    for _ in 0..20_000 {
+        countersign_provider::Provider::preview(&*t.tracker, "add_comment", &raw, &ctx).await.unwrap();
+    }
+    println!("preview of add_comment: {:?}", cpu_time().saturating_sub(began) / 20_000);
+}

@@ -1,0 +1,196 @@
+//! What a run of an approved change leaves behind, and runs at the same time.
+
+use serde_json::json;
+
+use super::{Fixture, config, context, string, updated};
+use crate::Tracker;
+use countersign_protocol::ErrorKind;
+use countersign_provider::Provider;
+
+#[tokio::test]
+async fn history_says_who_what_when_and_through_which_change() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let alice = context("alice", Some("chg_create"));
+    let made = t
+        .call_as(&alice, "create_issue", json!({ "projectId": project, "type": "Bug", "title": "Old" }))
+        .await
+        .unwrap();
+    let key = string(&made["issue"]["key"]);
+    t.call_as(&context("bob", Some("chg_title")), "update_issue", json!({ "issueId": key, "title": "New" }))
+        .await
+        .unwrap();
+    t.call_as(&context("bob", Some("chg_status")), "update_status", json!({ "issueId": key, "newStatus": "Todo" }))
+        .await
+        .unwrap();
+    let history = t.read(&format!("tracker://issues/{key}/history")).await.unwrap();
+    let entries = history["entries"].as_array().unwrap();
+    let told: Vec<_> = entries
+        .iter()
+        .map(|e| (string(&e["actor"]), string(&e["action"]), string(&e["changeId"]), e["changes"].clone()))
+        .collect();
+    assert_eq!(told.len(), 3);
+    assert_eq!((told[0].0.as_str(), told[0].1.as_str(), told[0].2.as_str()), ("alice", "created", "chg_create"));
+    assert!(told[0].3.as_array().unwrap().contains(&json!({ "field": "key", "before": null, "after": key })));
+    assert_eq!(told[1].3, json!([{ "field": "title", "before": "Old", "after": "New" }]));
+    assert_eq!(told[2].3, json!([{ "field": "status", "before": "Backlog", "after": "Todo" }]));
+    assert_eq!(history["total"], 3);
+    for entry in entries {
+        string(&entry["at"]).parse::<jiff::Timestamp>().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_change_runs_once_however_often_it_is_run() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let ctx = context("alice", Some("chg_1"));
+    let arguments = json!({ "issueId": issue, "content": "once" });
+    let first = t.call_as(&ctx, "add_comment", arguments.clone()).await.unwrap();
+    let dump = t.dump();
+    let mut events = t.tracker.events();
+    let second = t.call_as(&ctx, "add_comment", arguments.clone()).await.unwrap();
+    assert_eq!(first, second);
+    assert_eq!(t.dump(), dump);
+    assert_eq!(updated(&mut events).0, Vec::<String>::new());
+    // Also after a restart.
+    let again = Tracker::open(t.dir.path(), &config(false)).unwrap();
+    let t = Fixture { tracker: again, dir: t.dir };
+    assert_eq!(t.call_as(&ctx, "add_comment", arguments).await.unwrap(), first);
+    assert_eq!(t.dump(), dump);
+}
+
+#[tokio::test]
+async fn runs_at_the_same_time_take_turns() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let (first, second) = tokio::join!(
+        t.call("update_status", json!({ "issueId": issue, "newStatus": "Todo" })),
+        t.call("update_status", json!({ "issueId": issue, "newStatus": "Todo" })),
+    );
+    // One wins; the other sees what the first has done.
+    let lost = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert_eq!(lost.len(), 1);
+    assert_eq!((lost[0].kind, &lost[0].data["current"]), (ErrorKind::ToolExecution, &json!("Todo")));
+
+    let calls = (0..40).map(|n| {
+        let arguments = json!({ "projectId": project, "type": "Bug", "title": format!("Bug {n}") });
+        let t = &t;
+        async move { string(&t.call("create_issue", arguments).await.unwrap()["issue"]["key"]) }
+    });
+    let mut keys = futures_util::future::join_all(calls).await;
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), 40, "no key is given twice");
+    let same = (0..8).map(|_| t.call_as_change("chg_same", &issue));
+    let answers = futures_util::future::join_all(same).await;
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]));
+    let comments = t.read(&format!("tracker://issues/{issue}/comments")).await.unwrap();
+    assert_eq!(comments["total"], 1);
+}
+
+impl Fixture {
+    async fn call_as_change(&self, change: &str, issue: &str) -> serde_json::Value {
+        let ctx = context("alice", Some(change));
+        self.call_as(&ctx, "add_comment", json!({ "issueId": issue, "content": "hi" })).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn two_deletions_and_a_child_cannot_cross() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    for _ in 0..10 {
+        let story = t.issue(&project, "Story", "A story", None).await;
+        let (child, gone) = tokio::join!(
+            t.call("create_issue", json!({ "projectId": project, "type": "Task", "title": "x", "parentId": story })),
+            t.call("delete_issue", json!({ "issueId": story })),
+        );
+        assert!(child.is_ok() != gone.is_ok(), "either the child was there or the story was gone");
+    }
+}
+
+#[tokio::test]
+async fn watchers_hear_of_every_resource_that_reads_differently() {
+    let t = Fixture::empty();
+    let mut events = t.tracker.events();
+    let project = t.project("CORE").await;
+    let (uris, list) = updated(&mut events);
+    assert!(list, "a new project is in resources/list");
+    assert!(uris.contains(&"tracker://projects".to_owned()) && uris.contains(&"tracker://people".to_owned()));
+
+    let story = t.issue(&project, "Story", "A story", None).await;
+    let task = t.issue(&project, "Task", "A task", Some(&story)).await;
+    // Whatever can be read about them.
+    let mut watched = vec!["tracker://projects".to_owned(), "tracker://people".to_owned()];
+    for name in ["CORE", &project] {
+        watched.extend(["", "/issues", "/board"].map(|part| format!("tracker://projects/{name}{part}")));
+    }
+    for name in ["CORE-1", "CORE-2", &story, &task] {
+        watched.extend(["", "/comments", "/history"].map(|part| format!("tracker://issues/{name}{part}")));
+    }
+    let me = t.me().await;
+    let writes = [
+        ("update_issue", json!({ "issueId": story, "title": "Renamed" })),
+        ("update_issue", json!({ "issueId": task, "estimatedHours": 2 })),
+        ("update_issue", json!({ "issueId": task, "description": "text" })),
+        ("assign_issue", json!({ "issueId": task, "assigneeId": me })),
+        ("update_status", json!({ "issueId": task, "newStatus": "Cancelled" })),
+        ("update_status", json!({ "issueId": story, "newStatus": "Todo" })),
+        ("add_comment", json!({ "issueId": story, "content": "Hi" })),
+        (
+            "create_issue",
+            json!({ "projectId": project, "type": "Bug", "title": "x", "parentId": task, "assigneeId": me }),
+        ),
+        ("delete_issue", json!({ "issueId": "CORE-3" })),
+        ("delete_issue", json!({ "issueId": task })),
+        ("create_project", json!({ "name": "Other", "key": "OTHER" })),
+    ];
+    for (tool, arguments) in writes {
+        let mut before = Vec::new();
+        for uri in &watched {
+            before.push(t.read(uri).await.ok());
+        }
+        updated(&mut events);
+        t.call(tool, arguments.clone()).await.unwrap();
+        let (told, _) = updated(&mut events);
+        for (uri, before) in watched.iter().zip(before) {
+            if t.read(uri).await.ok() != before {
+                assert!(told.contains(uri), "{tool} {arguments}: nobody heard of {uri}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn people_of_the_configuration_can_be_assigned() {
+    let mut config = config(true);
+    config.people = vec!["Mara Lindqvist".into(), "Ada".into()];
+    let t = Fixture::with(&config);
+    let people = t.read("tracker://people").await.unwrap();
+    let names: Vec<_> = people["people"].as_array().unwrap().iter().map(|p| string(&p["name"])).collect();
+    assert_eq!(names, ["Ada", "Jonas Weber", "Mara Lindqvist", "Priya Raman", "Tomás Herrera"]);
+    t.call("assign_issue", json!({ "issueId": "CORE-9", "assigneeId": people["people"][0]["id"] })).await.unwrap();
+    // A later start adds, and takes nobody away.
+    config.people = vec!["Ada".into(), "Bo".into()];
+    let again = Tracker::open(t.dir.path(), &config).unwrap();
+    let t = Fixture { tracker: again, dir: t.dir };
+    assert_eq!(t.read("tracker://people").await.unwrap()["people"].as_array().unwrap().len(), 7);
+}
+
+#[tokio::test]
+async fn the_sample_is_made_once() {
+    let t = Fixture::sample();
+    let projects = t.call("list_projects", json!({})).await.unwrap();
+    let core = &projects["projects"][0];
+    assert_eq!(core["key"], "CORE");
+    let (all, open) = (core["issueCount"].as_i64().unwrap(), core["openIssueCount"].as_i64().unwrap());
+    assert!(all > open && open > 5, "{all} {open}");
+    t.call("delete_issue", json!({ "issueId": "CORE-9" })).await.unwrap();
+    let dump = t.dump();
+    let again = Tracker::open(t.dir.path(), &config(true)).unwrap();
+    let t = Fixture { tracker: again, dir: t.dir };
+    assert_eq!(t.dump(), dump, "a later start leaves what is there");
+}

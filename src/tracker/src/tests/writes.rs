@@ -1,0 +1,425 @@
+use serde_json::{Value, json};
+
+use super::{Fixture, NOBODY, assert_invalid, assert_missing, config, string};
+use countersign_domain::changes::{Operation, Preview};
+use countersign_protocol::ErrorKind;
+
+fn fields(preview: &Preview) -> Vec<(&str, Option<&str>, Option<&str>)> {
+    preview.diff.fields.iter().map(|f| (f.field.as_str(), f.before.as_deref(), f.after.as_deref())).collect()
+}
+
+#[tokio::test]
+async fn create_project_previews_and_runs() {
+    let t = Fixture::empty();
+    let preview = t.preview("create_project", json!({ "name": "Web shop" })).await.unwrap();
+    assert_eq!(preview.operation, Operation::Create);
+    assert_eq!((preview.target.entity_type.as_str(), &preview.target.id), ("project", &None));
+    assert_eq!(preview.target.label, "WS Web shop");
+    assert_eq!(fields(&preview), [("name", None, Some("Web shop")), ("key", None, Some("WS"))]);
+    assert_eq!(t.dump(), Vec::<String>::new(), "a preview writes nothing");
+
+    let made = t.call("create_project", json!({ "name": "Web shop", "description": "Sells." })).await.unwrap();
+    assert_eq!(made["project"]["key"], "WS");
+    assert_eq!(made["project"]["issueCount"], 0);
+    assert_eq!(made["project"]["createdBy"], "agent-1");
+
+    // The next one of that name gets another key, and its fingerprint says so.
+    let again = t.preview("create_project", json!({ "name": "Web shop" })).await.unwrap();
+    assert_eq!(again.target.label, "WSA Web shop");
+    assert_ne!(again.fingerprint, preview.fingerprint);
+}
+
+#[tokio::test]
+async fn create_project_refusals() {
+    let t = Fixture::empty();
+    t.project("CORE").await;
+    let taken = t.refused("create_project", json!({ "name": "x", "key": "CORE" })).await;
+    assert_eq!(taken.kind, ErrorKind::ToolExecution);
+    assert!(taken.message.contains("CORE"));
+    for key in ["C", "core", "TOOLONGKEYS", "CO1", "CÖ", ""] {
+        assert_invalid(&t.refused("create_project", json!({ "name": "x", "key": key })).await, "/key", "pattern");
+    }
+    assert_invalid(&t.refused("create_project", json!({ "name": " " })).await, "/name", "minLength");
+    assert_invalid(&t.refused("create_project", json!({ "name": "x".repeat(101) })).await, "/name", "maxLength");
+    let long = json!({ "name": "x", "description": "x".repeat(10_001) });
+    assert_invalid(&t.refused("create_project", long).await, "/description", "maxLength");
+    for wrong in [json!({}), json!({ "name": 3 }), json!({ "name": "x", "owner": "me" }), json!([])] {
+        assert_eq!(t.refused("create_project", wrong).await.kind, ErrorKind::ValidationFailed);
+    }
+}
+
+#[tokio::test]
+async fn create_issue_with_all_fields() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let me = t.me().await;
+    let story = t.issue(&project, "Story", "Sign in", None).await;
+    let arguments = json!({
+        "projectId": project, "title": "Fix login", "type": "Task", "description": "One\nTwo", "priority": "High",
+        "assigneeId": me, "estimatedHours": 2.5, "parentId": story,
+    });
+    let preview = t.preview("create_issue", arguments.clone()).await.unwrap();
+    assert_eq!(preview.summary, "Create Task “Fix login” in CORE");
+    assert_eq!(preview.target.label, "Fix login (new in CORE)");
+    assert_eq!(preview.target.lock_key, project);
+    assert_eq!(preview.target.id, None);
+    assert_eq!(
+        fields(&preview),
+        [
+            ("project", None, Some("CORE Project CORE")),
+            ("key", None, Some("CORE-… (allotted when it is applied)")),
+            ("type", None, Some("Task")),
+            ("title", None, Some("Fix login")),
+            ("status", None, Some("Backlog")),
+            ("priority", None, Some("High")),
+            ("description", None, Some("One\nTwo")),
+            ("assignee", None, Some("agent-1")),
+            ("estimatedHours", None, Some("2.5")),
+            ("parent", None, Some("CORE-1 Sign in")),
+        ]
+    );
+    let issue = &t.call("create_issue", arguments).await.unwrap()["issue"];
+    let wanted = json!({
+        "key": "CORE-2", "projectId": project, "projectKey": "CORE", "title": "Fix login", "type": "Task",
+        "status": "Backlog", "priority": "High", "description": "One\nTwo", "assignee": { "id": me, "name": "agent-1" },
+        "parent": { "id": story, "key": "CORE-1", "title": "Sign in", "type": "Story" }, "estimatedHours": 2.5,
+        "commentCount": 0, "childCount": 0, "allowedTransitions": ["Todo", "Cancelled"], "version": 1,
+        "createdBy": "agent-1",
+    });
+    for (name, value) in wanted.as_object().unwrap() {
+        assert_eq!(&issue[name], value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn create_issue_defaults() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let made = t.call("create_issue", json!({ "projectId": project, "title": "x", "type": "Bug" })).await.unwrap();
+    let issue = &made["issue"];
+    assert_eq!((&issue["priority"], &issue["status"]), (&json!("Medium"), &json!("Backlog")));
+    assert_eq!(
+        (&issue["assignee"], &issue["parent"], &issue["estimatedHours"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
+    let zero = json!({ "projectId": project, "title": "x", "type": "Bug", "estimatedHours": 0 });
+    assert_eq!(t.call("create_issue", zero).await.unwrap()["issue"]["estimatedHours"], json!(0));
+}
+
+#[tokio::test]
+async fn create_issue_refusals() {
+    let t = Fixture::empty();
+    let (project, other) = (t.project("CORE").await, t.project("OTHER").await);
+    let bug = t.issue(&project, "Bug", "A bug", None).await;
+    let story = t.issue(&project, "Story", "A story", None).await;
+    let task = t.issue(&project, "Task", "A task", Some(&story)).await;
+    let foreign = t.issue(&other, "Story", "Elsewhere", None).await;
+    let with = |changes: Value| {
+        let mut all = json!({ "projectId": project, "title": "x", "type": "Bug" });
+        all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        all
+    };
+    let cases = [
+        (json!({ "title": "" }), "/title", "minLength"),
+        (json!({ "title": "\u{a0}\n" }), "/title", "minLength"),
+        (json!({ "title": "ä".repeat(201) }), "/title", "maxLength"),
+        (json!({ "description": "x".repeat(65_537) }), "/description", "maxLength"),
+        (json!({ "estimatedHours": -0.5 }), "/estimatedHours", "minimum"),
+        (json!({ "estimatedHours": 1e9 }), "/estimatedHours", "maximum"),
+        (json!({ "projectId": "CORE" }), "/projectId", "format"),
+        (json!({ "assigneeId": "me" }), "/assigneeId", "format"),
+        (json!({ "parentId": "CORE-1" }), "/parentId", "format"),
+        (json!({ "type": "Task" }), "/parentId", "parent"),
+        (json!({ "type": "Task", "parentId": bug }), "/parentId", "parent"),
+        (json!({ "type": "Task", "parentId": task }), "/parentId", "parent"),
+        (json!({ "type": "Epic", "parentId": story }), "/parentId", "parent"),
+        (json!({ "type": "Story", "parentId": bug }), "/parentId", "parent"),
+        (json!({ "type": "Task", "parentId": foreign }), "/parentId", "parent"),
+        (json!({ "type": "Wish" }), "", "type"),
+        (json!({ "type": "bug" }), "", "type"),
+        (json!({ "priority": "Urgent" }), "", "type"),
+        (json!({ "title": null }), "", "type"),
+        (json!({ "status": "Done" }), "", "type"),
+    ];
+    for (changes, pointer, rule) in cases {
+        assert_invalid(&t.refused("create_issue", with(changes)).await, pointer, rule);
+    }
+    let missing = t.refused("create_issue", with(json!({ "projectId": NOBODY }))).await;
+    assert_missing(&missing, "project");
+    assert_eq!(missing.data["known"][0]["key"], "CORE");
+    let missing = t.refused("create_issue", with(json!({ "assigneeId": NOBODY }))).await;
+    assert_missing(&missing, "person");
+    assert_eq!(missing.data["known"][0]["name"], "agent-1");
+    assert_missing(&t.refused("create_issue", with(json!({ "parentId": NOBODY }))).await, "issue");
+    // 200 characters are no more than 200 because they take more bytes.
+    t.call("create_issue", with(json!({ "title": "ä".repeat(200) }))).await.unwrap();
+}
+
+#[tokio::test]
+async fn update_issue_sets_only_what_is_given() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let story = t.issue(&project, "Story", "A story", None).await;
+    let issue = t.issue(&project, "Bug", "Old", Some(&story)).await;
+    let set =
+        json!({ "issueId": "core-2", "title": "New", "priority": "Critical", "estimatedHours": 3, "description": "D" });
+    let preview = t.preview("update_issue", set.clone()).await.unwrap();
+    assert_eq!(preview.operation, Operation::Update);
+    assert_eq!(preview.target.id.as_deref(), Some(issue.as_str()));
+    assert_eq!((preview.target.label.as_str(), preview.target.lock_key.as_str()), ("CORE-2 Old", issue.as_str()));
+    assert_eq!(
+        fields(&preview),
+        [
+            ("title", Some("Old"), Some("New")),
+            ("priority", Some("Medium"), Some("Critical")),
+            ("estimatedHours", None, Some("3")),
+            ("description", None, Some("D")),
+        ]
+    );
+    let done = t.call("update_issue", set).await.unwrap();
+    assert_eq!(done["changed"], json!(["title", "priority", "estimatedHours", "description"]));
+    assert_eq!(done["issue"]["version"], 2);
+    assert_eq!(done["issue"]["parent"]["id"], json!(story));
+
+    let clear = json!({ "issueId": issue, "estimatedHours": null, "parentId": null, "description": "" });
+    let done = t.call("update_issue", clear).await.unwrap();
+    assert_eq!(done["changed"], json!(["estimatedHours", "parent", "description"]));
+    assert_eq!((&done["issue"]["parent"], &done["issue"]["title"]), (&Value::Null, &json!("New")));
+}
+
+#[tokio::test]
+async fn update_issue_refusals() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let top = t.issue(&project, "Story", "Top", None).await;
+    let mid = t.issue(&project, "Story", "Mid", Some(&top)).await;
+    let low = t.issue(&project, "Story", "Low", Some(&mid)).await;
+    let task = t.issue(&project, "Task", "Task", Some(&low)).await;
+
+    assert_invalid(&t.refused("update_issue", json!({ "issueId": top })).await, "", "minProperties");
+    let same = t.refused("update_issue", json!({ "issueId": top, "title": "Top", "priority": "Medium" })).await;
+    assert_eq!(same.kind, ErrorKind::ToolExecution);
+    assert!(same.message.contains("Nothing would change"));
+    for parent in [&top, &mid, &low] {
+        let cycle = t.refused("update_issue", json!({ "issueId": top, "parentId": parent })).await;
+        assert_invalid(&cycle, "/parentId", "cycle");
+    }
+    assert_invalid(
+        &t.refused("update_issue", json!({ "issueId": task, "parentId": null })).await,
+        "/parentId",
+        "parent",
+    );
+    assert_invalid(
+        &t.refused("update_issue", json!({ "issueId": mid, "parentId": task })).await,
+        "/parentId",
+        "parent",
+    );
+    // Its parent is a Story, which an Epic cannot stand under.
+    assert_invalid(&t.refused("update_issue", json!({ "issueId": mid, "type": "Epic" })).await, "/parentId", "parent");
+    // Its child is a Task, which cannot stand under a Bug.
+    let children = t.refused("update_issue", json!({ "issueId": low, "type": "Bug" })).await;
+    assert_eq!((children.kind, &children.data["children"]), (ErrorKind::ToolExecution, &json!(["CORE-4 (Task)"])));
+    assert_missing(&t.refused("update_issue", json!({ "issueId": NOBODY, "title": "x" })).await, "issue");
+    assert_missing(&t.refused("update_issue", json!({ "issueId": "CORE-99", "title": "x" })).await, "issue");
+    assert_missing(&t.refused("update_issue", json!({ "issueId": top, "parentId": NOBODY })).await, "issue");
+    assert_invalid(&t.refused("update_issue", json!({ "issueId": "x", "title": "x" })).await, "/issueId", "anyOf");
+    assert_invalid(&t.refused("update_issue", json!({ "issueId": top, "title": "" })).await, "/title", "minLength");
+    assert_invalid(&t.refused("update_issue", json!({ "issueId": top, "status": "Done" })).await, "", "type");
+}
+
+#[tokio::test]
+async fn issues_nest_only_so_deep() {
+    let t = Fixture::empty();
+    let project = t.project("DEEP").await;
+    let mut parent = t.issue(&project, "Epic", "0", None).await;
+    for depth in 1..32 {
+        parent = t.issue(&project, "Epic", &depth.to_string(), Some(&parent)).await;
+    }
+    let deeper = json!({ "projectId": project, "title": "x", "type": "Epic", "parentId": parent });
+    assert_invalid(&t.refused("create_issue", deeper).await, "/parentId", "depth");
+}
+
+#[tokio::test]
+async fn update_status_follows_the_workflow() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let illegal = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Done" })).await;
+    assert_eq!(illegal.kind, ErrorKind::ToolExecution);
+    assert_eq!(illegal.data["allowed"], json!(["Todo", "Cancelled"]));
+    assert_eq!((&illegal.data["current"], &illegal.data["requested"]), (&json!("Backlog"), &json!("Done")));
+    assert!(illegal.message.contains("Allowed from Backlog: Todo, Cancelled."), "{}", illegal.message);
+    let same = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Backlog" })).await;
+    assert!(same.message.contains("already in Backlog"));
+    assert_eq!(
+        t.refused("update_status", json!({ "issueId": issue, "newStatus": "Gone" })).await.data["details"]["errors"][0]
+            ["rule"],
+        "type"
+    );
+    assert_missing(&t.refused("update_status", json!({ "issueId": NOBODY, "newStatus": "Done" })).await, "issue");
+
+    let preview = t.preview("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await.unwrap();
+    assert_eq!(preview.summary, "Move CORE-1 “A bug” from Backlog to Todo");
+    assert_eq!(fields(&preview), [("status", Some("Backlog"), Some("Todo"))]);
+    for status in ["Todo", "InProgress", "Review", "Done", "InProgress"] {
+        let done = t.call("update_status", json!({ "issueId": issue, "newStatus": status })).await.unwrap();
+        assert_eq!(done["issue"]["status"], status);
+    }
+}
+
+#[tokio::test]
+async fn a_configured_workflow_rules() {
+    let mut config = config(false);
+    config.workflow.insert("Backlog".into(), vec!["Done".into()]);
+    let t = Fixture::with(&config);
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    t.call("update_status", json!({ "issueId": issue, "newStatus": "Done" })).await.unwrap();
+    let stuck = t.refused("update_status", json!({ "issueId": issue, "newStatus": "Todo" })).await;
+    assert_eq!(stuck.data["allowed"], json!([]));
+    assert!(stuck.message.contains("no way out"));
+
+    config.workflow.insert("Nowhere".into(), vec![]);
+    let error = super::Tracker::open(t.dir.path(), &config).err().unwrap();
+    assert!(error.to_string().contains("`Nowhere` is no status"), "{error}");
+}
+
+#[tokio::test]
+async fn assign_issue_to_somebody_and_nobody() {
+    let t = Fixture::sample();
+    let answer = t.call("list_projects", json!({ "includePeople": true })).await.unwrap();
+    let mara = answer["people"].as_array().unwrap().iter().find(|p| p["name"] == "Mara Lindqvist").unwrap().clone();
+    let set = json!({ "issueId": "CORE-8", "assigneeId": mara["id"] });
+    let preview = t.preview("assign_issue", set.clone()).await.unwrap();
+    assert_eq!(fields(&preview), [("assignee", None, Some("Mara Lindqvist"))]);
+    assert!(preview.summary.ends_with("to Mara Lindqvist"), "{}", preview.summary);
+    let done = t.call("assign_issue", set.clone()).await.unwrap();
+    assert_eq!(done["issue"]["assignee"]["id"], mara["id"]);
+    assert!(t.refused("assign_issue", set).await.message.contains("already assigned"));
+    let nobody = json!({ "issueId": "CORE-8", "assigneeId": null });
+    assert_eq!(t.call("assign_issue", nobody.clone()).await.unwrap()["issue"]["assignee"], Value::Null);
+    assert!(t.refused("assign_issue", nobody).await.message.contains("no assignee"));
+    assert_missing(&t.refused("assign_issue", json!({ "issueId": "CORE-8", "assigneeId": NOBODY })).await, "person");
+    assert_invalid(&t.refused("assign_issue", json!({ "issueId": "CORE-8" })).await, "/assigneeId", "required");
+    assert_missing(&t.refused("assign_issue", json!({ "issueId": "CORE-99", "assigneeId": null })).await, "issue");
+}
+
+#[tokio::test]
+async fn add_comment_is_by_the_caller() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let issue = t.issue(&project, "Bug", "A bug", None).await;
+    let preview = t.preview("add_comment", json!({ "issueId": issue, "content": "**Hi**\nthere" })).await.unwrap();
+    assert_eq!((preview.operation, preview.target.entity_type.as_str()), (Operation::Create, "comment"));
+    assert_eq!(preview.target.label, "on CORE-1 A bug");
+    assert_eq!(preview.target.lock_key, issue);
+    assert_eq!(fields(&preview), [("content", None, Some("**Hi**\nthere"))]);
+    let ctx = super::context("bob", Some("chg_1"));
+    let made =
+        t.call_as(&ctx, "add_comment", json!({ "issueId": "CORE-1", "content": "**Hi**\nthere" })).await.unwrap();
+    assert_eq!((&made["comment"]["author"], &made["comment"]["changeId"]), (&json!("bob"), &json!("chg_1")));
+    assert_eq!((&made["issueKey"], &made["issueId"]), (&json!("CORE-1"), &json!(issue)));
+    let read = t.call("get_issue", json!({ "issueId": issue, "include": ["comments"] })).await.unwrap();
+    assert_eq!(read["comments"], json!([made["comment"]]));
+    assert_eq!(read["issue"]["commentCount"], 1);
+    // The principal has its own entry among the people now.
+    assert!(string(&made["comment"]["authorId"]).len() == 36);
+
+    assert_invalid(
+        &t.refused("add_comment", json!({ "issueId": issue, "content": "" })).await,
+        "/content",
+        "minLength",
+    );
+    assert_invalid(
+        &t.refused("add_comment", json!({ "issueId": issue, "content": " \t\n" })).await,
+        "/content",
+        "minLength",
+    );
+    let long = json!({ "issueId": issue, "content": "x".repeat(65_537) });
+    assert_invalid(&t.refused("add_comment", long).await, "/content", "maxLength");
+    assert_missing(&t.refused("add_comment", json!({ "issueId": NOBODY, "content": "x" })).await, "issue");
+}
+
+#[tokio::test]
+async fn delete_issue_takes_comments_along_and_leaves_history() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let story = t.issue(&project, "Story", "A story", None).await;
+    let task = t.issue(&project, "Task", "A task", Some(&story)).await;
+    t.call("add_comment", json!({ "issueId": task, "content": "zebra" })).await.unwrap();
+    let parent = t.refused("delete_issue", json!({ "issueId": story })).await;
+    assert_eq!((parent.kind, &parent.data["children"]), (ErrorKind::ToolExecution, &json!(["CORE-2"])));
+    assert_missing(&t.refused("delete_issue", json!({ "issueId": NOBODY })).await, "issue");
+
+    let preview = t.preview("delete_issue", json!({ "issueId": task })).await.unwrap();
+    assert_eq!(preview.operation, Operation::Delete);
+    assert_eq!(preview.summary, "Delete Task CORE-2 “A task” with 1 comment");
+    assert!(preview.diff.fields.iter().all(|f| f.before.is_some() && f.after.is_none()));
+    assert!(fields(&preview).contains(&("comments", Some("1"), None)));
+    let gone = t.call("delete_issue", json!({ "issueId": task })).await.unwrap();
+    assert_eq!(gone["deleted"], json!({ "id": task, "key": "CORE-2", "title": "A task" }));
+    assert_missing(&t.call("get_issue", json!({ "issueId": task })).await.unwrap_err(), "issue");
+    assert_eq!(t.call("search_issues", json!({ "query": "zebra" })).await.unwrap()["results"], json!([]));
+    let history = t.read("tracker://issues/CORE-2/history").await.unwrap();
+    let actions: Vec<_> = history["entries"].as_array().unwrap().iter().map(|e| string(&e["action"])).collect();
+    assert_eq!(actions, ["created", "commented", "deleted"]);
+    // Keys are not given again.
+    t.issue(&project, "Bug", "Next", None).await;
+    assert!(t.call("get_issue", json!({ "issueId": "CORE-3" })).await.is_ok());
+    t.call("delete_issue", json!({ "issueId": story })).await.unwrap();
+    let projects = t.call("list_projects", json!({})).await.unwrap();
+    assert_eq!(
+        (&projects["projects"][0]["issueCount"], &projects["projects"][0]["openIssueCount"]),
+        (&json!(1), &json!(1))
+    );
+}
+
+#[tokio::test]
+async fn fingerprints_follow_what_the_preview_rests_on() {
+    let t = Fixture::empty();
+    let project = t.project("CORE").await;
+    let me = t.me().await;
+    let story = t.issue(&project, "Story", "A story", None).await;
+    let bug = t.issue(&project, "Bug", "A bug", None).await;
+    let update = json!({ "issueId": bug, "priority": "High" });
+    let status = json!({ "issueId": bug, "newStatus": "Todo" });
+    let comment = json!({ "issueId": bug, "content": "Hi" });
+    let delete = json!({ "issueId": bug });
+    let assign = json!({ "issueId": bug, "assigneeId": me });
+    let create = json!({ "projectId": project, "type": "Task", "title": "x", "parentId": story });
+    let calls = [
+        ("update_issue", update),
+        ("update_status", status),
+        ("add_comment", comment.clone()),
+        ("delete_issue", delete),
+        ("assign_issue", assign),
+        ("create_issue", create),
+    ];
+    let take = || async {
+        let mut all = Vec::new();
+        for (tool, arguments) in &calls {
+            all.push(t.preview(tool, arguments.clone()).await.unwrap().fingerprint);
+        }
+        all
+    };
+    let moved = |before: &[String], after: &[String]| -> Vec<&str> {
+        calls.iter().zip(before.iter().zip(after)).filter(|(_, (b, a))| b != a).map(|((tool, _), _)| *tool).collect()
+    };
+    let first = take().await;
+    assert_eq!(take().await, first, "the same state has the same fingerprint");
+    t.call("add_comment", comment).await.unwrap();
+    let commented = take().await;
+    assert_eq!(moved(&first, &commented), ["delete_issue"]);
+    t.call("update_issue", json!({ "issueId": bug, "estimatedHours": 1 })).await.unwrap();
+    let updated = take().await;
+    assert_eq!(moved(&commented, &updated), ["update_issue", "update_status", "delete_issue", "assign_issue"]);
+    t.call("update_issue", json!({ "issueId": bug, "title": "Renamed" })).await.unwrap();
+    let renamed = take().await;
+    assert!(moved(&updated, &renamed).contains(&"add_comment"));
+    t.call("update_issue", json!({ "issueId": story, "title": "Another story" })).await.unwrap();
+    let parent = take().await;
+    assert_eq!(moved(&renamed, &parent), ["create_issue"]);
+    // Other issues of the project are none of its business.
+    t.issue(&project, "Bug", "Another bug", None).await;
+    assert_eq!(take().await, parent);
+}

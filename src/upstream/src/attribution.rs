@@ -1,0 +1,374 @@
+//! Whose message is it? For links with one ordered stream for everything ([`super::LinkKind::Shared`]): stdio,
+//! WebSocket and the 2024-11-05 pair use this; nothing here knows a transport.
+//!
+//! Responses go by id, `notifications/progress` by its token (which is the request's id), messages of a subscription
+//! by `_meta["io.modelcontextprotocol/subscriptionId"]`, what is about the server as a whole (list changes, updated
+//! resources) to the link's own listener, and all else to the one request in flight, if it is exactly one. A
+//! `subscriptions/listen` does not count as in flight: it always is.
+//!
+//! The transport gives an outbox that its writer empties, calls [`Attribution::received`] for every message in the
+//! order of arrival, and [`Attribution::broken`] once at the end.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    asked::{self, Asked, cancelled_id},
+    received::{self, Received},
+};
+use countersign_protocol::{Era, RequestId};
+use countersign_runtime::ending::Ending;
+
+/// Messages that wait for the transport's writer.
+pub const OUTBOX: usize = 1024;
+
+/// What the transport's writer has to write: one JSON-RPC message without line breaks.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Of a request of ours: what [`Attribution::failed`] wants if it cannot be written.
+    pub request: Option<u64>,
+    pub text: Bytes,
+}
+
+impl From<Bytes> for Message {
+    fn from(text: Bytes) -> Self {
+        Self { request: None, text }
+    }
+}
+
+/// See the module's page.
+pub struct Attribution {
+    outbox: mpsc::Sender<Message>,
+    unsolicited: Arc<dyn Listener>,
+    pending: Mutex<HashMap<u64, Pending>>,
+    asked: Asked,
+    send: asked::Queue,
+    modern: AtomicBool,
+    closed: Ending,
+    end: OnceLock<LinkError>,
+}
+
+struct Pending {
+    listener: Arc<dyn Listener>,
+    done: oneshot::Sender<Result<Response, LinkError>>,
+    listens: bool,
+}
+
+impl Attribution {
+    /// The link's bookkeeping, and what its writer has to write. `closed` is cancelled when the link is closed, also by
+    /// itself (a server that asks faster than it reads): the transport then ends and calls [`Self::broken`].
+    #[must_use]
+    pub fn new(unsolicited: Arc<dyn Listener>, closed: Ending) -> (Arc<Self>, mpsc::Receiver<Message>) {
+        let (outbox, messages) = mpsc::channel::<Message>(OUTBOX);
+        let (answers, ended) = (outbox.clone(), closed.clone());
+        let send: asked::Queue = Arc::new(move |message| {
+            if answers.try_send(message.into()).is_err() {
+                // It asks and cancels faster than it reads: nothing good comes of that connection.
+                ended.cancel();
+            }
+        });
+        let own = Self {
+            outbox,
+            unsolicited,
+            pending: Mutex::default(),
+            asked: Asked::default(),
+            send,
+            modern: AtomicBool::new(false),
+            closed,
+            end: OnceLock::new(),
+        };
+        (Arc::new(own), messages)
+    }
+
+    /// As [`super::Link::opened`].
+    pub fn opened(&self, negotiated: &Negotiated) {
+        self.modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
+    }
+
+    /// As [`super::Link::closed`].
+    pub fn closed(&self) -> Ending {
+        self.closed.clone()
+    }
+
+    /// As [`super::Link::request`].
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`] if the link had ended before, else what [`Attribution::broken`] says.
+    pub async fn request(&self, outgoing: &Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
+        let gone = || LinkError::Unreachable("the connection has ended".to_owned());
+        // The place in the outbox comes first: what waits for it was not sent.
+        let place = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(gone()),
+            place = self.outbox.reserve() => place.map_err(|_| gone())?,
+        };
+        let (done, answer) = oneshot::channel();
+        let listens = &*outgoing.method == "subscriptions/listen";
+        {
+            let mut pending = self.pending.lock();
+            // `broken` drains under this lock after it has set the end.
+            if self.end.get().is_some() {
+                return Err(gone());
+            }
+            pending.insert(outgoing.id, Pending { listener, done, listens });
+        }
+        let mut guard = Guard { of: self, id: outgoing.id, cancels: &*outgoing.method != "initialize", armed: true };
+        place.send(Message { request: Some(outgoing.id), text: outgoing.body.clone() });
+        let answer = answer.await;
+        guard.armed = false;
+        answer.unwrap_or_else(|_| Err(LinkError::Lost("the connection has ended".to_owned())))
+    }
+
+    /// As [`super::Link::notify`].
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`] if the link has ended.
+    pub async fn notify(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
+        let sent = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => false,
+            sent = self.outbox.send(notification(method, params).into()) => sent.is_ok(),
+        };
+        if sent { Ok(()) } else { Err(LinkError::Unreachable("the connection has ended".to_owned())) }
+    }
+
+    /// One message (or batch) has arrived. What is none is logged and left: servers print all sorts of things.
+    pub fn received(&self, text: &[u8]) {
+        let outcome = received::read(text, |received| match received {
+            Received::Answer { id, response } => self.answered(id.as_ref(), response),
+            Received::Notification(notification) => self.notified(notification),
+            Received::Request { id, method, params } => self.was_asked(id, method, params),
+        });
+        if let Err(unreadable) = outcome {
+            tracing::warn!(text = %received::shown(&text[..text.len().min(200)]), "not a message: {}", unreadable.why);
+        }
+    }
+
+    /// One request could not be sent, and why; the link goes on.
+    pub fn failed(&self, id: u64, why: LinkError) {
+        if let Some(pending) = self.pending.lock().remove(&id) {
+            let _ = pending.done.send(Err(why));
+        }
+    }
+
+    /// The connection has ended, and why. Every request in flight fails with that; the first reason counts.
+    pub fn broken(&self, why: &LinkError) {
+        let why = self.end.get_or_init(|| why.clone());
+        let pending: Vec<_> = self.pending.lock().drain().collect();
+        for (_, pending) in pending {
+            let _ = pending.done.send(Err(why.clone()));
+        }
+        self.asked.end();
+        self.closed.cancel();
+    }
+
+    fn answered(&self, id: Option<&RequestId>, response: Response) {
+        let mut pending = self.pending.lock();
+        let id = match id {
+            Some(id) => number(id.as_json()),
+            // It could not read the id of what it answers: that was the only one, or nobody knows.
+            None => alone(&pending),
+        };
+        let found = id.and_then(|id| pending.remove(&id));
+        drop(pending);
+        match found {
+            Some(pending) => {
+                let _ = pending.done.send(Ok(response));
+            }
+            None => tracing::debug!(?id, "an answer to nothing that waits: late, repeated or with a wrong id"),
+        }
+    }
+
+    fn notified(&self, notification: UpstreamNotification) {
+        if notification.method == "notifications/cancelled" {
+            return self.was_cancelled(notification);
+        }
+        let (progress, subscription) = marks(&notification);
+        if notification.method == "notifications/progress" {
+            // Without a request that has that token it is late, and nobody else's.
+            let listener = progress.and_then(|id| self.listener(id));
+            return match listener {
+                Some(listener) => listener.notification(notification),
+                None => tracing::debug!("progress of nothing that waits"),
+            };
+        }
+        let listener = match subscription {
+            Some(id) => self.listener(id),
+            None if is_about_server(&notification.method) => None,
+            None => self.only_one(),
+        };
+        listener.as_ref().unwrap_or(&self.unsolicited).notification(notification);
+    }
+
+    fn was_asked(&self, id: RequestId, method: String, params: Option<Box<RawValue>>) {
+        let Some(request) = self.asked.take(id, method, params, &self.send) else { return };
+        if self.modern.load(Ordering::Relaxed) {
+            // 2026-07-28/basic/transports/stdio: servers send no requests. Dropped, it declines.
+            tracing::debug!(method = request.method, "a stateless server must not send requests");
+            return;
+        }
+        self.only_one().as_ref().unwrap_or(&self.unsolicited).request(request);
+    }
+
+    fn was_cancelled(&self, notification: UpstreamNotification) {
+        let params = notification.params.as_deref();
+        if self.asked.cancel(params) || !self.modern.load(Ordering::Relaxed) {
+            return;
+        }
+        // A stateless server ends a subscription so (2026-07-28/basic/patterns/cancellation, "Behavior Requirements").
+        let Some(id) = cancelled_id(params).and_then(|id| number(id.as_json())) else { return };
+        let mut pending = self.pending.lock();
+        if pending.get(&id).is_some_and(|pending| pending.listens)
+            && let Some(ended) = pending.remove(&id)
+        {
+            drop(pending);
+            let _ = ended.done.send(Err(LinkError::Lost("the server has ended the subscription".to_owned())));
+        }
+    }
+
+    fn listener(&self, id: u64) -> Option<Arc<dyn Listener>> {
+        self.pending.lock().get(&id).map(|pending| Arc::clone(&pending.listener))
+    }
+
+    fn only_one(&self) -> Option<Arc<dyn Listener>> {
+        let pending = self.pending.lock();
+        let id = alone(&pending)?;
+        pending.get(&id).map(|pending| Arc::clone(&pending.listener))
+    }
+}
+
+/// A link whose transport's tasks do the rest: dropped, it is closed.
+pub struct SharedLink(pub Arc<Attribution>);
+
+impl Link for SharedLink {
+    fn kind(&self) -> LinkKind {
+        LinkKind::Shared
+    }
+
+    fn request<'a>(
+        &'a self,
+        outgoing: &'a Outgoing,
+        listener: Arc<dyn Listener>,
+    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
+        Box::pin(self.0.request(outgoing, listener))
+    }
+
+    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
+        Box::pin(self.0.notify(method, params))
+    }
+
+    fn opened(&self, negotiated: &Negotiated) {
+        self.0.opened(negotiated);
+    }
+
+    fn closed(&self) -> Ending {
+        self.0.closed()
+    }
+
+    fn close(&self) {
+        self.0.closed.cancel();
+    }
+
+    fn give_up(&self, why: LinkError) {
+        self.0.broken(&why);
+    }
+}
+
+impl Drop for SharedLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The one request in flight.
+fn alone(pending: &HashMap<u64, Pending>) -> Option<u64> {
+    let mut calls = pending.iter().filter(|(_, pending)| !pending.listens);
+    let (id, _) = calls.next()?;
+    calls.next().is_none().then_some(*id)
+}
+
+/// Removes a request whose future is dropped, and tells the upstream.
+struct Guard<'a> {
+    of: &'a Attribution,
+    id: u64,
+    cancels: bool,
+    armed: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.armed && self.of.pending.lock().remove(&self.id).is_some() && self.cancels {
+            (self.of.send)(cancelled(self.id));
+        }
+    }
+}
+
+/// `notifications/cancelled` for a request of ours.
+#[must_use]
+pub fn cancelled(id: u64) -> Bytes {
+    let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
+    notification("notifications/cancelled", Some(&params))
+}
+
+/// A JSON-RPC notification, as one line.
+#[must_use]
+pub fn notification(method: &str, params: Option<&str>) -> Bytes {
+    let method = serde_json::Value::from(method);
+    match params {
+        Some(params) => format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into(),
+        None => format!(r#"{{"jsonrpc":"2.0","method":{method}}}"#).into(),
+    }
+}
+
+/// Whether a notification is about the server as a whole and so never about one request, however it came.
+#[must_use]
+pub fn is_about_server(method: &str) -> bool {
+    matches!(
+        method,
+        "notifications/tools/list_changed"
+            | "notifications/prompts/list_changed"
+            | "notifications/resources/list_changed"
+            | "notifications/resources/updated"
+    )
+}
+
+/// The requests that a notification names: by its progress token, by its subscription.
+fn marks(notification: &UpstreamNotification) -> (Option<u64>, Option<u64>) {
+    #[derive(Default, Deserialize)]
+    struct Params<'a> {
+        #[serde(borrow, default, rename = "progressToken")]
+        progress: Option<&'a RawValue>,
+        #[serde(borrow, default, rename = "_meta")]
+        meta: Option<Meta<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Meta<'a> {
+        #[serde(borrow, default, rename = "io.modelcontextprotocol/subscriptionId")]
+        subscription: Option<&'a RawValue>,
+    }
+    let params = notification.params.as_ref().map(|params| params.get());
+    let params: Params<'_> = params.and_then(|params| serde_json::from_str(params).ok()).unwrap_or_default();
+    let id = |raw: Option<&RawValue>| raw.and_then(|raw| number(raw.get()));
+    (id(params.progress), id(params.meta.and_then(|meta| meta.subscription)))
+}
+
+/// One of our ids. Servers whose maps have text for keys give a number back as text.
+fn number(json: &str) -> Option<u64> {
+    json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(json).parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! The circuit breaker of one endpoint: whether a call is tried at all.
+//!
+//! It opens when `threshold` calls failed within `window` and most calls of that time did; a server that is well but
+//! has one bad tool stays reachable. After `cooldown` one call is let through, whose end decides. What counts as a
+//! failure is for the caller to say: never an error that the server answered.
+
+use std::{
+    sync::atomic::{AtomicU8, AtomicU32, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use countersign_config::BreakerConfig;
+use countersign_telemetry::metrics::Breaker as State;
+
+const CLOSED: u8 = State::Closed as u8;
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Breaker {
+    config: BreakerConfig,
+    /// A copy of what `inner` says, so that a call to a healthy server takes no lock.
+    state: AtomicU8,
+    /// Calls that ended well since the oldest failure that still counts.
+    well: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    failures: std::collections::VecDeque<Instant>,
+    /// Since when it is open.
+    opened: Option<Instant>,
+    /// The one call is under way.
+    trial: bool,
+}
+
+impl Breaker {
+    #[must_use]
+    pub fn new(config: BreakerConfig) -> Self {
+        Self { config, state: AtomicU8::new(CLOSED), well: AtomicU32::new(0), inner: Mutex::default() }
+    }
+
+    #[must_use]
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Relaxed) {
+            CLOSED => State::Closed,
+            state if state == State::HalfOpen as u8 => State::HalfOpen,
+            _ => State::Open,
+        }
+    }
+
+    /// Whether a call may be tried; its end must be told to the pass.
+    ///
+    /// # Errors
+    /// How long to wait before asking again.
+    pub fn admit(&self) -> Result<Pass<'_>, Duration> {
+        if self.state.load(Ordering::Relaxed) == CLOSED {
+            return Ok(Pass { breaker: self, trial: false, told: false });
+        }
+        let mut inner = self.inner.lock();
+        let Some(opened) = inner.opened else { return Ok(Pass { breaker: self, trial: false, told: false }) };
+        let open = opened.elapsed();
+        if open < self.config.cooldown {
+            return Err(self.config.cooldown.saturating_sub(open));
+        }
+        if inner.trial {
+            return Err(Duration::from_secs(1));
+        }
+        inner.trial = true;
+        self.state.store(State::HalfOpen as u8, Ordering::Relaxed);
+        Ok(Pass { breaker: self, trial: true, told: false })
+    }
+
+    /// Whether a call would be refused now.
+    pub fn refuses(&self) -> bool {
+        if self.state.load(Ordering::Relaxed) == CLOSED {
+            return false;
+        }
+        let inner = self.inner.lock();
+        inner.opened.is_some_and(|opened| inner.trial || opened.elapsed() < self.config.cooldown)
+    }
+
+    /// The server was reached anew: what was before counts no more.
+    pub fn reset(&self) {
+        self.close(&mut self.inner.lock());
+    }
+
+    fn close(&self, inner: &mut Inner) {
+        *inner = Inner::default();
+        self.well.store(0, Ordering::Relaxed);
+        self.state.store(CLOSED, Ordering::Relaxed);
+    }
+
+    fn fail(&self, trial: bool) {
+        if self.config.threshold == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        if trial {
+            inner.trial = false;
+            inner.opened = Some(now);
+            self.state.store(State::Open as u8, Ordering::Relaxed);
+            return;
+        }
+        if inner.opened.is_some() {
+            // Calls that were under way when it opened say nothing new.
+            return;
+        }
+        while inner.failures.front().is_some_and(|at| now.duration_since(*at) >= self.config.window) {
+            inner.failures.pop_front();
+        }
+        if inner.failures.is_empty() {
+            self.well.store(0, Ordering::Relaxed);
+        }
+        inner.failures.push_back(now);
+        let failed = u32::try_from(inner.failures.len()).unwrap_or(u32::MAX);
+        if failed >= self.config.threshold && failed >= self.well.load(Ordering::Relaxed) {
+            inner.failures.clear();
+            inner.opened = Some(now);
+            self.state.store(State::Open as u8, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Lets one call through. Dropped without a word (a call that its client cancelled), it counts for nothing.
+#[derive(Debug)]
+#[must_use]
+pub struct Pass<'a> {
+    breaker: &'a Breaker,
+    trial: bool,
+    told: bool,
+}
+
+impl Pass<'_> {
+    /// The one call whose end decides.
+    #[must_use]
+    pub fn is_trial(&self) -> bool {
+        self.trial
+    }
+
+    /// The server answered, with whatever.
+    pub fn well(mut self) {
+        self.told = true;
+        if self.trial {
+            self.breaker.close(&mut self.breaker.inner.lock());
+        } else {
+            self.breaker.well.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// No answer, or none that the protocol knows.
+    pub fn failed(mut self) {
+        self.told = true;
+        self.breaker.fail(self.trial);
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if self.trial && !self.told {
+            let mut inner = self.breaker.inner.lock();
+            inner.trial = false;
+            if inner.opened.is_some() {
+                self.breaker.state.store(State::Open as u8, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaker() -> Breaker {
+        Breaker::new(BreakerConfig { threshold: 3, window: Duration::from_secs(30), cooldown: Duration::from_secs(10) })
+    }
+
+    fn fail(breaker: &Breaker, times: u32) {
+        for _ in 0..times {
+            breaker.admit().unwrap().failed();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn opens_at_the_threshold_and_closes_after_one_call_that_went_well() {
+        let breaker = breaker();
+        fail(&breaker, 2);
+        assert_eq!(breaker.state(), State::Closed);
+        fail(&breaker, 1);
+        assert_eq!(breaker.state(), State::Open);
+        assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(10));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(6));
+        tokio::time::advance(Duration::from_secs(6)).await;
+        let trial = breaker.admit().unwrap();
+        assert_eq!(breaker.state(), State::HalfOpen);
+        assert!(breaker.admit().is_err(), "only one call is tried");
+        trial.well();
+        assert_eq!(breaker.state(), State::Closed);
+        fail(&breaker, 2);
+        assert_eq!(breaker.state(), State::Closed, "it starts anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trial_that_fails_opens_it_again_and_one_that_is_dropped_leaves_it_for_the_next() {
+        let breaker = breaker();
+        fail(&breaker, 3);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        breaker.admit().unwrap().failed();
+        assert_eq!(breaker.admit().unwrap_err(), Duration::from_secs(10));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        drop(breaker.admit().unwrap());
+        assert_eq!(breaker.state(), State::Open);
+        breaker.admit().unwrap().well();
+        assert_eq!(breaker.state(), State::Closed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_failures_and_a_few_among_many_calls_do_not_open_it() {
+        let breaker = breaker();
+        fail(&breaker, 2);
+        tokio::time::advance(Duration::from_secs(30)).await;
+        fail(&breaker, 2);
+        assert_eq!(breaker.state(), State::Closed, "the first two are too old");
+        for _ in 0..100 {
+            breaker.admit().unwrap().well();
+        }
+        fail(&breaker, 10);
+        assert_eq!(breaker.state(), State::Closed, "most calls go well");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_threshold_of_zero_never_opens() {
+        let breaker =
+            Breaker::new(BreakerConfig { threshold: 0, window: Duration::from_secs(1), cooldown: Duration::ZERO });
+        fail(&breaker, 1000);
+        assert_eq!(breaker.state(), State::Closed);
+    }
+}

@@ -1,0 +1,352 @@
+use std::{future::Future, pin::Pin, task::Poll};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::poll;
+use serde_json::{Value, json};
+
+use super::*;
+use countersign_protocol::Revision;
+
+#[derive(Default)]
+struct Heard {
+    notifications: Mutex<Vec<(String, Option<String>)>>,
+    requests: Mutex<Vec<UpstreamRequest>>,
+}
+
+impl Listener for Heard {
+    fn notification(&self, notification: UpstreamNotification) {
+        let params = notification.params.map(|params| params.get().to_owned());
+        self.notifications.lock().push((notification.method, params));
+    }
+
+    fn request(&self, request: UpstreamRequest) {
+        self.requests.lock().push(request);
+    }
+}
+
+impl Heard {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notifications.lock()).into_iter().map(|(method, _)| method).collect()
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response, LinkError>>>>;
+
+struct Case {
+    mux: Arc<Mux>,
+    unsolicited: Arc<Heard>,
+}
+
+impl Case {
+    fn new() -> Self {
+        let unsolicited = Arc::new(Heard::default());
+        Self { mux: Mux::new(unsolicited.clone()), unsolicited }
+    }
+
+    async fn send(&self, id: u64, method: &str) -> (Answer, Arc<Heard>) {
+        let heard = Arc::new(Heard::default());
+        let (mux, listener) = (self.mux.clone(), heard.clone());
+        let outgoing = Outgoing::new(id, method, None);
+        let mut answer: Answer = Box::pin(async move { mux.request(&outgoing, listener).await });
+        assert!(poll!(&mut answer).is_pending());
+        (answer, heard)
+    }
+
+    /// What the writer would write now.
+    async fn written(&self) -> Vec<Value> {
+        let mut out = BytesMut::new();
+        loop {
+            let mut more = BytesMut::new();
+            if !matches!(poll!(Box::pin(self.mux.queue.next(&mut more))), Poll::Ready(true)) {
+                break;
+            }
+            out.extend_from_slice(&more);
+        }
+        out[..].split(|&b| b == b'\n').filter(|l| !l.is_empty()).map(|l| serde_json::from_slice(l).unwrap()).collect()
+    }
+
+    fn receive(&self, message: Value) {
+        self.mux.receive(message.to_string().as_bytes()).unwrap();
+    }
+
+    fn notify(&self, method: &str, params: Value) {
+        self.receive(json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    }
+}
+
+#[track_caller]
+fn result(answer: Result<Response, LinkError>) -> String {
+    match answer {
+        Ok(Response::Result(result)) => result.get().to_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn broken_answers_fail_their_own_request_only() {
+    let case = Case::new();
+    let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}{}}}"#, "[".repeat(500), "]".repeat(500));
+    for broken in [
+        r#"{"jsonrpc":"2.0","id":1}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"x"}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"error":"no"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"error":{"message":"no code"}}"#,
+        r#"{"jsonrpc":"1.0","id":1,"result":{}}"#,
+        r#"{"id":1,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{},"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"name":"\ud800"}}"#,
+        r#"[5, {"jsonrpc":"2.0","id":1}]"#,
+        r#"[{"jsonrpc":"2.0","id":1,"error":"no"}]"#,
+        &deep,
+    ] {
+        let (other, _) = case.send(2, "other").await;
+        let (answer, _) = case.send(1, "broken").await;
+        let _ = case.mux.receive(broken.as_bytes());
+        match answer.await {
+            Err(LinkError::Protocol(_)) => {}
+            other => panic!("{broken}: {other:?}"),
+        }
+        case.receive(json!({ "jsonrpc": "2.0", "id": 2, "result": 7 }));
+        assert_eq!(result(other.await), "7");
+    }
+}
+
+#[tokio::test]
+async fn garbage_answers_nobody() {
+    let case = Case::new();
+    let (mut answer, heard) = case.send(1, "tools/call").await;
+    for garbage in [
+        "Listening on stdio…",
+        "{",
+        r#"{"jsonrpc":"2.0","id":1,"result":{"#,
+        "null",
+        "[]",
+        "{}\u{feff}",
+        r#"{"jsonrpc":"2.0","id":null,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":"x","result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"id":1,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":99999999999999999999999999,"result":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":7}"#,
+        r#"[{"jsonrpc":"2.0","id":1,"method":7}]"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/x","params":[1]}"#,
+    ] {
+        assert!(case.mux.receive(garbage.as_bytes()).is_err(), "{garbage}");
+        assert!(poll!(&mut answer).is_pending(), "{garbage}");
+    }
+    assert!(case.mux.receive(b"\xff\xfe{}").is_err());
+    assert!(heard.take().is_empty() && case.unsolicited.take().is_empty());
+    case.receive(json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
+    assert_eq!(result(answer.await), "{}");
+    // A second answer is for nobody.
+    assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#).is_err());
+}
+
+#[tokio::test]
+async fn batches_and_ids_that_became_strings_are_understood() {
+    let case = Case::new();
+    let (one, heard) = case.send(1, "a").await;
+    let (two, _) = case.send(2, "b").await;
+    let (three, _) = case.send(3, "c").await;
+    case.mux.receive("\u{feff}{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":3}".as_bytes()).unwrap();
+    assert_eq!(result(three.await), "3");
+    case.mux
+        .receive(
+            br#"[{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"1","progress":1}},
+                 {"jsonrpc":"2.0","id":"2","result":{"two":2}}, 5,
+                 {"jsonrpc":"2.0","id":1,"result": {"one":1.0} }]"#,
+        )
+        .unwrap_err();
+    assert_eq!(heard.take(), ["notifications/progress"]);
+    assert_eq!(result(one.await), r#"{"one":1.0}"#);
+    assert_eq!(result(two.await), r#"{"two":2}"#);
+}
+
+#[tokio::test]
+async fn an_error_without_an_id_is_for_the_one_in_flight() {
+    let case = Case::new();
+    let error = br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}"#;
+    let (mut one, _) = case.send(1, "a").await;
+    let (mut two, _) = case.send(2, "b").await;
+    assert!(case.mux.receive(error).is_err());
+    assert!(poll!(&mut one).is_pending() && poll!(&mut two).is_pending());
+    drop(two);
+    case.mux.receive(error).unwrap();
+    assert!(matches!(one.await, Ok(Response::Error(RpcError { code: -32700, .. }))));
+}
+
+#[tokio::test]
+async fn notifications_reach_whom_they_are_about() {
+    let case = Case::new();
+    let (_one, first) = case.send(1, "tools/call").await;
+    let (listen, subscription) = case.send(2, LISTEN).await;
+    let message = || case.notify("notifications/message", json!({ "level": "info", "data": "x" }));
+    let about = |id: u64| json!({ "_meta": { "io.modelcontextprotocol/subscriptionId": id } });
+    // A subscription is no call: what says nothing is about the one call.
+    message();
+    assert_eq!(first.take(), ["notifications/message"]);
+    case.notify("notifications/tools/list_changed", about(2));
+    case.notify("notifications/subscriptions/acknowledged", about(2));
+    assert_eq!(subscription.take(), ["notifications/tools/list_changed", "notifications/subscriptions/acknowledged"]);
+    case.notify("notifications/tools/list_changed", about(77));
+    // These belong to no call, even if there is one.
+    for method in ["notifications/tools/list_changed", "notifications/resources/updated"] {
+        case.notify(method, json!({}));
+        assert_eq!(case.unsolicited.take(), [method]);
+    }
+    let (_three, third) = case.send(3, "tools/call").await;
+    message();
+    assert_eq!(case.unsolicited.take(), ["notifications/message"]);
+    case.notify("notifications/progress", json!({ "progressToken": 3, "progress": 1 }));
+    assert_eq!(third.take(), ["notifications/progress"]);
+    for token in [json!(99), json!("abc"), json!(null), json!({}), json!(-3)] {
+        case.notify("notifications/progress", json!({ "progressToken": token, "progress": 1 }));
+        assert_eq!(case.unsolicited.take(), ["notifications/progress"]);
+    }
+    assert!(first.take().is_empty() && subscription.take().is_empty() && third.take().is_empty());
+    // A server may end a subscription, and nothing else of ours.
+    case.notify("notifications/cancelled", json!({ "requestId": 3 }));
+    case.notify("notifications/cancelled", json!({ "requestId": 2 }));
+    assert!(matches!(listen.await, Err(LinkError::Lost(_))));
+    case.receive(json!({ "jsonrpc": "2.0", "id": 3, "result": {} }));
+    result(_three.await);
+}
+
+#[tokio::test]
+async fn what_is_dropped_is_cancelled_or_never_sent() {
+    let case = Case::new();
+    let (initialize, _) = case.send(1, "initialize").await;
+    let (call, _) = case.send(2, "tools/call").await;
+    assert_eq!(case.written().await.len(), 2);
+    let (unsent, _) = case.send(3, "tools/call").await;
+    drop((initialize, call, unsent));
+    let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 2 } });
+    assert_eq!(case.written().await, [cancelled]);
+    assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#).is_err());
+    // What was answered is not cancelled.
+    let (mut call, _) = case.send(4, "tools/call").await;
+    assert_eq!(case.written().await.len(), 1);
+    case.receive(json!({ "jsonrpc": "2.0", "id": 4, "result": {} }));
+    assert!(poll!(&mut call).is_ready());
+    drop(call);
+    assert!(case.written().await.is_empty());
+}
+
+#[tokio::test]
+async fn the_server_may_ask_and_take_back() {
+    let case = Case::new();
+    let ask = |id: Value, method: &str| {
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "n": 1 } });
+        case.mux.receive(message.to_string().as_bytes())
+    };
+    ask(json!("p"), "ping").unwrap();
+    assert_eq!(case.written().await, [json!({ "jsonrpc": "2.0", "id": "p", "result": {} })]);
+
+    // Asked of nobody in particular, and dropped: declined.
+    ask(json!(1), "roots/list").unwrap();
+    let request = case.unsolicited.requests.lock().pop().unwrap();
+    assert_eq!((&*request.method, request.params.as_ref().unwrap().get()), ("roots/list", r#"{"n":1}"#));
+    drop(request);
+    assert_eq!(case.written().await[0]["error"]["code"], -32601);
+
+    let (call, heard) = case.send(5, "tools/call").await;
+    case.written().await;
+    ask(json!("q"), "elicitation/create").unwrap();
+    assert!(ask(json!("q"), "elicitation/create").is_err(), "one of that id is open");
+    let question = heard.requests.lock().pop().unwrap();
+    assert!(heard.requests.lock().is_empty());
+    question.reply.answer(Ok(RawValue::from_string("{\"n\":\n1.00}".to_owned()).unwrap()));
+    assert_eq!(case.written().await, [json!({ "jsonrpc": "2.0", "id": "q", "result": { "n": 1.0 } })]);
+
+    // Taken back: its answer, however late, is not for the next one of that id.
+    ask(json!("q"), "elicitation/create").unwrap();
+    let first = heard.requests.lock().pop().unwrap();
+    case.notify("notifications/cancelled", json!({ "requestId": "q" }));
+    assert!(first.cancelled.is_cancelled());
+    ask(json!("q"), "elicitation/create").unwrap();
+    let second = heard.requests.lock().pop().unwrap();
+    drop(first);
+    assert!(case.written().await.is_empty() && !second.cancelled.is_cancelled());
+    second.reply.answer(Err(RpcError::new(-1, "no \"thanks\"")));
+    assert_eq!(
+        case.written().await,
+        [json!({ "jsonrpc": "2.0", "id": "q", "error": { "code": -1, "message": "no \"thanks\"" } })]
+    );
+
+    // A call that is over asks nothing any more.
+    ask(json!("r"), "elicitation/create").unwrap();
+    let left = heard.requests.lock().pop().unwrap();
+    drop(call);
+    assert!(left.cancelled.is_cancelled());
+}
+
+#[tokio::test]
+async fn a_flood_of_questions_is_bounded() {
+    let case = Case::new();
+    for id in 0..MAX_ASKED {
+        case.receive(json!({ "jsonrpc": "2.0", "id": id, "method": "roots/list" }));
+    }
+    let one_more = br#"{"jsonrpc":"2.0","id":"more","method":"roots/list"}"#;
+    assert!(case.mux.receive(one_more).is_err());
+    assert_eq!(case.written().await[0]["error"]["code"], -32603);
+    assert_eq!(case.unsolicited.requests.lock().len(), MAX_ASKED);
+    case.unsolicited.requests.lock().pop();
+    case.mux.receive(one_more).unwrap();
+}
+
+#[tokio::test]
+async fn a_stateless_server_gets_no_answers() {
+    let case = Case::new();
+    let capabilities = Arc::from(RawValue::from_string("{}".to_owned()).unwrap());
+    case.mux.opened(&Negotiated {
+        revision: Revision::V2026_07_28,
+        capabilities,
+        server_info: None,
+        instructions: None,
+        ttl_ms: None,
+    });
+    for method in ["ping", "elicitation/create"] {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method }).to_string();
+        assert!(case.mux.receive(message.as_bytes()).is_err());
+    }
+    assert!(case.written().await.is_empty() && case.unsolicited.requests.lock().is_empty());
+}
+
+#[tokio::test]
+async fn the_end_tells_what_was_sent_from_what_was_not() {
+    let case = Case::new();
+    let (sent, heard) = case.send(1, "tools/call").await;
+    case.written().await;
+    case.receive(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" }));
+    let question = heard.requests.lock().pop().unwrap();
+    let (waiting, _) = case.send(2, "tools/call").await;
+    case.mux.end(LinkError::Lost("it died".to_owned()));
+    case.mux.end(LinkError::Lost("again".to_owned()));
+    assert!(case.mux.ended().is_cancelled() && question.cancelled.is_cancelled());
+    assert!(matches!(sent.await, Err(LinkError::Lost(why)) if why == "it died"));
+    assert!(matches!(waiting.await, Err(LinkError::Unreachable(why)) if why == "it died"));
+    drop(question);
+    assert!(case.written().await.is_empty());
+    let later = case.mux.request(&Outgoing::new(3, "x", None), heard.clone()).await;
+    assert!(matches!(later, Err(LinkError::Unreachable(why)) if why == "it died"));
+    assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
+}
+
+#[tokio::test]
+async fn one_that_reads_nothing_refuses_more() {
+    let case = Case::new();
+    let mut large = Outgoing::new(1, "tools/call", None);
+    large.body = Bytes::from(vec![b' '; 12 << 20]);
+    let listener = Arc::new(Heard::default());
+    let outgoing = large.clone();
+    let mut first = Box::pin(case.mux.request(&outgoing, listener.clone()));
+    assert!(poll!(&mut first).is_pending());
+    large.id = 2;
+    let refused = case.mux.request(&large.clone(), listener.clone()).await;
+    assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{refused:?}");
+    // The first was never sent, so giving it up makes room.
+    drop(first);
+    large.id = 3;
+    assert!(poll!(Box::pin(case.mux.request(&large, listener))).is_pending());
+}

@@ -1,0 +1,79 @@
+use super::*;
+use countersign_config::{UpstreamConfig, UpstreamTarget};
+
+fn names(prefix: &str) -> Names {
+    let target = UpstreamTarget::Command {
+        command: "true".into(),
+        args: vec![],
+        env: std::collections::BTreeMap::new(),
+        cwd: None,
+    };
+    Names::new(&UpstreamConfig { prefix: prefix.to_owned(), ..UpstreamConfig::new("fs", target) })
+}
+
+fn raw(text: &str) -> Arc<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap().into()
+}
+
+#[test]
+fn a_tool_keeps_its_text_but_for_the_name() {
+    let text = r#"{ "x":12345678901234567890123, "name":"read", "inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true} }"#;
+    let tool = names("fs__").tool(&raw(text)).unwrap();
+    assert_eq!(tool.name, "fs__read");
+    assert_eq!(tool.raw.unwrap().get(), text.replace(r#""read""#, r#""fs__read""#));
+    assert!(tool.annotations.read_only_hint && tool.annotations.destructive_hint && tool.annotations.open_world_hint);
+    let same = raw(text);
+    assert!(Arc::ptr_eq(&names("").tool(&same).unwrap().raw.unwrap(), &same), "nothing is copied without need");
+}
+
+#[test]
+fn hints_that_are_absent_have_the_defaults_of_the_schema() {
+    let tool = names("").tool(&raw(r#"{"name":"t","inputSchema":{"type":"object"}}"#)).unwrap();
+    let expected = ToolAnnotations {
+        read_only_hint: false,
+        destructive_hint: true,
+        idempotent_hint: false,
+        open_world_hint: true,
+    };
+    assert_eq!(tool.annotations, expected);
+}
+
+#[test]
+fn a_schema_without_a_type_gets_one() {
+    let tool = names("").tool(&raw(r#"{"name":"t","inputSchema":{}}"#)).unwrap();
+    assert_eq!(tool.raw.unwrap().get(), r#"{"name":"t","inputSchema":{"type":"object"}}"#);
+}
+
+#[test]
+fn what_strict_clients_would_not_read_is_left_out_and_named() {
+    for (text, name) in [
+        (r#"{"name":"t"}"#, "t"),
+        (r#"{"name":"t","inputSchema":true}"#, "t"),
+        (r#"{"name":"t","inputSchema":{"type":"array"}}"#, "t"),
+        (r#"{"name":"t","inputSchema":{"type":"object"},"outputSchema":true}"#, "t"),
+        (r#"{"name":"t","inputSchema":{"type":"object"},"description":5}"#, "t"),
+        (r#"{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":"yes"}}"#, "t"),
+        (r#"{"name":"t","name":"u","inputSchema":{"type":"object"}}"#, "u"),
+        (r#"{"inputSchema":{"type":"object"}}"#, ""),
+        (r#"{"name":5,"inputSchema":{"type":"object"}}"#, ""),
+        ("5", ""),
+    ] {
+        let error = names("p__").tool(&raw(text)).unwrap_err();
+        assert_eq!((error.what, error.name.as_str()), ("the tool", name), "{text}");
+    }
+    assert!(names("").prompt(&raw(r#"{"name":"p","arguments":[{"name":1}]}"#)).is_err());
+    assert!(names("").resource(&raw(r#"{"uri":"a:b"}"#)).is_err());
+    assert!(names("").template(&raw(r#"{"uri":"a:b","name":"n"}"#)).is_err());
+}
+
+#[test]
+fn resources_and_templates_carry_the_server_in_their_scheme() {
+    let names = names("fs__");
+    let resource = names.resource(&raw(r#"{"uri":"file:///a","name":"a","size":1e3}"#)).unwrap();
+    assert_eq!(resource.uri, "fs+file:///a");
+    assert_eq!(resource.raw.unwrap().get(), r#"{"uri":"fs+file:///a","name":"a","size":1e3}"#);
+    let template = names.template(&raw(r#"{"uriTemplate":"file:///{p}","name":"a"}"#)).unwrap();
+    assert_eq!(template.raw.unwrap().get(), r#"{"uriTemplate":"fs+file:///{p}","name":"a"}"#);
+    let prompt = names.prompt(&raw(r#"{"name":"p","description":null}"#)).unwrap();
+    assert_eq!(prompt.raw.unwrap().get(), r#"{"name":"fs__p","description":null}"#);
+}

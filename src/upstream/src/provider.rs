@@ -1,0 +1,151 @@
+//! An upstream as a provider: its lists for the router, its tools for the Executor.
+
+use futures_util::future::BoxFuture;
+use serde_json::value::RawValue;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::{actor::Execute, server::Upstream};
+use countersign_domain::changes::{Preview, ServedBy};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{
+    CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
+    previews::{arguments as preview, recipe::Recipe},
+};
+use countersign_runtime::lanes::{LARGE, aside};
+
+impl Upstream {
+    fn tool(&self, name: &str) -> Result<ToolDef, McpError> {
+        let offered = self.offered.load();
+        offered.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
+            let shown: String = name.chars().take(128).collect();
+            let away = !matches!(self.phase(), super::server::Phase::Up);
+            if away {
+                // It may well have the tool.
+                return McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
+                    .with("outcome", "not_applied");
+            }
+            McpError::new(ErrorKind::ToolNotFound, format!("{} has no tool {shown}", self.name())).with("tool", shown)
+        })
+    }
+}
+
+impl Provider for Upstream {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn tools(&self) -> Vec<ToolDef> {
+        self.offered.load().tools.clone()
+    }
+
+    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+        self.refresh_if_stale();
+        Box::pin(std::future::ready(Ok(self.offered.load().resources.clone())))
+    }
+
+    fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
+        self.offered.load().templates.clone()
+    }
+
+    fn prompts(&self) -> Vec<PromptDef> {
+        self.offered.load().prompts.clone()
+    }
+
+    /// Where its URIs have a scheme of their own, that one; else those of what it lists.
+    fn uri_schemes(&self) -> Vec<String> {
+        let scheme = self.names.scheme();
+        if !scheme.is_empty() {
+            return vec![scheme.to_owned()];
+        }
+        Vec::new()
+    }
+
+    fn call<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        ctx: &'a CallContext,
+    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
+        Box::pin(async move {
+            let gone = || {
+                McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is being closed", self.name()))
+                    .with("outcome", "not_applied")
+            };
+            let actor = self.actor.get().ok_or_else(gone)?;
+            let dropped = CancellationToken::new();
+            let _dropped = dropped.clone().drop_guard();
+            let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
+            // A mailbox that is closed has not taken it; one that closes later leaves the outcome open.
+            match actor.send(execute).await {
+                Ok(result) => result,
+                Err(actix::MailboxError::Closed) if self.stop.is_cancelled() => {
+                    Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} was closed meanwhile", self.name()))
+                        .with("outcome", "unknown"))
+                }
+                Err(_) => Err(gone().with("outcome", "unknown")),
+            }
+        })
+    }
+
+    fn preview<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        _: &'a CallContext,
+    ) -> BoxFuture<'a, Result<Preview, McpError>> {
+        let def = self.tool(tool);
+        let own = self.names.own(tool).unwrap_or(tool);
+        if arguments.get().len() <= LARGE {
+            return Box::pin(std::future::ready(def.and_then(|def| preview::of(self.name(), own, &def, arguments))));
+        }
+        let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
+        Box::pin(async move {
+            let def = def?;
+            aside(arguments.get().len(), move || preview::of(&name, &own, &def, &arguments)).await?
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<ProviderEvent> {
+        self.events.subscribe()
+    }
+
+    fn is_module(&self) -> bool {
+        false
+    }
+
+    fn target(&self) -> &str {
+        &self.target
+    }
+
+    fn served_by(&self) -> ServedBy {
+        ServedBy { fingerprint: self.target.clone(), label: self.config.target.to_string() }
+    }
+
+    fn instructions(&self) -> Option<String> {
+        if !self.config.instructions {
+            return None;
+        }
+        self.negotiated()?.instructions.clone()
+    }
+
+    fn trust_annotations(&self) -> bool {
+        self.config.trust_annotations
+    }
+
+    fn recipe(&self, tool: &str) -> Option<&Recipe> {
+        self.config.previews.get(self.names.own(tool).unwrap_or(tool))
+    }
+
+    fn expose(&self, own: &str) -> String {
+        self.names.expose(own).into_owned()
+    }
+
+    fn available(&self) -> Result<(), McpError> {
+        match self.phase() {
+            super::server::Phase::Up => Ok(()),
+            _ => Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
+                .with("provider", self.name())),
+        }
+    }
+}

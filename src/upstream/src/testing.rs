@@ -1,0 +1,185 @@
+//! What tests of links and their users need.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "it is only built for tests")]
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use futures_util::future::LocalBoxFuture;
+
+use super::{
+    Catalog, Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, Upstream,
+    UpstreamNotification, offered::Offered,
+};
+use countersign_config::UpstreamConfig;
+use countersign_protocol::{Era, Revision, rpc_error::RpcError};
+use countersign_provider::request::UpstreamRequest;
+use countersign_runtime::ending::Ending;
+
+/// Keeps what it hears.
+#[derive(Default)]
+pub struct Heard {
+    notifications: Mutex<Vec<UpstreamNotification>>,
+    requests: Mutex<Vec<UpstreamRequest>>,
+}
+
+impl Heard {
+    pub fn methods(&self) -> Vec<String> {
+        self.notifications.lock().iter().map(|n| n.method.clone()).collect()
+    }
+
+    pub fn take_request(&self) -> UpstreamRequest {
+        self.requests.lock().remove(0)
+    }
+}
+
+impl Listener for Heard {
+    fn notification(&self, notification: UpstreamNotification) {
+        self.notifications.lock().push(notification);
+    }
+
+    fn request(&self, request: UpstreamRequest) {
+        self.requests.lock().push(request);
+    }
+}
+
+pub fn negotiated(revision: Revision) -> Negotiated {
+    let capabilities: Box<serde_json::value::RawValue> = serde_json::from_str("{}").unwrap();
+    Negotiated { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None, ttl_ms: None }
+}
+
+/// What a scripted server says to one request.
+pub type Script = Box<dyn Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync>;
+
+/// A connector whose links answer from a script; it notes what was sent. `None` from `era` and `fallback`, as real ones.
+pub struct Scripted {
+    pub kind: LinkKind,
+    pub apart: bool,
+    pub older: Option<Arc<Scripted>>,
+    pub legacy_only: bool,
+    pub script: Arc<Script>,
+    pub sent: Arc<Mutex<Vec<String>>>,
+}
+
+impl Scripted {
+    /// `script` gets the method and the request.
+    pub fn new(
+        apart: bool,
+        script: impl Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync + 'static,
+    ) -> Self {
+        let kind = if apart { LinkKind::Shared } else { LinkKind::Streams };
+        let script: Script = Box::new(script);
+        Self { kind, apart, older: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
+    }
+
+    /// The methods that were sent, with `connect` and `close` of links.
+    pub fn sent(&self) -> Vec<String> {
+        self.sent.lock().clone()
+    }
+}
+
+impl Connector for Scripted {
+    fn connect<'a>(&'a self, _: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
+        self.sent.lock().push("connect".to_owned());
+        let link = ScriptedLink {
+            kind: self.kind,
+            script: Arc::clone(&self.script),
+            sent: Arc::clone(&self.sent),
+            closed: Ending::new(),
+        };
+        Box::pin(async move { Ok(Arc::new(link) as Arc<dyn Link>) })
+    }
+
+    fn kind(&self) -> LinkKind {
+        self.kind
+    }
+
+    fn probe_apart(&self) -> bool {
+        self.apart
+    }
+
+    fn era(&self) -> Option<Era> {
+        self.legacy_only.then_some(Era::Legacy)
+    }
+
+    fn fallback(&self) -> Option<Arc<dyn Connector>> {
+        self.older.clone().map(|older| older as Arc<dyn Connector>)
+    }
+
+    fn describe(&self) -> String {
+        "scripted".to_owned()
+    }
+}
+
+struct ScriptedLink {
+    kind: LinkKind,
+    script: Arc<Script>,
+    sent: Arc<Mutex<Vec<String>>>,
+    closed: Ending,
+}
+
+impl Link for ScriptedLink {
+    fn kind(&self) -> LinkKind {
+        self.kind
+    }
+
+    fn request<'a>(
+        &'a self,
+        outgoing: &'a Outgoing,
+        _: Arc<dyn Listener>,
+    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
+        self.sent.lock().push(outgoing.method.to_string());
+        Box::pin(async move { (self.script)(&outgoing.method, outgoing) })
+    }
+
+    fn notify<'a>(&'a self, method: &'a str, _: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
+        self.sent.lock().push(method.to_owned());
+        Box::pin(async { Ok(()) })
+    }
+
+    fn opened(&self, negotiated: &Negotiated) {
+        self.sent.lock().push(format!("opened {}", negotiated.revision.as_str()));
+    }
+
+    fn closed(&self) -> Ending {
+        self.closed.clone()
+    }
+
+    fn close(&self) {
+        self.sent.lock().push("close".to_owned());
+        self.closed.cancel();
+    }
+}
+
+pub fn result(json: &str) -> Result<Response, LinkError> {
+    Ok(Response::Result(serde_json::from_str(json).unwrap()))
+}
+
+pub fn error(code: i64, data: Option<&str>) -> Result<Response, LinkError> {
+    let data = data.map(|data| serde_json::from_str(data).unwrap());
+    Ok(Response::Error(RpcError { code, message: "no".to_owned(), data, status: None }))
+}
+
+/// An upstream that offers this and was never connected.
+pub fn stocked(config: UpstreamConfig, negotiated: Negotiated, catalog: Catalog) -> Arc<Upstream> {
+    let upstream = Upstream::new(Arc::new(config), Vec::new());
+    restock(&upstream, catalog);
+    upstream.negotiated.store(Some(Arc::new(negotiated)));
+    upstream
+}
+
+/// It offers something else now.
+pub fn restock(upstream: &Upstream, catalog: Catalog) {
+    upstream.offered.store(Arc::new(Offered::build(&upstream.config, &upstream.names, &catalog)));
+    upstream.catalog.store(Arc::new(catalog));
+}
+
+/// What it is to tell of.
+pub fn watched(upstream: &Upstream) -> Vec<String> {
+    upstream.watched.uris().into_iter().collect()
+}
+
+/// As if it was never reached.
+pub fn lose(upstream: &Upstream) {
+    upstream.negotiated.store(None);
+}

@@ -1,0 +1,360 @@
+//! Time-outs, retries, the breaker, the queue; what approved changes get.
+
+use std::{
+    future::{pending, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::{json, value::RawValue};
+use tokio_util::sync::CancellationToken;
+
+use super::{super::LinkError, *};
+use countersign_protocol::{ErrorKind, rpc_error::RpcError};
+use countersign_provider::{CallContext, NoProgress, Provider};
+
+/// Fails so many times with this, then answers.
+fn failing(fake: &Fake, times: usize, error: LinkError) {
+    let left = AtomicUsize::new(times);
+    fake.answers(move |_| {
+        let fails = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+        Box::pin(ready(if fails { Err(error.clone()) } else { fake::ok(json!({ "content": [] })) }))
+    });
+}
+
+#[actix::test]
+async fn what_was_not_sent_is_sent_again_and_what_may_have_been_is_not() {
+    let gone = || LinkError::SessionGone;
+    let unreachable = || LinkError::Unreachable("x".into());
+    let lost = || LinkError::Lost("x".into());
+    for (error, times, reads, sends) in [
+        (unreachable(), 2, false, Ok(3)),
+        (unreachable(), 3, false, Err("not_applied")),
+        (gone(), 1, false, Ok(2)),
+        (lost(), 1, false, Err("unknown")),
+        (lost(), 1, true, Ok(2)),
+        (lost(), 2, true, Err("unknown")),
+        (LinkError::Protocol("x".into()), 1, true, Err("unknown")),
+        (LinkError::Status { status: 503, body: String::new() }, 1, true, Err("unknown")),
+        (LinkError::Status { status: 401, body: String::new() }, 1, true, Err("not_applied")),
+    ] {
+        let fake = modern();
+        let upstream = start(&fake).await;
+        failing(&fake, times, error.clone());
+        let outgoing = Outgoing { repeatable: reads, ..request(&upstream, "tools/call") };
+        let result = upstream.call(&agent("a"), &outgoing, Arc::new(Heard::default())).await;
+        let calls = fake.asked("tools/call");
+        match sends {
+            Ok(sends) => assert_eq!((result.is_ok(), calls), (true, sends), "{error}"),
+            Err(outcome) => {
+                let failed = result.unwrap_err();
+                assert_eq!(failed.kind, ErrorKind::UpstreamUnavailable, "{error}");
+                assert_eq!(failed.data["outcome"], outcome, "{error}");
+            }
+        }
+        tokio::time::resume();
+    }
+}
+
+#[actix::test]
+async fn a_session_that_ended_is_opened_anew() {
+    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    failing(&fake, 1, LinkError::SessionGone);
+    let caller = in_session(agent("a"), "s");
+    call(&upstream, &caller).await.unwrap();
+    // The gateway's own, the one that had ended, the one after it.
+    assert_eq!((fake.made(), fake.open().len()), (3, 2));
+}
+
+#[actix::test]
+async fn a_call_that_takes_too_long_ends_and_is_cancelled_at_the_server() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answers(|_| Box::pin(pending()));
+    let began = tokio::time::Instant::now();
+    let error = call(&upstream, &agent("a")).await.unwrap_err();
+    assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::Timeout, &"unknown".into()));
+    assert_eq!(began.elapsed().as_secs(), 60);
+    assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
+    // A client that goes away does the same.
+    let _ = tokio::time::timeout(Duration::from_secs(1), call(&upstream, &agent("a"))).await;
+    assert_eq!(fake.dropped.load(Ordering::SeqCst), 2);
+    assert_eq!(upstream.status().in_flight, 0);
+}
+
+#[actix::test]
+async fn time_stands_still_while_the_server_waits_for_an_answer() {
+    let fake = legacy();
+    let upstream = start(&fake).await;
+    fake.answers(|asked| {
+        Box::pin(async move {
+            let (question, answer) = fake::question();
+            asked.listener.request(question);
+            assert!(answer.await.unwrap().is_ok());
+            fake::ok(json!({ "content": [] }))
+        })
+    });
+    let heard = Arc::new(Heard::default());
+    let caller = asked("a");
+    let (result, ()) = tokio::join!(heard_call(&upstream, &caller, heard.clone()), async {
+        seconds(250).await;
+        heard.take_request().reply.answer(Ok(Box::<RawValue>::default()));
+    });
+    assert!(result.is_ok());
+}
+
+#[actix::test]
+async fn a_server_that_fails_is_left_alone_for_a_while() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    failing(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
+    for _ in 0..5 {
+        assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::UpstreamUnavailable);
+    }
+    let sent = fake.asked("tools/call");
+    let error = call(&upstream, &agent("a")).await.unwrap_err();
+    assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::CircuitOpen, &"not_applied".into()));
+    assert!((1..=11).contains(&error.data["retryAfter"].as_u64().unwrap()));
+    assert_eq!(fake.asked("tools/call"), sent);
+    assert_eq!(upstream.status().breaker, "open");
+    // It answers what the gateway itself asks, so it is there: only time closes the circuit.
+    seconds(5).await;
+    assert_eq!((upstream.status().status, upstream.status().breaker), ("up", "open"));
+    seconds(6).await;
+    failing(&fake, 0, LinkError::SessionGone);
+    call(&upstream, &agent("a")).await.unwrap();
+    assert_eq!(upstream.status().breaker, "closed");
+}
+
+#[actix::test]
+async fn a_stateless_server_that_is_away_shows_and_is_back_as_soon_as_it_answers() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.set_down(true);
+    for _ in 0..5 {
+        assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::UpstreamUnavailable);
+    }
+    assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::CircuitOpen);
+    seconds(2).await;
+    assert_ne!(upstream.status().status, "up");
+    fake.set_down(false);
+    seconds(5).await;
+    assert_eq!((upstream.status().status, upstream.status().breaker), ("up", "closed"));
+    call(&upstream, &agent("a")).await.unwrap();
+}
+
+#[actix::test]
+async fn a_configured_text_answers_while_the_circuit_is_open_but_no_approved_change() {
+    let fake = modern();
+    let upstream =
+        start_with(UpstreamConfig { fallback_text: Some("try \"later\"".into()), ..config("fake") }, &[&fake]);
+    upstream.settled().await;
+    failing(&fake, 1000, LinkError::Status { status: 500, body: String::new() });
+    for _ in 0..5 {
+        let _ = call(&upstream, &agent("a")).await;
+    }
+    assert_eq!(call(&upstream, &agent("a")).await.unwrap()["content"][0]["text"], "try \"later\"");
+    let prompt = upstream.call(&agent("a"), &request(&upstream, "prompts/get"), Arc::new(Heard::default())).await;
+    assert_eq!(prompt.unwrap_err().kind, ErrorKind::CircuitOpen);
+    assert_eq!(approved(&upstream).await.unwrap_err().kind, ErrorKind::CircuitOpen);
+}
+
+#[actix::test]
+async fn an_approved_change_finds_out_that_its_session_ended_before_it_is_sent() {
+    let fake = Fake::new(Era::Legacy, LinkKind::Streams);
+    let upstream = start(&fake).await;
+    let gone = AtomicUsize::new(1);
+    fake.answers(move |asked| {
+        let first = asked.method == "ping" && gone.swap(0, Ordering::SeqCst) == 1;
+        Box::pin(ready(if first { Err(LinkError::SessionGone) } else { fake::ok(json!({ "content": [] })) }))
+    });
+    approved(&upstream).await.unwrap();
+    assert_eq!(fake.asked("tools/call"), 1);
+}
+
+#[actix::test]
+async fn an_error_that_the_server_answers_is_an_answer() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answers(|_| Box::pin(ready(Ok(Response::Error(RpcError::new(-32603, "no"))))));
+    for _ in 0..20 {
+        assert_eq!(call(&upstream, &agent("a")).await.unwrap()["error"], -32603);
+    }
+    assert_eq!(upstream.status().breaker, "closed");
+}
+
+#[actix::test]
+async fn calls_at_a_time_and_in_the_queue_are_bounded() {
+    let fake = modern();
+    // No stream beside the calls.
+    *fake.capabilities.lock() = json!({ "tools": {} });
+    let upstream = start_with(UpstreamConfig { max_in_flight: 2, max_queue: 3, ..config("fake") }, &[&fake]);
+    upstream.settled().await;
+    fake.answers(|_| {
+        Box::pin(async {
+            seconds(1).await;
+            fake::ok(json!({ "content": [] }))
+        })
+    });
+    let caller = agent("a");
+    let results = futures_util::future::join_all((0..8).map(|_| call(&upstream, &caller))).await;
+    let refused: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).map(|e| e.kind).collect();
+    assert_eq!(refused, [ErrorKind::Overloaded; 3]);
+    assert_eq!(fake.peak(), 2);
+    assert_eq!(upstream.status().waiting, 0);
+}
+
+#[actix::test]
+async fn log_levels_follow_the_loudest_call() {
+    use countersign_protocol::params::LoggingLevel::{Debug, Error, Warning};
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "tools": {}, "logging": {} });
+    let upstream = start(&fake).await;
+    let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let tells = Arc::clone(&told);
+    fake.answers(move |asked| {
+        if asked.method == "logging/setLevel" {
+            tells.lock().push(asked.params["level"].as_str().unwrap().to_owned());
+            return Box::pin(ready(fake::ok(json!({}))));
+        }
+        Box::pin(async {
+            seconds(5).await;
+            fake::ok(json!({ "content": [] }))
+        })
+    });
+    let at = |level| Caller { log_level: Some(level), ..agent("a") };
+    let (debug, error) = (at(Debug), at(Error));
+    let (one, two) = tokio::join!(call(&upstream, &debug), async {
+        seconds(1).await;
+        call(&upstream, &error).await
+    });
+    assert!(one.is_ok() && two.is_ok());
+    call(&upstream, &agent("quiet")).await.unwrap();
+    call(&upstream, &at(Warning)).await.unwrap();
+    call(&upstream, &at(Warning)).await.unwrap();
+    assert_eq!(*told.lock(), ["debug", "warning"]);
+}
+
+fn context() -> CallContext {
+    CallContext {
+        principal: Arc::new(Principal::local_agent()),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(NoProgress),
+        change_id: Some("chg_1".into()),
+        inquirer: None,
+    }
+}
+
+async fn approved(upstream: &Arc<Upstream>) -> Result<countersign_provider::ToolResult, McpError> {
+    let arguments = RawValue::from_string(r#"{"n":12345678901234567890123, "b":1}"#.into()).unwrap();
+    Provider::call(&**upstream, "fake__echo", &arguments, &context()).await
+}
+
+#[actix::test]
+async fn an_approved_change_is_sent_once_with_its_own_bytes() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answers(|asked| {
+        assert_eq!(asked.params["name"], "echo");
+        assert_eq!(asked.params["_meta"]["io.modelcontextprotocol/clientCapabilities"], json!({}));
+        assert_eq!(asked.params["_meta"]["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+        Box::pin(ready(fake::ok(json!({ "resultType": "complete", "content": [{ "type": "text", "text": "x" }] }))))
+    });
+    assert_eq!(approved(&upstream).await.unwrap().content.get(), r#"[{"type":"text","text":"x"}]"#);
+    for (error, outcome, sends) in [
+        (LinkError::SessionGone, "not_applied", 1),
+        (LinkError::Lost("x".into()), "unknown", 1),
+        (LinkError::Unreachable("x".into()), "not_applied", 3),
+    ] {
+        let before = fake.asked("tools/call");
+        failing(&fake, 1000, error.clone());
+        let failed = approved(&upstream).await.unwrap_err();
+        assert_eq!(failed.data["outcome"], outcome, "{error}");
+        assert_eq!(fake.asked("tools/call") - before, sends, "{error}");
+        upstream.endpoints[0].breaker.reset();
+    }
+}
+
+#[actix::test]
+async fn an_approved_change_has_nobody_to_ask() {
+    let fake = legacy();
+    let upstream = start(&fake).await;
+    fake.answers(|asked| {
+        Box::pin(async move {
+            let (question, answer) = fake::question();
+            asked.listener.request(question);
+            let declined = answer.await.unwrap().unwrap_err();
+            assert_eq!(declined.code, -32601);
+            fake::ok(json!({ "content": [], "isError": true }))
+        })
+    });
+    assert_eq!(approved(&upstream).await.unwrap_err().kind, ErrorKind::InputRequired);
+}
+
+#[actix::test]
+async fn an_approved_change_that_is_given_up_is_cancelled_at_the_server() {
+    let fake = modern();
+    let upstream = start(&fake).await;
+    fake.answers(|_| Box::pin(pending()));
+    assert!(tokio::time::timeout(Duration::from_secs(5), approved(&upstream)).await.is_err());
+    seconds(1).await;
+    assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
+}
+
+/// Calls are never answered, other requests as `alive` says.
+fn hanging(fake: &Fake, alive: bool) {
+    fake.answers(move |asked| {
+        if asked.method == "tools/call" || !alive { Box::pin(pending()) } else { Box::pin(ready(fake::ok(json!({})))) }
+    });
+}
+
+#[actix::test]
+async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
+    let fake = legacy();
+    // The breaker would hold calls back.
+    let config = UpstreamConfig {
+        timeout: Duration::from_secs(20),
+        tool_timeouts: vec![("long".into(), Duration::from_secs(3600))],
+        breaker: countersign_config::BreakerConfig { threshold: 0, ..config("fake").breaker },
+        ..config("fake")
+    };
+    let upstream = start_with(config, &[&fake]);
+    upstream.settled().await;
+    let timed_out = |count: usize| {
+        let upstream = Arc::clone(&upstream);
+        async move {
+            for _ in 0..count {
+                assert_eq!(call(&upstream, &agent("a")).await.unwrap_err().kind, ErrorKind::Timeout);
+            }
+        }
+    };
+    // An answer in between, or a sign of life: nothing happens.
+    hanging(&fake, true);
+    timed_out(2).await;
+    fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
+    call(&upstream, &agent("a")).await.unwrap();
+    hanging(&fake, true);
+    timed_out(2).await;
+    assert_eq!(fake.asked("ping"), 0);
+    timed_out(1).await;
+    seconds(60).await;
+    assert_eq!((fake.asked("ping"), fake.made()), (1, 1));
+    timed_out(3).await;
+    seconds(60).await;
+    assert_eq!((fake.asked("ping"), fake.made()), (2, 1), "again after as many");
+
+    hanging(&fake, false);
+    let long = Outgoing { name: Some("long".into()), ..request(&upstream, "tools/call") };
+    let patient = agent("b");
+    let waits = upstream.call(&patient, &long, Arc::new(Heard::default()));
+    let (error, ()) = tokio::join!(waits, timed_out(3));
+    let error = error.unwrap_err();
+    assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));
+    assert!(error.message.contains("answered nothing any more"), "{}", error.message);
+    fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
+    call(&upstream, &agent("a")).await.unwrap();
+    assert_eq!((fake.made(), fake.open().len()), (2, 1));
+}

@@ -1,0 +1,298 @@
+//! A server that tests play: its links are memory, its answers a closure.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use futures_util::future::LocalBoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, json, value::RawValue};
+use tokio_util::sync::CancellationToken;
+
+use super::super::{
+    Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+};
+use countersign_protocol::{Era, rpc_error::RpcError};
+use countersign_provider::request::UpstreamRequest;
+use countersign_runtime::ending::Ending;
+
+/// What a request is answered with.
+pub type Answer = LocalBoxFuture<'static, Result<Response, LinkError>>;
+type Answers = Box<dyn Fn(Asked) -> Answer + Send + Sync>;
+
+/// A request as the server sees it.
+pub struct Asked {
+    pub method: String,
+    pub params: Value,
+    pub listener: Arc<dyn Listener>,
+    /// On which it came.
+    pub link: Arc<FakeLink>,
+}
+
+/// See the module's page.
+pub struct Fake {
+    kind: LinkKind,
+    era: Era,
+    pub capabilities: Mutex<Value>,
+    pub lists: Mutex<HashMap<&'static str, Value>>,
+    /// Its tools for a client that can be asked for something.
+    pub tools_for_asked: Mutex<Option<Value>>,
+    /// Everything but the handshake and the lists.
+    answers: Mutex<Answers>,
+    pub links: Mutex<Vec<Arc<FakeLink>>>,
+    /// `method`s in the order of their arrival, but for those of the handshake.
+    pub log: Mutex<Vec<String>>,
+    /// Requests whose futures were dropped before their answer.
+    pub dropped: AtomicUsize,
+    /// Nothing can be reached.
+    pub down: Mutex<bool>,
+    me: std::sync::Weak<Fake>,
+}
+
+impl Fake {
+    pub fn new(era: Era, kind: LinkKind) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            kind,
+            era,
+            capabilities: Mutex::new(json!({ "tools": { "listChanged": true } })),
+            lists: Mutex::new(HashMap::from([("tools/list", tools(&["echo"]))])),
+            tools_for_asked: Mutex::default(),
+            answers: Mutex::new(Box::new(|_| Box::pin(std::future::ready(ok(json!({ "content": [] })))))),
+            links: Mutex::default(),
+            log: Mutex::default(),
+            dropped: AtomicUsize::new(0),
+            down: Mutex::new(false),
+            me: me.clone(),
+        })
+    }
+
+    pub fn answers(&self, answers: impl Fn(Asked) -> Answer + Send + Sync + 'static) {
+        *self.answers.lock() = Box::new(answers);
+    }
+
+    /// Links ever made.
+    pub fn made(&self) -> usize {
+        self.links.lock().len()
+    }
+
+    /// The most calls at a time on one link.
+    pub fn peak(&self) -> usize {
+        self.links.lock().iter().map(|link| link.peak.load(Ordering::SeqCst)).max().unwrap_or(0)
+    }
+
+    /// Links that are open.
+    pub fn open(&self) -> Vec<Arc<FakeLink>> {
+        self.links.lock().iter().filter(|link| !link.closed.is_cancelled()).cloned().collect()
+    }
+
+    pub fn asked(&self, method: &str) -> usize {
+        self.log.lock().iter().filter(|m| *m == method).count()
+    }
+
+    pub fn set_down(&self, down: bool) {
+        *self.down.lock() = down;
+    }
+}
+
+/// One connection to it.
+pub struct FakeLink {
+    server: Arc<Fake>,
+    pub closed: Ending,
+    pub unsolicited: Arc<dyn Listener>,
+    /// Why it was given up.
+    why: Mutex<Option<LinkError>>,
+    /// What `initialize` declared.
+    pub declared: Mutex<Value>,
+    pub in_flight: AtomicUsize,
+    /// The most at a time.
+    pub peak: AtomicUsize,
+}
+
+impl FakeLink {
+    /// A notification that belongs to no request.
+    pub fn tell(&self, method: &str, params: Value) {
+        self.unsolicited.notification(notification(method, params));
+    }
+}
+
+impl Connector for Fake {
+    fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
+        Box::pin(async move {
+            if *self.down.lock() {
+                return Err(LinkError::Unreachable("refused".into()));
+            }
+            let mut links = self.links.lock();
+            let link = Arc::new(FakeLink {
+                server: self.me.upgrade().unwrap(),
+                closed: Ending::new(),
+                unsolicited,
+                why: Mutex::default(),
+                declared: Mutex::default(),
+                in_flight: AtomicUsize::new(0),
+                peak: AtomicUsize::new(0),
+            });
+            links.push(Arc::clone(&link));
+            Ok(Arc::new(Held(link)) as Arc<dyn Link>)
+        })
+    }
+
+    fn kind(&self) -> LinkKind {
+        self.kind
+    }
+
+    fn probe_apart(&self) -> bool {
+        false
+    }
+
+    fn era(&self) -> Option<Era> {
+        // Spares the tests of the handshake era the question.
+        (self.era == Era::Legacy).then_some(Era::Legacy)
+    }
+
+    fn describe(&self) -> String {
+        "fake".into()
+    }
+}
+
+struct Held(Arc<FakeLink>);
+
+/// Counts a request until its future is gone.
+struct InFlight {
+    link: Arc<FakeLink>,
+    answered: bool,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.link.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if !self.answered {
+            self.link.server.dropped.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Link for Held {
+    fn kind(&self) -> LinkKind {
+        self.0.server.kind
+    }
+
+    fn request<'a>(
+        &'a self,
+        outgoing: &'a Outgoing,
+        listener: Arc<dyn Listener>,
+    ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
+        let link = Arc::clone(&self.0);
+        let server = Arc::clone(&link.server);
+        let body: Value = serde_json::from_slice(&outgoing.body).unwrap();
+        let params = body["params"].clone();
+        let method = outgoing.method.to_string();
+        match method.as_str() {
+            "initialize" => {
+                *link.declared.lock() = params["capabilities"].clone();
+                let result = json!({
+                    "protocolVersion": "2025-11-25", "capabilities": *server.capabilities.lock(),
+                    "serverInfo": { "name": "fake", "version": "1" },
+                });
+                return Box::pin(std::future::ready(ok(result)));
+            }
+            "server/discover" => {
+                let result = json!({
+                    "resultType": "complete", "supportedVersions": ["2026-07-28"],
+                    "capabilities": *server.capabilities.lock(),
+                });
+                return Box::pin(std::future::ready(ok(result)));
+            }
+            _ => {}
+        }
+        if *server.down.lock() {
+            return Box::pin(std::future::ready(Err(LinkError::Unreachable("refused".into()))));
+        }
+        server.log.lock().push(method.clone());
+        if let Some(key) = ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]
+            .into_iter()
+            .find(|key| *key == method)
+        {
+            let page = params["cursor"].as_str().map_or(0, |cursor| cursor.parse::<usize>().unwrap());
+            let more = server.tools_for_asked.lock().clone().filter(|_| *link.declared.lock() != json!({}));
+            if let Some(tools) = more.filter(|_| key == "tools/list") {
+                return Box::pin(std::future::ready(ok(tools)));
+            }
+            let answer = match server.lists.lock().get(key) {
+                Some(Value::Array(pages)) => ok(pages[page].clone()),
+                Some(page) => ok(page.clone()),
+                None => Ok(Response::Error(RpcError::new(-32601, "no such method"))),
+            };
+            return Box::pin(std::future::ready(answer));
+        }
+        let peak = link.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        link.peak.fetch_max(peak, Ordering::SeqCst);
+        let in_flight = InFlight { link: Arc::clone(&link), answered: false };
+        let answer = (server.answers.lock())(Asked { method, params, listener, link: Arc::clone(&link) });
+        Box::pin(async move {
+            // The whole of it, or only its field would live as long as the future.
+            let mut in_flight = in_flight;
+            let answer = tokio::select! {
+                biased;
+                answer = answer => answer,
+                () = link.closed.cancelled() => {
+                    Err(link.why.lock().clone().unwrap_or(LinkError::Lost("closed".into())))
+                }
+            };
+            in_flight.answered = true;
+            answer
+        })
+    }
+
+    fn notify<'a>(&'a self, method: &'a str, _: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
+        if method != "notifications/initialized" {
+            self.0.server.log.lock().push(method.to_owned());
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn opened(&self, _: &Negotiated) {}
+
+    fn closed(&self) -> Ending {
+        self.0.closed.clone()
+    }
+
+    fn close(&self) {
+        self.0.closed.cancel();
+    }
+
+    fn give_up(&self, why: LinkError) {
+        *self.0.why.lock() = Some(why);
+        self.close();
+    }
+}
+
+pub fn ok(result: Value) -> Result<Response, LinkError> {
+    Ok(Response::Result(RawValue::from_string(result.to_string()).unwrap()))
+}
+
+/// A `tools/list` of tools with these names.
+pub fn tools(names: &[&str]) -> Value {
+    let tools: Vec<_> = names.iter().map(|name| json!({ "name": name, "inputSchema": { "type": "object" } })).collect();
+    json!({ "tools": tools })
+}
+
+pub fn notification(method: &str, params: Value) -> UpstreamNotification {
+    UpstreamNotification { method: method.into(), params: Some(RawValue::from_string(params.to_string()).unwrap()) }
+}
+
+/// A question of the server, and what it was told.
+pub fn question() -> (UpstreamRequest, tokio::sync::oneshot::Receiver<Result<Box<RawValue>, RpcError>>) {
+    let (told, answer) = tokio::sync::oneshot::channel();
+    let request = UpstreamRequest {
+        id: countersign_protocol::RequestId::from_text("q"),
+        method: "elicitation/create".into(),
+        params: None,
+        reply: countersign_provider::request::Replier::new(move |answer| drop(told.send(answer))),
+        cancelled: CancellationToken::new(),
+    };
+    (request, answer)
+}

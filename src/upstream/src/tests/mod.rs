@@ -1,0 +1,91 @@
+//! Upstreams against servers that the tests play, in time that the tests move.
+
+mod cached;
+mod calls;
+mod fake;
+mod lists;
+mod pool;
+mod registry;
+mod subscriptions;
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{Caller, Connector, LinkKind, Listener, Outgoing, Response, Upstream, pinned::Pinned, testing::Heard};
+use countersign_config::{UpstreamConfig, UpstreamTarget};
+use countersign_domain::principal::Principal;
+use countersign_protocol::{Era, McpError, capabilities::ClientCapabilities};
+use fake::Fake;
+
+fn config(name: &str) -> UpstreamConfig {
+    let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+    // One that may ask nothing gets no second connection for its lists, which most tests would have to count.
+    UpstreamConfig { elicitation: false, sampling: false, ..UpstreamConfig::new(name, target) }
+}
+
+fn start_with(config: UpstreamConfig, fakes: &[&Arc<Fake>]) -> Arc<Upstream> {
+    tokio::time::pause();
+    let connectors = fakes.iter().map(|fake| Arc::clone(fake) as Arc<dyn Connector>).collect();
+    let upstream = Upstream::new(Arc::new(config), connectors);
+    upstream.start();
+    upstream
+}
+
+/// Connected, its lists read.
+async fn start(fake: &Arc<Fake>) -> Arc<Upstream> {
+    let upstream = start_with(config("fake"), &[fake]);
+    upstream.settled().await;
+    upstream
+}
+
+fn legacy() -> Arc<Fake> {
+    Fake::new(Era::Legacy, LinkKind::Shared)
+}
+
+fn modern() -> Arc<Fake> {
+    Fake::new(Era::Modern, LinkKind::Stateless)
+}
+
+/// Nobody who could be asked.
+fn agent(name: &str) -> Caller {
+    Caller {
+        principal: Arc::new(Principal { name: name.into(), ..Principal::local_agent() }),
+        session: None,
+        capabilities: ClientCapabilities::default(),
+        stateless: true,
+        log_level: None,
+        pinned: Pinned::default(),
+    }
+}
+
+/// Can be asked for forms.
+fn asked(name: &str) -> Caller {
+    Caller { capabilities: ClientCapabilities { elicitation_form: true, ..Default::default() }, ..agent(name) }
+}
+
+fn in_session(caller: Caller, session: &str) -> Caller {
+    Caller { session: Some(session.into()), stateless: false, ..caller }
+}
+
+fn request(upstream: &Upstream, method: &str) -> Outgoing {
+    Outgoing {
+        name: Some("echo".into()),
+        ..Outgoing::new(upstream.mint(), method, Some(&json!({ "name": "echo", "arguments": {} }).to_string()))
+    }
+}
+
+async fn call(upstream: &Upstream, caller: &Caller) -> Result<Value, McpError> {
+    heard_call(upstream, caller, Arc::new(Heard::default())).await
+}
+
+async fn heard_call(upstream: &Upstream, caller: &Caller, listener: Arc<dyn Listener>) -> Result<Value, McpError> {
+    match upstream.call(caller, &request(upstream, "tools/call"), listener).await? {
+        Response::Result(result) => Ok(serde_json::from_str(result.get()).unwrap()),
+        Response::Error(error) => Ok(json!({ "error": error.code })),
+    }
+}
+
+async fn seconds(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}

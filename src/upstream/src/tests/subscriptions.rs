@@ -1,0 +1,209 @@
+//! Resources that clients watch, and the one stream of a stateless server.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::*;
+use countersign_provider::ProviderEvent;
+
+#[actix::test]
+async fn subscriptions_are_counted_and_come_back_with_the_connection() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
+    let upstream = start(&fake).await;
+    let mut heard = upstream.events.subscribe();
+    fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    upstream.watch_resource("file:///a").await.unwrap();
+    upstream.watch_resource("file:///a").await.unwrap();
+    upstream.watch_resource("file:///b").await.unwrap();
+    assert_eq!((fake.asked("resources/subscribe"), fake.asked("resources/unsubscribe")), (2, 0));
+    fake.open()[0].tell("notifications/resources/updated", json!({ "uri": "file:///a" }));
+    assert!(
+        matches!(heard.try_recv(), Ok(ProviderEvent::ResourcesUpdated(uris)) if uris == ["fake+file:///a"]),
+        "under the URI that clients use"
+    );
+    upstream.unwatch_resource("file:///a");
+    upstream.unwatch_resource("file:///b");
+    seconds(1).await;
+    assert_eq!(fake.asked("resources/unsubscribe"), 1);
+
+    fake.open()[0].closed.cancel();
+    seconds(5).await;
+    assert_eq!(fake.asked("resources/subscribe"), 3, "only what is still watched");
+    upstream.unwatch_resource("file:///a");
+    seconds(1).await;
+    assert_eq!(fake.asked("resources/unsubscribe"), 2);
+}
+
+/// Moves the time by so much, and says how many words of `file:///a` were passed on.
+async fn words(heard: &mut tokio::sync::broadcast::Receiver<ProviderEvent>, after: Duration) -> usize {
+    tokio::time::sleep(after).await;
+    let mut count = 0;
+    while let Ok(event) = heard.try_recv() {
+        assert!(matches!(event, ProviderEvent::ResourcesUpdated(uris) if uris == ["fake+file:///a"]));
+        count += 1;
+    }
+    count
+}
+
+#[actix::test]
+async fn a_change_that_is_told_on_several_connections_is_passed_on_once_and_none_is_lost() {
+    let fake = legacy();
+    *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
+    let upstream = start(&fake).await;
+    fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    upstream.watch_resource("file:///a").await.unwrap();
+    call(&upstream, &asked("a")).await.unwrap();
+    let own = fake.open().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
+    let plain = fake.open().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
+    let mut heard = upstream.events.subscribe();
+    let tell = |link: &fake::FakeLink| link.tell("notifications/resources/updated", json!({ "uri": "file:///a" }));
+    let (at_once, soon, long) = (Duration::ZERO, Duration::from_millis(100), Duration::from_secs(1));
+    // In either order.
+    tell(&plain);
+    assert_eq!(words(&mut heard, at_once).await, 1);
+    tell(&own);
+    tell(&own);
+    assert_eq!(words(&mut heard, long).await, 0);
+    tell(&own);
+    assert_eq!(words(&mut heard, soon).await, 0);
+    tell(&plain);
+    assert_eq!(words(&mut heard, at_once).await, 1);
+    assert_eq!(words(&mut heard, long).await, 0);
+    // Each change that the gateway's own subscription tells of counts.
+    tell(&plain);
+    tell(&plain);
+    assert_eq!(words(&mut heard, long).await, 2);
+    // What is told in the client's session only comes after all that was told there.
+    tell(&own);
+    assert_eq!(words(&mut heard, soon).await, 0);
+    tell(&own);
+    assert_eq!(words(&mut heard, long).await, 1);
+    tell(&own);
+    assert_eq!(words(&mut heard, long).await, 1);
+    // Nobody watches it here: it goes to whoever may.
+    upstream.unwatch_resource("file:///a");
+    seconds(1).await;
+    tell(&own);
+    assert_eq!(words(&mut heard, at_once).await, 1);
+}
+
+#[actix::test]
+async fn a_server_without_subscriptions_says_so() {
+    let fake = legacy();
+    let upstream = start(&fake).await;
+    assert!(upstream.watch_resource("file:///a").await.is_err());
+    seconds(1).await;
+    assert_eq!(fake.asked("resources/subscribe"), 0);
+}
+
+/// Streams of a stateless server: their filters and listeners, and whether they are open.
+#[derive(Clone, Default)]
+struct Streams(Arc<Mutex<Vec<Stream>>>);
+
+struct Stream {
+    filter: Value,
+    listener: Arc<dyn Listener>,
+    open: Arc<()>,
+    end: tokio_util::sync::CancellationToken,
+}
+
+impl Streams {
+    fn serve(&self, fake: &Fake) {
+        let streams = self.clone();
+        fake.answers(move |asked| {
+            assert_eq!(asked.method, "subscriptions/listen");
+            let (open, end) = (Arc::new(()), tokio_util::sync::CancellationToken::new());
+            streams.0.lock().push(Stream {
+                filter: asked.params["notifications"].clone(),
+                listener: Arc::clone(&asked.listener),
+                open: Arc::clone(&open),
+                end: end.clone(),
+            });
+            Box::pin(async move {
+                let _open = open;
+                seconds(1).await;
+                asked.listener.notification(fake::notification("notifications/subscriptions/acknowledged", json!({})));
+                end.cancelled().await;
+                fake::ok(json!({ "resultType": "complete" }))
+            })
+        });
+    }
+
+    fn filters(&self) -> Vec<Value> {
+        self.0.lock().iter().map(|stream| stream.filter.clone()).collect()
+    }
+
+    /// Which are open.
+    fn open(&self) -> Vec<bool> {
+        self.0.lock().iter().map(|stream| Arc::strong_count(&stream.open) > 1).collect()
+    }
+}
+
+#[actix::test]
+async fn one_stream_tells_of_everything_and_the_new_one_is_there_before_the_old_one_ends() {
+    let fake = modern();
+    *fake.capabilities.lock() =
+        json!({ "tools": { "listChanged": true }, "prompts": {}, "resources": { "subscribe": true } });
+    let streams = Streams::default();
+    streams.serve(&fake);
+    let upstream = start(&fake).await;
+    seconds(5).await;
+    assert_eq!(streams.filters(), [json!({ "toolsListChanged": true })]);
+
+    let watched = upstream.watch_resource("file:///a");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(streams.open(), [true, true], "not acknowledged yet");
+    watched.await.unwrap();
+    seconds(1).await;
+    assert_eq!(streams.open(), [false, true]);
+    assert_eq!(streams.filters()[1], json!({ "toolsListChanged": true, "resourceSubscriptions": ["file:///a"] }));
+
+    let mut heard = upstream.events.subscribe();
+    let listener = Arc::clone(&streams.0.lock()[1].listener);
+    listener.notification(fake::notification("notifications/resources/updated", json!({ "uri": "file:///a" })));
+    assert!(matches!(heard.try_recv(), Ok(ProviderEvent::ResourcesUpdated(_))));
+    let read = fake.asked("tools/list");
+    listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
+    seconds(1).await;
+    assert_eq!(fake.asked("tools/list"), read + 1);
+
+    upstream.unwatch_resource("file:///a");
+    seconds(3).await;
+    assert_eq!(streams.open(), [false, false, true]);
+    assert_eq!(streams.filters()[2], json!({ "toolsListChanged": true }));
+}
+
+#[actix::test]
+async fn a_stream_that_ends_is_opened_again_and_what_changed_meanwhile_is_read() {
+    let fake = modern();
+    let streams = Streams::default();
+    streams.serve(&fake);
+    let upstream = start(&fake).await;
+    seconds(5).await;
+    let read = fake.asked("tools/list");
+    fake.lists.lock().insert("tools/list", fake::tools(&["new"]));
+    streams.0.lock()[0].end.cancel();
+    seconds(10).await;
+    assert_eq!(streams.open(), [false, true]);
+    assert!(fake.asked("tools/list") > read);
+    assert_eq!(upstream.status().tools, 1);
+    assert!(upstream.catalog().tools[0].get().contains("new"));
+}
+
+#[actix::test]
+async fn a_server_that_refuses_the_stream_is_not_asked_again() {
+    let fake = modern();
+    fake.answers(|_| {
+        Box::pin(std::future::ready(Ok(Response::Error(countersign_protocol::rpc_error::RpcError::new(
+            -32601,
+            "no such method",
+        )))))
+    });
+    let upstream = start(&fake).await;
+    seconds(600).await;
+    assert_eq!(fake.asked("subscriptions/listen"), 1);
+    assert_eq!(upstream.status().status, "up");
+}

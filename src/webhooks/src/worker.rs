@@ -1,0 +1,362 @@
+//! The task of one webhook: follows the feed from its place, takes in what concerns it, and sends it.
+//!
+//! What is taken in is durable before it is sent and until it has arrived, so that every event goes out at least once,
+//! whatever ends the process; what was under way then goes out again, under the same id.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use jiff::Timestamp;
+use metrics::counter;
+use serde_json::json;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    Shared, Status,
+    lanes::Lanes,
+    send::{Failed, Id, Outcome, Sender},
+    wanted::Wanted,
+};
+use countersign_config::WebhookConfig;
+use countersign_domain::webhooks::event::{Facts, outward};
+use countersign_review::{Feed, FeedEvent, FeedSubscription};
+use countersign_store::{
+    StoreError,
+    crash::crash_point,
+    webhooks::{DeliveryState, Tried, Waiting, WebhookStore},
+};
+use countersign_telemetry::metrics as telemetry;
+
+/// Deliveries that wait; while there are so many, no more are taken in.
+const WINDOW: usize = 256;
+/// Events taken in with one write.
+const BATCH: usize = 64;
+/// Events that concern nobody are noted as looked at after so many: after a restart they are looked at again.
+const UNNOTED: u64 = 512;
+/// Before a write to the store is tried again.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a webhook is asked from outside.
+pub(super) enum Command {
+    /// Everything that waits goes out at once, and what was given up waits again. Answers how many of these.
+    Retry(oneshot::Sender<usize>),
+    /// Sends an event that says that it is a test.
+    Test(oneshot::Sender<Outcome>),
+}
+
+pub(super) struct Worker {
+    pub config: Arc<WebhookConfig>,
+    pub store: Arc<WebhookStore>,
+    pub feed: Feed,
+    /// The dashboard's address, up to the name of a page.
+    pub link: Arc<str>,
+    pub shared: Arc<Shared>,
+    pub commands: mpsc::Receiver<Command>,
+    /// The gateway ends, or the webhook is another or none by now.
+    pub stop: CancellationToken,
+    /// Dropped when it has stopped.
+    pub _ended: DropGuard,
+}
+
+struct Sent {
+    waiting: Waiting,
+    outcome: Outcome,
+}
+
+enum Next {
+    End,
+    Sent(Sent),
+    Command(Command),
+    Event(Option<Arc<FeedEvent>>),
+    Due,
+}
+
+impl Worker {
+    /// Runs until it is stopped.
+    pub(super) async fn run(mut self) {
+        let sender = Sender::default();
+        let wanted = Wanted::new(&self.config);
+        let Some((mut seen, waiting)) = self.begin().await else { return };
+        let mut noted = seen;
+        let mut lanes = Lanes::default();
+        waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
+        let mut under_way = FuturesUnordered::new();
+        let mut feed = self.feed.subscribe(Some(seen));
+        loop {
+            while let Some(waiting) = lanes.take(Instant::now()) {
+                under_way.push(self.send(&sender, waiting));
+            }
+            self.told(seen, &lanes);
+            let room = lanes.len() < WINDOW;
+            let next = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => Next::End,
+                Some(sent) = under_way.next() => Next::Sent(sent),
+                Some(command) = self.commands.recv() => Next::Command(command),
+                event = listen(feed.as_mut()), if room => Next::Event(event),
+                () = until(lanes.next()) => Next::Due,
+            };
+            match next {
+                Next::End => return,
+                Next::Due => {}
+                Next::Sent(sent) => {
+                    if !self.sent(sent, &mut lanes).await {
+                        return;
+                    }
+                }
+                Next::Command(Command::Retry(answer)) => {
+                    let again = self.again(&mut lanes).await;
+                    let _ = answer.send(again);
+                }
+                Next::Command(Command::Test(answer)) => {
+                    let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
+                    actix::spawn(async move {
+                        let _ = answer.send(test(&config, &sender, &link).await);
+                    });
+                }
+                Next::Event(None) => {
+                    // The store could not be read, or the gateway ends.
+                    sleep(STORE_PAUSE).await;
+                    feed = self.feed.subscribe(Some(seen));
+                    if feed.is_none() {
+                        return;
+                    }
+                }
+                Next::Event(Some(event)) => {
+                    let mut taken = Vec::new();
+                    let mut event = Some(event);
+                    while let Some(next) = event {
+                        if let Some(seq) = next.seq {
+                            seen = seen.max(seq);
+                        }
+                        taken.extend(self.concerning(&next, &wanted));
+                        let more = taken.len() < BATCH.min(WINDOW.saturating_sub(lanes.len()));
+                        event = feed.as_mut().filter(|_| more).and_then(|feed| feed.next().now_or_never()).flatten();
+                    }
+                    if taken.is_empty() && seen - noted < UNNOTED {
+                        continue;
+                    }
+                    let (name, rows) = (self.config.name.clone(), taken.clone());
+                    crash_point("before_take_in");
+                    let Some(ids) = self.durably(move |store| store.take_in(&name, seen, &rows)).await else { return };
+                    crash_point("after_take_in");
+                    noted = seen;
+                    let numbered = taken.into_iter().zip(ids).map(|(waiting, id)| Waiting { id, ..waiting });
+                    numbered.for_each(|waiting| lanes.push(waiting, Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// Where it stands in the feed, and what waits from before.
+    async fn begin(&self) -> Option<(u64, Vec<Waiting>)> {
+        let head = self.feed.subscribe(None)?.position();
+        let name = self.config.name.clone();
+        self.durably(move |store| Ok((store.position(&name, head)?, store.waiting(&name)?))).await
+    }
+
+    /// The event as a delivery, if it is one of those that this webhook wants.
+    fn concerning(&self, event: &FeedEvent, wanted: &Wanted) -> Option<Waiting> {
+        if let (Some(seq), None) = (event.seq, &event.change) {
+            tracing::warn!(webhook = self.config.name, to = seq, "events were pruned before they could be delivered");
+            return None;
+        }
+        if !wanted.is_kind(&event.kind) {
+            return None;
+        }
+        let facts = Facts::of(&event.json);
+        wanted.wants(&event.kind, &facts).then(|| Waiting {
+            id: 0,
+            key: event.seq.map_or_else(|| format!("live_{}", nanoid::nanoid!(16)), |seq| seq.to_string()),
+            seq: event.seq,
+            kind: event.kind.clone().into_owned(),
+            subject: facts.subject,
+            event: outward(&event.json),
+            attempts: 0,
+            since: Timestamp::now(),
+        })
+    }
+
+    fn send(&self, sender: &Sender, waiting: Waiting) -> impl Future<Output = Sent> + use<> {
+        let (config, sender, link) = (Arc::clone(&self.config), sender.clone(), Arc::clone(&self.link));
+        async move {
+            let id = Id::new(&waiting.key, waiting.seq, &waiting.kind, &waiting.event);
+            let link = page(&link, &waiting.kind, &waiting.subject);
+            let body = config.format.body(&waiting.event, &link, config.template.as_ref());
+            let outcome = sender.send(&config, &id, body).await;
+            Sent { waiting, outcome }
+        }
+    }
+
+    /// Notes what came of it. Answers false when it is to stop.
+    async fn sent(&self, Sent { waiting, outcome }: Sent, lanes: &mut Lanes) -> bool {
+        let (now, name) = (Timestamp::now(), self.config.name.clone());
+        let attempts = waiting.attempts.saturating_add(1);
+        let (state, tried, failed) = match outcome {
+            Outcome::Delivered(status) => {
+                (DeliveryState::Delivered, Tried { attempts, status: Some(status), error: None }, None)
+            }
+            Outcome::Failed(failed) => {
+                // A clock that was set back makes nothing old.
+                let waited = Duration::try_from(now.duration_since(waiting.since)).unwrap_or_default();
+                let over = failed.gone || waited >= self.config.give_up_after;
+                let state = if over { DeliveryState::GivenUp } else { DeliveryState::Waiting };
+                (state, Tried { attempts, status: failed.status, error: Some(failed.error.clone()) }, Some(failed))
+            }
+        };
+        let id = waiting.id;
+        crash_point("after_delivery");
+        if self.durably(move |store| store.tried(&name, id, state, &tried, now)).await.is_none() {
+            return false;
+        }
+        crash_point("after_delivery_noted");
+        self.counted(state);
+        match (state, failed) {
+            (DeliveryState::Delivered, _) | (_, None) => self.arrived(&waiting, lanes),
+            (_, Some(failed)) => self.refused(&waiting, attempts, state, failed, lanes),
+        }
+        true
+    }
+
+    fn arrived(&self, waiting: &Waiting, lanes: &mut Lanes) {
+        if lanes.delivered(&waiting.subject, Instant::now()) {
+            tracing::info!(webhook = self.config.name, "the webhook's receiver is back");
+            self.shared.update(|status| (status.failing, status.last_error) = (false, None));
+            self.announce("webhook.recovered", None);
+        } else {
+            self.shared.update(|status| status.last_error = None);
+        }
+    }
+
+    fn refused(&self, waiting: &Waiting, attempts: u32, state: DeliveryState, failed: Failed, lanes: &mut Lanes) {
+        let Failed { error, retry_after, .. } = failed;
+        let (now, name) = (Instant::now(), &self.config.name);
+        tracing::debug!(webhook = name, id = waiting.id, attempts, error, "a delivery failed");
+        let away = lanes.failed(&waiting.subject, retry_after, share(), now);
+        if state == DeliveryState::GivenUp {
+            tracing::warn!(webhook = name, id = waiting.id, attempts, error, "a delivery was given up");
+            lanes.given_up(&waiting.subject, now);
+        } else {
+            lanes.tried(&waiting.subject, attempts);
+        }
+        self.shared.update(|status| {
+            status.failing |= away;
+            status.last_error = Some(error.clone());
+        });
+        if away {
+            tracing::warn!(webhook = name, error, "the webhook's receiver does not take deliveries; they are kept");
+            self.announce("webhook.failing", Some(&error));
+        }
+    }
+
+    async fn again(&self, lanes: &mut Lanes) -> usize {
+        let name = self.config.name.clone();
+        let again = self.durably(move |store| store.again(&name, WINDOW, Timestamp::now())).await;
+        let (again, waiting) = again.unwrap_or_default();
+        waiting.into_iter().for_each(|waiting| lanes.push(waiting, Instant::now()));
+        lanes.hurry(Instant::now());
+        again
+    }
+
+    /// Does it until it is done; `None` when it is to stop.
+    async fn durably<T: Send + 'static>(
+        &self,
+        work: impl Fn(&WebhookStore) -> Result<T, StoreError> + Send + Sync + 'static,
+    ) -> Option<T> {
+        let work = Arc::new(work);
+        loop {
+            let (store, work) = (Arc::clone(&self.store), Arc::clone(&work));
+            match tokio::task::spawn_blocking(move || work(&store)).await {
+                Ok(Ok(done)) => return Some(done),
+                Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
+                Err(error) => tracing::error!(webhook = self.config.name, %error, "a write to the store ended"),
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return None,
+                () = sleep(STORE_PAUSE) => {}
+            }
+        }
+    }
+
+    /// For those who look at it.
+    fn told(&self, seen: u64, lanes: &Lanes) {
+        let next = lanes.next().filter(|_| lanes.first().is_some());
+        let soon = next.map(|at| at.saturating_duration_since(Instant::now())).filter(|wait| !wait.is_zero());
+        let next = soon.and_then(|wait| Timestamp::now().checked_add(wait).ok());
+        self.shared.update(|status| {
+            *status = Status {
+                position: lanes.first().map_or(seen, |first| first.saturating_sub(1)),
+                waiting: lanes.len(),
+                next_attempt_at: next,
+                ..std::mem::take(status)
+            };
+        });
+        #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+        metrics::gauge!(telemetry::WEBHOOK_WAITING, "webhook" => self.config.name.clone()).set(lanes.len() as f64);
+    }
+
+    fn counted(&self, state: DeliveryState) {
+        let outcome = match state {
+            DeliveryState::Delivered => "delivered",
+            DeliveryState::Waiting => "failed",
+            DeliveryState::GivenUp => "given_up",
+        };
+        let name = self.config.name.clone();
+        counter!(telemetry::WEBHOOK_ATTEMPTS, "webhook" => name, "outcome" => outcome).increment(1);
+    }
+
+    fn announce(&self, kind: &str, error: Option<&str>) {
+        self.feed.publish_session(&json!({
+            "type": kind, "at": Timestamp::now().to_string(), "webhook": self.config.name, "error": error,
+        }));
+    }
+}
+
+/// The page of the dashboard that shows what an event is about.
+fn page(link: &str, kind: &str, subject: &str) -> String {
+    match kind.split_once('.').map_or("", |(what, _)| what) {
+        "change" => format!("{link}inbox/{subject}"),
+        "rule" => format!("{link}rules"),
+        "provider" => format!("{link}servers"),
+        "webhook" => format!("{link}webhooks"),
+        _ => format!("{link}inbox"),
+    }
+}
+
+/// Something that says what it is, of no change.
+async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> Outcome {
+    let at = Timestamp::now();
+    let event = json!({
+        "type": "webhook.test", "at": at.to_string(), "actor": "countersign", "comment": null,
+        "change": { "id": "none", "summary": "A test of this webhook; nothing was proposed", "tool": "none",
+            "provider": "countersign", "proposer": { "principal": "countersign" } },
+    })
+    .to_string();
+    let body = config.format.body(&event, &page(link, "webhook.test", ""), config.template.as_ref());
+    sender.send(config, &Id::new("test", None, "webhook.test", &event), body).await
+}
+
+async fn listen(feed: Option<&mut FeedSubscription>) -> Option<Arc<FeedEvent>> {
+    match feed {
+        Some(feed) => feed.next().await,
+        None => None,
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn share() -> u8 {
+    let mut byte = [255];
+    // Without randomness there is no jitter, which is no reason to fail.
+    let _ = getrandom::fill(&mut byte);
+    byte[0]
+}
