@@ -1,6 +1,6 @@
 //! The entry points of fuzzing: what each door does with bytes from outside, and what must hold whatever they are.
 //!
-//! Included by the targets of cargo-fuzz and by `tests/fuzz_bounded.rs`. A broken promise is a failed assertion.
+//! Included by the targets of cargo-fuzz and by `tests/wire/fuzz_bounded.rs`. A broken promise is a failed assertion.
 //! Each tells whether the input was accepted, so that the bounded run can see that it tries both sides.
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
