@@ -29,12 +29,16 @@ packages() {
         return 1
     fi
     say "apt-get install ${missing[*]}"
-    if [ ! -e "$cache/apt-updated" ]; then
-        apt-get update -q >"$cache/apt.log" 2>&1 || { tail -5 "$cache/apt.log" >&2; return 1; }
-        touch "$cache/apt-updated"
-    fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >>"$cache/apt.log" 2>&1 ||
-        { tail -20 "$cache/apt.log" >&2; return 1; }
+    # One at a time: apt-get refuses to run beside itself.
+    (
+        flock 9
+        if [ ! -e "$cache/apt-updated" ]; then
+            apt-get update -q >"$cache/apt.log" 2>&1 || { tail -5 "$cache/apt.log" >&2; exit 1; }
+            touch "$cache/apt-updated"
+        fi
+        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >>"$cache/apt.log" 2>&1 ||
+            { tail -20 "$cache/apt.log" >&2; exit 1; }
+    ) 9>"$cache/apt.lock"
 }
 
 # need COMMAND PACKAGE...: installs the packages if the command is not there.
@@ -99,5 +103,7 @@ venv() {
 debug_build() {
     [ -x "$COUNTERSIGN_BIN" ] && [ -n "${1:-}" ] && return 0
     need cc build-essential
-    cargo build --locked --quiet
+    # With the tests, although only the program is wanted: by itself its dependencies would have other features, and be
+    # built once more.
+    cargo build --locked --quiet --workspace --bins
 }

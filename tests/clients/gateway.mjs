@@ -1,6 +1,6 @@
 // Starts the real gateway for a test, makes a reviewer's key, decides over REST, and stops what it started by pid.
 import { spawn, execFile } from 'node:child_process';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, readdir, readlink, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -17,15 +17,6 @@ export const binary = path.resolve(repository, process.env.COUNTERSIGN_BIN ?? 't
 export function environment(extra = {}) {
     const kept = Object.fromEntries(['PATH', 'HOME', 'TMPDIR'].filter(k => process.env[k]).map(k => [k, process.env[k]]));
     return { ...kept, XDG_CONFIG_HOME: path.join(os.tmpdir(), 'countersign-no-config'), ...extra };
-}
-
-/** A port that was free a moment ago. */
-export async function freePort() {
-    const server = net.createServer();
-    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
-    const { port } = server.address();
-    await new Promise(resolve => server.close(resolve));
-    return port;
 }
 
 /** What is waited for will never come. */
@@ -96,6 +87,44 @@ export class Reviewer {
     }
 }
 
+/** No port is chosen before it is bound: a gateway is told to take any, and says in its data directory which it has. */
+export const LISTEN = '127.0.0.1:0';
+
+/** The port of the gateway that is this process, once it listens; a file of another one is passed over. */
+export function publishedPort(data, pid, ended = () => undefined) {
+    return eventually(
+        'the gateway says where it listens',
+        async () => {
+            if (ended()) throw new Hopeless(ended());
+            const file = JSON.parse(await readFile(path.join(data, 'gateway.json'), 'utf8').catch(() => '{}'));
+            return file.pid === pid && Number(new URL(file.url).port);
+        },
+        // Where much else runs the servers behind it take their time.
+        60_000
+    );
+}
+
+/** The port that a process listens on, as the kernel has it: for a program that was told to take any and does not say which. */
+export async function listeningPort(pid) {
+    return eventually(`process ${pid} listens`, async () => {
+        const folder = `/proc/${pid}/fd`;
+        const open = await Promise.all((await readdir(folder)).map(fd => readlink(path.join(folder, fd)).catch(() => '')));
+        for (const table of ['tcp', 'tcp6']) {
+            for (const line of (await readFile(`/proc/${pid}/net/${table}`, 'utf8')).split('\n').slice(1)) {
+                const [, local, , state, , , , , , inode] = line.trim().split(/\s+/);
+                if (state === '0A' && open.includes(`socket:[${inode}]`)) return parseInt(local.split(':').at(-1), 16);
+            }
+        }
+    });
+}
+
+/** Listens, and hangs up on everybody: nobody is there, and nobody else can be. */
+export async function startNobody() {
+    const server = net.createServer(socket => socket.on('error', () => undefined).resetAndDestroy());
+    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
+    return { port: server.address().port, close: () => new Promise(resolve => server.close(resolve)) };
+}
+
 export class Gateway extends Reviewer {
     constructor(parts) {
         super(`http://127.0.0.1:${parts.port}`, undefined);
@@ -153,7 +182,7 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
-/** Starts `countersign serve` with fresh data on a free port, with a reviewer named alice; `config` is the configuration file's content. */
+/** Starts `countersign serve` with fresh data, with a reviewer named alice; `config` is the configuration file's content. */
 export async function startGateway({ env = {}, config } = {}) {
     const data = await temporaryData();
     // Beside the data, not in it: a server that is configured to read the file's folder must not reach the store.
@@ -161,27 +190,24 @@ export async function startGateway({ env = {}, config } = {}) {
     const file = config ? ['--config', path.join(home, 'countersign.yaml')] : [];
     // JSON is YAML.
     if (config) await writeFile(file[1], JSON.stringify(config, null, 4), { mode: 0o600 });
-    for (let attempt = 1; ; attempt++) {
-        const port = await freePort();
-        const child = spawn(binary, ['serve', ...file, '--listen', `127.0.0.1:${port}`, '--data', data], {
-            env: environment(env),
-            stdio: ['ignore', 'ignore', 'pipe']
-        });
-        let log = '';
-        child.stderr.setEncoding('utf8').on('data', text => (log = (log + text).slice(-64_000)));
-        await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
+    const child = spawn(binary, ['serve', ...file, '--listen', LISTEN, '--data', data], {
+        env: environment(env),
+        stdio: ['ignore', 'ignore', 'pipe']
+    });
+    let log = '';
+    child.stderr.setEncoding('utf8').on('data', text => (log = (log + text).slice(-64_000)));
+    await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
+    try {
+        const ended = () => child.exitCode !== null && `the gateway ended with ${child.exitCode}\n--- stderr of the gateway ---\n${log}`;
+        const port = await publishedPort(data, child.pid, ended);
         const gateway = new Gateway({ port, data, home, file: file[1], child, log: () => log });
-        try {
-            await gateway.waitHealthy();
-            gateway.key = await gateway.createKey('reviewer', 'alice');
-            return gateway;
-        } catch (error) {
-            await stopChild(child);
-            // Somebody else may have taken the port in between.
-            if (attempt < 3 && /in use/i.test(log)) continue;
-            for (const folder of [data, home]) if (folder) await rm(folder, { recursive: true, force: true });
-            throw error;
-        }
+        await gateway.waitHealthy();
+        gateway.key = await gateway.createKey('reviewer', 'alice');
+        return gateway;
+    } catch (error) {
+        await stopChild(child);
+        for (const folder of [data, home]) if (folder) await rm(folder, { recursive: true, force: true });
+        throw error;
     }
 }
 

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
 import { command, packageFile } from './fixture.mjs';
-import { environment, eventually, freePort, stopChild } from './gateway.mjs';
+import { environment, eventually, listeningPort, stopChild } from './gateway.mjs';
 
 const run = promisify(execFile);
 const repository = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
@@ -45,10 +45,9 @@ export const SERVERS = {
         entry: () => ({ ...npm('server-everything/dist/index.js', 'stdio'), env: { EVERYTHING_MARK: 'seen' } }),
         /** Over HTTP, as `{ url, stop() }`: `streamableHttp` serves `/mcp`, `sse` serves `/sse`. */
         async listen(transport) {
-            const port = await freePort();
             const { command: node, args } = npm('server-everything/dist/index.js', transport);
-            const child = spawn(node, args, { env: environment({ PORT: `${port}`, EVERYTHING_MARK: 'seen' }), stdio: 'ignore' });
-            const url = `http://127.0.0.1:${port}`;
+            const child = spawn(node, args, { env: environment({ PORT: '0', EVERYTHING_MARK: 'seen' }), stdio: 'ignore' });
+            const url = `http://127.0.0.1:${await listeningPort(child.pid)}`;
             await eventually('server-everything listens', async () => (await fetch(url)).status > 0);
             return { url, stop: () => stopChild(child) };
         },

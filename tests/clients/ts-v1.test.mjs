@@ -9,7 +9,7 @@ import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/
 import { WebSocketClientTransport } from '@modelcontextprotocol/sdk/client/websocket.js';
 import { CallToolResultSchema, LoggingMessageNotificationSchema, ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 
-import { Gateway, binary, environment, eventually, freePort, startGateway, startRelay, temporaryData } from './gateway.mjs';
+import { Gateway, LISTEN, binary, environment, eventually, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
 import { firstProject, propose, runJourney, settled } from './journey.mjs';
 
 const NAME = 'ts-sdk-v1';
@@ -82,15 +82,16 @@ test('TypeScript SDK v1', async t => {
     }
 
     await t.test('stdio, standalone', async t => {
-        const [port, data] = [await freePort(), await temporaryData()];
+        const data = await temporaryData();
         const transport = new StdioClientTransport({
             command: binary,
-            args: ['stdio', '--standalone', '--listen', `127.0.0.1:${port}`, '--data', data],
+            args: ['stdio', '--standalone', '--listen', LISTEN, '--data', data],
             env: environment(),
             stderr: 'ignore'
         });
         const client = await connect(transport, 'stdio, standalone');
         t.after(() => client.close());
+        const port = await publishedPort(data, transport.pid);
         const reviewer = new Gateway({ port, data, log: () => '' });
         await reviewer.waitHealthy();
         reviewer.key = await reviewer.createKey('reviewer', 'alice');

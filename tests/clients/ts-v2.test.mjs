@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { Client, LOG_LEVEL_META_KEY, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
-import { Gateway, binary, environment, eventually, freePort, startGateway, startRelay, temporaryData } from './gateway.mjs';
+import { Gateway, LISTEN, binary, environment, eventually, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
 import { firstProject, propose, runJourney, settled } from './journey.mjs';
 import { WebSocketTransport } from './websocket.mjs';
 
@@ -129,15 +129,16 @@ test('TypeScript SDK v2', async t => {
     });
 
     await t.test('stdio, standalone, modern', async t => {
-        const [port, data] = [await freePort(), await temporaryData()];
+        const data = await temporaryData();
         const transport = new StdioClientTransport({
             command: binary,
-            args: ['stdio', '--standalone', '--listen', `127.0.0.1:${port}`, '--data', data],
+            args: ['stdio', '--standalone', '--listen', LISTEN, '--data', data],
             env: environment(),
             stderr: 'ignore'
         });
         const client = await connect(transport, 'stdio, standalone', { pin: MODERN });
         t.after(() => client.close());
+        const port = await publishedPort(data, transport.pid);
         const reviewer = new Gateway({ port, data, log: () => '' });
         await reviewer.waitHealthy();
         reviewer.key = await reviewer.createKey('reviewer', 'alice');

@@ -11,12 +11,13 @@
 //   script   the client scenarios without a gateway: proves their script (not part of a normal run)
 //
 //   node run.mjs [GROUP...] [--verbose] [--kind both|legacy|modern] [--revision R] [--scenario S] [--front legacy|modern]
+import { AsyncLocalStorage } from 'node:async_hooks';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
 import { inFrontOf, overHttp, overStdio, startFixture, startGatewayWith, startTasksFixture } from '../clients/fixture.mjs';
-import { eventually, freePort, startGateway } from '../clients/gateway.mjs';
+import { eventually, startGateway, startNobody } from '../clients/gateway.mjs';
 import { TASKS, UPSTREAM_SIDE, needsFixture, required, untestable, warnOnly } from './expectations.mjs';
 import { judge, requirements, runSuite } from './suite.mjs';
 
@@ -38,7 +39,13 @@ let passed = 0;
 let failed = 0;
 /** Everything that failed, for the end. */
 const broken = [];
-const row = (verdict, scenario, note) => console.log(`  ${verdict.padEnd(6)} ${scenario.padEnd(46)} ${note}`);
+/** Groups run beside each other: what one says is kept until it is over, so that it stands together. */
+const lines = new AsyncLocalStorage();
+function say(...what) {
+    const kept = lines.getStore();
+    kept ? kept.push(what) : console.log(...what);
+}
+const row = (verdict, scenario, note) => say(`  ${verdict.padEnd(6)} ${scenario.padEnd(46)} ${note}`);
 const brief = message => String(message ?? 'no message').replace(/\s+/g, ' ').slice(0, 600);
 
 /** Counts one scenario and shows it. */
@@ -46,24 +53,24 @@ function count(where, scenario, checks, excused = {}) {
     const { passed: good, successes, failures, warnings } = judge(checks, excused);
     good ? passed++ : failed++;
     row(good ? 'ok' : 'FAILED', scenario, checks === undefined ? 'did not run' : `${successes} checks${warnings.length ? `, ${warnings.length} warnings` : ''}`);
-    for (const check of failures) console.log(`         ${check.id}: ${brief(check.errorMessage ?? JSON.stringify(check.details))}`);
-    for (const check of warnings) console.log(`         warning ${check.id}: ${brief(check.errorMessage)}`);
+    for (const check of failures) say(`         ${check.id}: ${brief(check.errorMessage ?? JSON.stringify(check.details))}`);
+    for (const check of warnings) say(`         warning ${check.id}: ${brief(check.errorMessage)}`);
     if (!good) broken.push(`${where}: ${scenario} (${failures.map(check => check.id).join(', ') || 'no check succeeded'})`);
     return good;
 }
 
 const serverSide = async (revision, url) => {
     const { results, output } = await runSuite(['server', '--url', url, ...(only ? [...only, '--spec-version', revision] : ['--requirements', revision])]);
-    if (options.verbose) process.stdout.write(output);
+    if (options.verbose) say(output);
     return results;
 };
 
 /** Runs everything that the revisions require against `start()`'s `{ url, stop() }`, fresh for each revision. */
 async function requirementsOf(title, start) {
-    const before = [passed, failed];
+    let [good, bad] = [0, 0];
     for (const revision of REVISIONS) {
         const where = `${revision}, ${title}`;
-        console.log(`\n${where}:`);
+        say(`\n${where}:`);
         const wanted = options.scenario ? [options.scenario] : (await requirements(revision)).server;
         let results = new Map();
         try {
@@ -73,16 +80,16 @@ async function requirementsOf(title, start) {
             } finally {
                 const log = under.log?.();
                 await under.stop();
-                if (options.verbose && log) console.log(`--- log ---\n${log}`);
+                if (options.verbose && log) say(`--- log ---\n${log}`);
             }
         } catch (error) {
-            console.log(`         ${error.message}`);
+            say(`         ${error.message}`);
         }
-        for (const scenario of wanted) count(where, scenario, results.get(scenario));
+        for (const scenario of wanted) count(where, scenario, results.get(scenario)) ? good++ : bad++;
         const extra = [...results.keys()].filter(scenario => !wanted.includes(scenario) && !scenario.startsWith('tasks-'));
         for (const scenario of extra) row('-', scenario, `not required: ${judge(results.get(scenario)).passed ? 'passes' : 'fails'}`);
     }
-    return [passed - before[0], failed - before[1]];
+    return [good, bad];
 }
 
 /** A gateway in front of what `start` makes, as `{ url, stop() }`. */
@@ -110,7 +117,7 @@ async function matrix(name, kinds, start) {
         good += more;
         bad += less;
     }
-    console.log(`\nThrough the gateway, upstream over ${name}: ${good} of ${good + bad}`);
+    say(`\nThrough the gateway, upstream over ${name}: ${good} of ${good + bad}`);
 }
 
 async function overHttpUpstream(kind) {
@@ -129,23 +136,25 @@ async function self() {
         }
         checkLists(revision, results);
         const where = `${revision}, against the gateway`;
-        console.log(`\n${where}:`);
+        say(`\n${where}:`);
         for (const scenario of required[revision]) {
             count(where, scenario, results.get(scenario), untestable[scenario]);
-            for (const [id, what] of Object.entries(untestable[scenario] ?? {})) console.log(`         not judged: ${id} needs ${what}`);
+            for (const [id, what] of Object.entries(untestable[scenario] ?? {})) say(`         not judged: ${id} needs ${what}`);
         }
         const rest = [...results.keys()].filter(scenario => !required[revision].includes(scenario));
         for (const scenario of rest) row('-', scenario, `not judged: needs ${needsFixture[scenario]}`);
     }
-    console.log('\nNegative control, against a dead port (everything must fail but what the suite only warns of):');
+    say('\nNegative control, against a port where nobody is (everything must fail but what the suite only warns of):');
     for (const revision of REVISIONS) {
-        const results = await serverSide(revision, `http://127.0.0.1:${await freePort()}/mcp`);
+        const nobody = await startNobody();
+        const results = await serverSide(revision, `http://127.0.0.1:${nobody.port}/mcp`);
+        await nobody.close();
         const standing = [...results.keys()].filter(scenario => judge(results.get(scenario)).passed);
         const wrong = standing.filter(scenario => !warnOnly.includes(scenario));
         const rest = standing.filter(scenario => warnOnly.includes(scenario));
         wrong.length === 0 ? passed++ : failed++;
         row(wrong.length === 0 ? 'ok' : 'FAILED', revision, wrong.length === 0 ? `${results.size - standing.length} of ${results.size} failed` : `passed against nothing: ${wrong}`);
-        if (rest.length) console.log(`         warned of only, and so passed: ${rest.join(', ')}`);
+        if (rest.length) say(`         warned of only, and so passed: ${rest.join(', ')}`);
         if (wrong.length) broken.push(`${revision}, negative control: ${wrong}`);
     }
 }
@@ -162,7 +171,7 @@ function checkLists(revision, results) {
 
 async function tasks() {
     const where = '2026-07-28, tasks extension, through the gateway';
-    console.log(`\n${where}:`);
+    say(`\n${where}:`);
     const upstream = await startTasksFixture();
     const under = await behindGateway(overHttp(upstream.url), upstream);
     try {
@@ -170,7 +179,7 @@ async function tasks() {
     } finally {
         const log = under.log();
         await under.stop();
-        if (options.verbose) console.log(log);
+        if (options.verbose) say(log);
     }
 }
 
@@ -195,7 +204,7 @@ function approveAll(gateway) {
 
 async function own() {
     const where = "2026-07-28, tasks extension, the gateway's own tasks";
-    console.log(`\n${where}:`);
+    say(`\n${where}:`);
     const upstream = await startTasksFixture('--plain');
     const rules = [
         { name: 'greetings', tools: ['greet'], then: 'allow' },
@@ -213,14 +222,14 @@ async function own() {
         const log = gateway.log();
         await gateway.stop();
         await upstream.stop();
-        if (options.verbose) console.log(log);
+        if (options.verbose) say(log);
     }
 }
 
 async function tasksAgainst(where, url) {
     for (const scenario of TASKS.filter(name => name === (options.scenario ?? name))) {
         const { results, output } = await runSuite(['server', '--url', url, '--scenario', scenario]);
-        if (options.verbose) process.stdout.write(output);
+        if (options.verbose) say(output);
         count(where, scenario, results.get(scenario));
     }
 }
@@ -231,14 +240,14 @@ async function client(env = {}, fits = () => true) {
     for (const front of ['legacy', 'modern'].filter(era => era === (options.front ?? era))) {
         for (const revision of REVISIONS.filter(revision => fits(front, revision))) {
             const where = `client scenarios of ${revision}, a ${front} client in front`;
-            console.log(`\n${where}:`);
+            say(`\n${where}:`);
             for (const scenario of UPSTREAM_SIDE[revision].filter(name => name === (options.scenario ?? name))) {
                 const command = `${process.execPath} ${clientScript}`;
                 const { results, output } = await runSuite(
                     ['client', '--command', command, '--scenario', scenario, '--spec-version', revision, '--timeout', '60000', '--verbose'],
                     { env: { FRONT: front, ...env } }
                 );
-                if (!count(where, scenario, results.get(scenario)) || options.verbose) console.log(indent(output.slice(-4000)));
+                if (!count(where, scenario, results.get(scenario)) || options.verbose) say(indent(output.slice(-4000)));
             }
         }
     }
@@ -252,7 +261,7 @@ async function direct() {
             const upstream = await startFixture(kind);
             try {
                 const where = `${revision}, the fixture ${kind} itself`;
-                console.log(`\n${where}:`);
+                say(`\n${where}:`);
                 const results = await serverSide(revision, `${upstream.url}/mcp`);
                 for (const scenario of (await requirements(revision)).server) count(where, scenario, results.get(scenario));
             } finally {
@@ -262,7 +271,7 @@ async function direct() {
     }
     const upstream = await startTasksFixture();
     try {
-        console.log('\nThe fixture with tasks itself:');
+        say('\nThe fixture with tasks itself:');
         await tasksAgainst('tasks, the fixture itself', `${upstream.url}/mcp`);
     } finally {
         await upstream.stop();
@@ -280,18 +289,26 @@ const groups = {
     direct,
     script: () => client({ DIRECT: '1' }, (front, revision) => (front === 'modern') === (revision === '2026-07-28'))
 };
-const chosen = positionals.length ? positionals : ['self', 'http', 'stdio', 'tasks', 'own', 'client'];
-for (const name of chosen) {
-    if (!groups[name]) throw new Error(`no such group: ${name} (there are: ${Object.keys(groups)})`);
-    try {
-        await groups[name]();
-    } catch (error) {
-        failed++;
-        broken.push(`${name}: ${error.message.split('\n')[0]}`);
-        console.log(error);
+const chosen = positionals.length ? positionals : ['http', 'stdio', 'self', 'client', 'tasks', 'own'];
+const strange = chosen.find(name => !groups[name]);
+if (strange) throw new Error(`no such group: ${strange} (there are: ${Object.keys(groups)})`);
+
+/** Each starts what it needs for itself, and mostly waits. */
+const AT_ONCE = 2;
+const waiting = [...chosen];
+async function work() {
+    for (let name; (name = waiting.shift()); ) {
+        const kept = [];
+        await lines.run(kept, groups[name]).catch(error => {
+            failed++;
+            broken.push(`${name}: ${error.message.split('\n')[0]}`);
+            kept.push([error]);
+        });
+        for (const what of kept) console.log(...what);
     }
 }
+await Promise.all(Array.from({ length: AT_ONCE }, work));
 
-if (broken.length) console.log(`\nFailed:\n${broken.map(line => `  ${line}`).join('\n')}`);
-console.log(`\n${passed} passed, ${failed} failed`);
+if (broken.length) say(`\nFailed:\n${broken.map(line => `  ${line}`).join('\n')}`);
+say(`\n${passed} passed, ${failed} failed`);
 process.exitCode = failed === 0 ? 0 : 1;

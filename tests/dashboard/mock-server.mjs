@@ -5,6 +5,8 @@
 //   node mock-server.mjs keys create --role reviewer --name alice --data /tmp/mock
 //   node mock-server.mjs open --data /tmp/mock --listen 127.0.0.1:8080
 
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { Core, Credentials } from './mock/core.mjs';
 import { serve } from './mock/http.mjs';
@@ -30,6 +32,11 @@ if (command === 'keys create') {
   if (values.many) fillMany(core, Number(values.many));
   const [host, port] = values.listen.split(':');
   const server = serve(core, credentials, { host, port: Number(port) });
+  // As the gateway does, for whoever has it take any port.
+  server.once('listening', () => {
+    const said = JSON.stringify({ pid: process.pid, url: `http://${host}:${server.address().port}` });
+    writeFileSync(join(values.data, 'gateway.json'), said);
+  });
   const stop = () => {
     server.closeAllConnections();
     server.close(() => process.exit(0));

@@ -1,20 +1,18 @@
 //! The entry points of fuzzing: what each door does with bytes from outside, and what must hold whatever they are.
 //!
-//! Included by the targets of cargo-fuzz and by `tests/fuzz_bounded.rs`. A broken promise is a failed assertion.
+//! Included by the targets of cargo-fuzz and by `tests/wire/fuzz_bounded.rs`. A broken promise is a failed assertion.
 //! Each tells whether the input was accepted, so that the bounded run can see that it tries both sides.
 
 #![allow(dead_code, clippy::expect_used, clippy::panic)]
 
-use countersign::{
-    http::transports::lines::{Framer, Line},
-    protocol::{
-        ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
-        envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
-        headers,
-        param_headers::{ParamHeader, check_params, x_mcp_headers},
-        params::{self, meta},
-        splice,
-    },
+use countersign_http::transports::lines::{Framer, Line};
+use countersign_protocol::{
+    ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
+    envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
+    headers,
+    param_headers::{ParamHeader, check_params, x_mcp_headers},
+    params::{self, meta},
+    splice,
 };
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};

@@ -6,11 +6,11 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -25,35 +25,44 @@ def environment() -> dict[str, str]:
     return kept | {"XDG_CONFIG_HOME": os.path.join(tempfile.gettempdir(), "countersign-no-config")}
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class Gateway:
-    """`countersign serve` with fresh data on a free port, and the person's side of it: REST with a reviewer's key."""
+    """`countersign serve` with fresh data, and the person's side of it: REST with a reviewer's key."""
 
     def __init__(self, config: str | None = None) -> None:
         self.data = tempfile.mkdtemp(prefix="countersign-test-")
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.mcp = f"{self.url}/mcp"
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [BINARY, "serve", *(["--config", config] if config else []), "--listen", f"127.0.0.1:{self.port}", "--data", self.data],
+            [BINARY, "serve", *(["--config", config] if config else []), "--listen", "127.0.0.1:0", "--data", self.data],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self.log,
             env=environment(),
         )
         try:
+            # Whatever port was free when it was bound.
+            self.url = self._published()
+            self.port = urllib.parse.urlsplit(self.url).port
+            self.mcp = f"{self.url}/mcp"
             self._wait_healthy()
             self.key = self.create_key("reviewer", "alice")
         except BaseException:
             self.stop()
             raise
+
+    def _published(self) -> str:
+        """Where this process says that it listens, in its data directory."""
+        end = time.monotonic() + 20
+        while True:
+            try:
+                file = json.loads(pathlib.Path(self.data, "gateway.json").read_bytes())
+            except (OSError, ValueError):
+                file = {}
+            if file.get("pid") == self.process.pid:
+                return file["url"]
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.log.seek(0)
+                raise RuntimeError(f"the gateway does not say where it listens\n{self.log.read().decode()}")
+            time.sleep(0.025)
 
     def _wait_healthy(self) -> None:
         end = time.monotonic() + 20

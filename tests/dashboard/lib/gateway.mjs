@@ -2,8 +2,7 @@
 // binary at COUNTERSIGN_BIN, or the mock beside these tests where that is not set.
 
 import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -13,14 +12,6 @@ const COMMAND = real ? [process.env.COUNTERSIGN_BIN] : [process.execPath, MOCK];
 const START = 60_000;
 
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
-
-async function freePort() {
-  const server = createServer();
-  await new Promise((resolve) => { server.listen(0, '127.0.0.1', resolve); });
-  const { port } = server.address();
-  await new Promise((resolve) => { server.close(resolve); });
-  return port;
-}
 
 /** Calls `f` until it returns something; says what it waited for if it never does. */
 export async function eventually(what, f, limit = 45_000) {
@@ -50,8 +41,8 @@ export class Gateway {
     gateway.rules = rules;
     gateway.servers = servers;
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
-    gateway.port = await freePort();
-    gateway.url = `http://127.0.0.1:${gateway.port}`;
+    // Whichever is free when it is bound.
+    gateway.port = 0;
     await gateway.run();
     return gateway;
   }
@@ -68,7 +59,13 @@ export class Gateway {
     for (;;) {
       if (this.child.exitCode !== null) throw new Error(`the gateway ended with ${this.child.exitCode}:\n${this.log}`);
       try {
-        if ((await fetch(`${this.url}/`)).ok) break;
+        // Of this very process, and not of one before it or of somebody else.
+        const { pid, url } = JSON.parse(readFileSync(join(this.data, 'gateway.json'), 'utf8'));
+        if (pid === this.child.pid && (await fetch(`${url}/`)).ok) {
+          this.url = url;
+          this.port = Number(new URL(url).port);
+          break;
+        }
       } catch {
         // Not yet.
       }

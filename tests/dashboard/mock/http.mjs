@@ -5,10 +5,10 @@ import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { extname, join, normalize } from 'node:path';
 import { Problem, token } from './core.mjs';
-import { sourceOf } from '../../../src/dashboard/assets/js/core/rawjson.js';
+import { sourceOf } from '../../../src/http/assets/js/core/rawjson.js';
 import { read, WRITES } from './tracker.mjs';
 
-const ASSETS = new URL('../../../src/dashboard/assets/', import.meta.url).pathname;
+const ASSETS = new URL('../../../src/http/assets/', import.meta.url).pathname;
 const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript; charset=utf-8', '.css': 'text/css; charset=utf-8', '.svg': 'image/svg+xml' };
 const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const VIEW = ['reviewer', 'viewer', 'admin'];

@@ -170,9 +170,9 @@ async fn run(mux: Arc<Mux>, started: Started, log: ServerLog, max: usize, stop: 
     }
     let how = describe(report.as_ref());
     if stop.is_cancelled() {
-        tracing::debug!(target: "countersign::upstream", upstream = %log.server(), "it has ended: {how}");
+        tracing::debug!(target: "countersign_upstream", upstream = %log.server(), "it has ended: {how}");
     } else {
-        tracing::warn!(target: "countersign::upstream", upstream = %log.server(), "{how}");
+        tracing::warn!(target: "countersign_upstream", upstream = %log.server(), "{how}");
     }
     mux.end(LinkError::Lost(how));
     writing.abort();

@@ -99,7 +99,7 @@ impl ServerLog {
         if pass {
             let line = self.legible(line);
             self.keep(&line);
-            tracing::info!(target: "countersign::upstream", upstream = %self.server, "{line}");
+            tracing::info!(target: "countersign_upstream", upstream = %self.server, "{line}");
         }
     }
 
@@ -113,13 +113,13 @@ impl ServerLog {
         self.silenced(silenced);
         if pass {
             let line = self.legible(&line[..line.len().min(READ)]);
-            tracing::warn!(target: "countersign::upstream", upstream = %self.server, %why, "a line on its stdout is skipped: {line}");
+            tracing::warn!(target: "countersign_upstream", upstream = %self.server, %why, "a line on its stdout is skipped: {line}");
         }
     }
 
     fn silenced(&self, lines: u64) {
         if lines > 0 {
-            tracing::warn!(target: "countersign::upstream", upstream = %self.server, lines, "it writes too much: lines were left out");
+            tracing::warn!(target: "countersign_upstream", upstream = %self.server, lines, "it writes too much: lines were left out");
         }
     }
 }

@@ -358,7 +358,7 @@ impl Mux {
         }
         let line = reply(id, answer.as_ref().map(|result| result.get()));
         if self.queue.push(None, line) == Err(Refused::Full) {
-            tracing::warn!(target: "countersign::upstream", "an answer is dropped: the server reads nothing");
+            tracing::warn!(target: "countersign_upstream", "an answer is dropped: the server reads nothing");
         }
     }
 }

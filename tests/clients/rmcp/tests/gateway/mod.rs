@@ -1,7 +1,6 @@
-//! Starts `countersign serve` with fresh data on a free port; decides over REST; ends it by pid when dropped.
+//! Starts `countersign serve` with fresh data; decides over REST; ends it by pid when dropped.
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
@@ -40,9 +39,8 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) async fn start() -> Result<Self> {
         let data = tempfile::tempdir()?;
-        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let child = Command::new(binary())
-            .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data.path())
             .env_clear()
             .envs(environment())
@@ -51,8 +49,15 @@ impl Gateway {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()?;
-        let mut gateway = Self { data, port, key: String::new(), _child: child };
         let end = Instant::now() + Duration::from_secs(20);
+        let port = loop {
+            if let Some(port) = published(data.path(), child.id()) {
+                break port;
+            }
+            ensure!(Instant::now() < end, "it does not say where it listens");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        };
+        let mut gateway = Self { data, port, key: String::new(), _child: child };
         while !matches!(gateway.request("GET", "/health", None).await, Ok((200, _))) {
             ensure!(Instant::now() < end, "no answer from /health");
             tokio::time::sleep(Duration::from_millis(25)).await;
@@ -109,6 +114,13 @@ impl Gateway {
         let body = if chunked { unchunk(rest)? } else { rest.to_owned() };
         Ok((status, serde_json::from_str(&body).unwrap_or(Value::Null)))
     }
+}
+
+/// The port of the gateway that is this process, as it says itself in its data directory: it takes whichever is free.
+fn published(data: &Path, pid: Option<u32>) -> Option<u16> {
+    let file: Value = serde_json::from_slice(&std::fs::read(data.join("gateway.json")).ok()?).ok()?;
+    let own = file["pid"].as_u64()? == u64::from(pid?);
+    file["url"].as_str()?.rsplit(':').next()?.parse().ok().filter(|_| own)
 }
 
 /// Joins the chunks of a body.

@@ -1,0 +1,252 @@
+//! What must hold in the end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    feed::{self, Told},
+    upstream::Done,
+    world::{Promise, World},
+};
+use support::PATIENCE;
+
+/// Figures of the run.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub changes: usize,
+    pub calls: usize,
+    pub states: BTreeMap<String, usize>,
+    /// Of unknown outcome before a person settled them, while it went on and in the end.
+    pub unknown: usize,
+    pub edited: usize,
+    pub undone: usize,
+    pub tasks: usize,
+    pub rules: usize,
+    pub stale: usize,
+    /// Webhook deliveries that arrived, and how many of them not for the first time.
+    pub delivered: usize,
+    pub delivered_again: usize,
+}
+
+impl Found {
+    pub fn state(&self, state: &str) -> usize {
+        self.states.get(state).copied().unwrap_or_default()
+    }
+}
+
+/// Waits for as long as there are fewer and fewer left, however slow the machine is.
+fn dwindle(world: &World, what: &str, left: impl Fn() -> (u64, Value)) {
+    let (mut least, mut since) = (u64::MAX, Instant::now());
+    loop {
+        let (now, about) = left();
+        if now == 0 {
+            return;
+        }
+        if now < least {
+            (least, since) = (now, Instant::now());
+        }
+        assert!(since.elapsed() < PATIENCE * 3, "{now} {what}: {about}\n{}", world.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until nothing is on its way; answers the number of the last event.
+pub fn come_to_rest(world: &World) -> u64 {
+    dwindle(world, "changes neither run nor expire", || {
+        let approved = world.look("/api/changes?status=approved,executing&limit=1");
+        let brief = world.look("/api/changes?status=pending,stale&server=brief&limit=200");
+        let count = |state: &str| approved["counts"][state].as_u64().unwrap();
+        let open = brief["changes"].as_array().unwrap().len() as u64;
+        (count("approved") + count("executing") + open, json!([approved["changes"], brief["changes"]]))
+    });
+    feed::head(world)
+}
+
+/// Waits until the webhook's receiver has everything.
+fn delivered(world: &World) {
+    dwindle(world, "events are not delivered", || {
+        let webhooks = world.look("/api/webhooks");
+        let number = |name: &str| webhooks["webhooks"][0][name].as_u64().unwrap();
+        (number("head") - number("position") + number("waiting"), webhooks.clone())
+    });
+}
+
+/// Holds the promises against the store, the store against the upstream, and the feed against itself and against what
+/// the webhook's receiver got.
+pub fn everything(world: &World, told: &[Told]) -> Found {
+    let promises = world.promises.lock().unwrap().clone();
+    let done = world.upstream.done();
+    let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for change in all(world) {
+        let key = change["arguments"]["key"].as_str().unwrap().to_owned();
+        assert!(promises.contains_key(&key), "nobody proposed {change}");
+        by_key.entry(key).or_default().push(change);
+    }
+    let mut found = Found { changes: by_key.values().map(Vec::len).sum(), ..Found::default() };
+    for (key, promise) in &promises {
+        let done = done.get(key).map(Vec::as_slice).unwrap_or_default();
+        found.calls += done.len();
+        let changes = by_key.get(key).map(Vec::as_slice).unwrap_or_default();
+        if promise.rule.is_some() {
+            ruled(world, promise, changes, done);
+            found.rules += 1;
+        }
+        if changes.is_empty() {
+            assert!(promise.ids.is_empty() && done.is_empty(), "{key} is gone: {promise:?} {done:?}");
+        }
+        assert!(changes.len() <= 1 || promise.rule.is_some(), "proposed once, there twice: {changes:?}");
+        for change in changes {
+            let state = change["state"].as_str().unwrap();
+            *found.states.entry(state.to_owned()).or_default() += 1;
+            if promise.rule.is_some() {
+                continue;
+            }
+            one(key, promise, change, done);
+            found.edited += usize::from(promise.edited);
+            found.undone += usize::from(promise.undone);
+            found.tasks += usize::from(promise.task);
+            found.unknown += usize::from(promise.settled.is_some());
+            if promise.task {
+                task(world, change);
+            }
+            if state == "outcome_unknown" {
+                found.unknown += 1;
+                settle(world, change, !done.is_empty());
+            }
+        }
+    }
+    for key in done.keys() {
+        assert!(by_key.contains_key(key), "the upstream did something for {key}, of which there is no trace");
+    }
+    // What was told over all the crashes is what is stored: nothing was announced and then forgotten.
+    let stored = feed::replay(world, feed::head(world));
+    assert!(stored.len() >= told.len());
+    for (heard, kept) in told.iter().zip(&stored) {
+        assert_eq!(heard, kept, "told otherwise than it is stored");
+    }
+    edges(&stored);
+    found.stale = stored.iter().filter(|event| event.kind == "change.stale").count();
+    delivered(world);
+    (found.delivered, found.delivered_again) = world.receiver.check(&stored);
+    found
+}
+
+/// One change: what was promised of it, what it says of itself, what the upstream did.
+fn one(key: &str, promise: &Promise, change: &Value, done: &[Done]) {
+    let about = || format!("{key}: {promise:?}\n{change}\nthe upstream: {done:?}");
+    let state = change["state"].as_str().unwrap();
+    let id = change["id"].as_str().unwrap();
+    assert!(promise.ids.len() <= 1 && promise.ids.iter().all(|told| told == id), "{}", about());
+    assert!(done.len() <= 1, "it ran {} times: {}", done.len(), about());
+    for Done { value, base } in done {
+        assert!(promise.approval_sent, "it ran and nobody approved, or all was taken back: {}", about());
+        assert!(promise.values.contains(value), "what ran is not what was approved: {}", about());
+        assert_eq!(change["arguments"]["value"], value.as_str(), "{}", about());
+        let shown = change["diff"].to_string().contains(base);
+        assert!(change["provider"] != "doc" || shown || promise.moved_late, "it ran on what nobody saw: {}", about());
+    }
+    let open = ["pending", "stale"].contains(&state);
+    if promise.approved {
+        let ended = ["applied", "failed", "outcome_unknown"].contains(&state) || (open && promise.moved_late);
+        assert!(ended, "approved, and neither run nor known to be lost: {}", about());
+    }
+    let quorum = if change["provider"] == "count2" { 2 } else { 1 };
+    if !done.is_empty() {
+        let votes = change["decisions"].as_array().unwrap();
+        let who: BTreeSet<&str> = votes.iter().map(|vote| vote["reviewer"].as_str().unwrap()).collect();
+        assert!(who.len() >= quorum, "it ran with too few votes: {}", about());
+        let edited = |edit: &Value| edit["by"].as_str().is_some_and(|by| who.contains(by));
+        let by_editor = change["edits"].as_array().is_some_and(|edits| edits.iter().any(edited));
+        assert!(quorum == 1 || !by_editor, "an editor's vote was one of two: {}", about());
+    }
+    if promise.edited {
+        assert_eq!(change["arguments"]["value"], format!("{key} as corrected"), "{}", about());
+    }
+    assert!(!promise.rejected || state == "rejected", "{}", about());
+    assert!(!promise.withdrawn || state == "withdrawn", "{}", about());
+    assert_eq!(state == "expired", change["provider"] == "brief", "{}", about());
+    if let Some(settled) = promise.settled {
+        return assert_eq!(state, settled, "{}", about());
+    }
+    let mode = change["arguments"]["mode"].as_str().unwrap();
+    match state {
+        "applied" => assert!(done.len() == 1 && ["ok", "slow"].contains(&mode), "{}", about()),
+        "failed" => assert!(done.len() == 1 && mode == "fail", "{}", about()),
+        // Claimed, and then the gateway or the answer was lost.
+        "outcome_unknown" => {}
+        "rejected" | "withdrawn" | "pending" | "stale" | "expired" => assert!(done.is_empty(), "{}", about()),
+        _ => panic!("not at rest: {}", about()),
+    }
+}
+
+/// A change that standing rules were given on, and the call after they were revoked: nobody approved either.
+fn ruled(world: &World, promise: &Promise, changes: &[Value], done: &[Done]) {
+    let rule = promise.rule.as_ref().unwrap();
+    let about = || format!("{promise:?}\n{changes:?}\nthe upstream: {done:?}");
+    assert!(changes.len() <= 2 && changes.iter().all(|change| change["state"] == "pending"), "{}", about());
+    let most = if rule.denies { 0 } else { rule.sent };
+    assert!((rule.answered..=most).contains(&done.len()), "calls under a standing rule: {}", about());
+    let rules = world.look("/api/rules");
+    for id in &rule.ids {
+        let kept = rules["rules"].as_array().unwrap().iter().find(|kept| kept["id"] == id.as_str());
+        let kept = kept.unwrap_or_else(|| panic!("the rule {id} was promised and is gone: {}", about()));
+        let revoked = rule.revoked.contains(id);
+        assert!(!revoked || kept["revokedAt"].is_string(), "revoked, and yet in force: {kept}");
+    }
+}
+
+/// The same as a task, by its id and long after.
+fn task(world: &World, change: &Value) {
+    let id = change["id"].as_str().unwrap();
+    let answer = world.rpc("tasks/get", id, json!({"taskId": id}), true);
+    let task = &answer.body["result"];
+    let status = match change["state"].as_str().unwrap() {
+        // What was settled as failed has no result of the tool.
+        "failed" if !change["result"].is_object() => "failed",
+        "applied" | "rejected" | "failed" => "completed",
+        "withdrawn" => "cancelled",
+        "expired" => "failed",
+        _ => "working",
+    };
+    assert_eq!(task["status"], status, "{change} is the task {}", answer.body);
+    if change["state"] == "applied" && change["result"].is_object() {
+        assert_eq!(task["result"]["content"][0]["text"], "Done", "{}", answer.body);
+    }
+}
+
+/// A person looks at the upstream and says how it ended.
+fn settle(world: &World, change: &Value, ran: bool) {
+    let outcome = if ran { "applied" } else { "failed" };
+    let path = format!("/api/changes/{}/settle", change["id"].as_str().unwrap());
+    let body = json!({"outcome": outcome, "comment": "the upstream's own ledger", "version": change["version"]});
+    let answer = world.review(1, &path, &body).expect("an answer");
+    assert_eq!((answer.status, answer.body["state"].as_str()), (200, Some(outcome)), "{}", answer.body);
+}
+
+/// Each change begins once, its versions rise by one, and it is claimed at most once.
+fn edges(stored: &[Told]) {
+    let mut versions: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut claimed: BTreeSet<&str> = BTreeSet::new();
+    for event in stored.iter().filter(|event| !event.change.is_empty()) {
+        let version = versions.entry(&event.change).or_default();
+        assert_eq!(event.version, *version + 1, "{event:?}");
+        *version = event.version;
+        assert_eq!(event.kind == "change.created", event.version == 1, "{event:?}");
+        assert!(event.kind != "change.executing" || claimed.insert(&event.change), "claimed twice: {event:?}");
+    }
+}
+
+fn all(world: &World) -> Vec<Value> {
+    let mut all = Vec::new();
+    let mut path = "/api/changes?limit=200".to_owned();
+    loop {
+        let page = world.look(&path);
+        all.extend(page["changes"].as_array().unwrap().iter().cloned());
+        let Some(cursor) = page["nextCursor"].as_str() else { return all };
+        path = format!("/api/changes?limit=200&cursor={cursor}");
+    }
+}

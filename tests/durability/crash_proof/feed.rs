@@ -1,0 +1,97 @@
+//! A subscriber that comes back after every crash with the last id that it saw.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::world::World;
+use support::http::Conn;
+
+/// What was told of one transition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub seq: u64,
+    pub kind: String,
+    pub change: String,
+    pub version: u64,
+}
+
+#[derive(Default)]
+pub struct Subscriber {
+    pub told: Mutex<Vec<Told>>,
+    pub ended: AtomicBool,
+}
+
+impl Subscriber {
+    /// Until [`Subscriber::ended`] is set.
+    pub fn run(&self, world: &World) {
+        while !self.ended.load(Ordering::SeqCst) {
+            let last = self.told.lock().unwrap().last().map_or(0, |told| told.seq);
+            let Some(mut conn) = open(world, Some(last)) else {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            while let Some(event) = conn.event_within(Duration::from_millis(700)) {
+                if let Some(id) = &event.id {
+                    self.hear(id.parse().unwrap(), &event.json());
+                }
+            }
+        }
+    }
+
+    /// Every number once, in order, without a gap: a gateway that forgot what it told would use a number again.
+    fn hear(&self, id: u64, event: &Value) {
+        let mut told = self.told.lock().unwrap();
+        let last = told.last().map_or(0, |told| told.seq);
+        assert_eq!(id, last + 1, "the feed has a gap or repeats itself: {event}");
+        told.push(Told::read(id, event));
+    }
+}
+
+impl Told {
+    pub fn read(id: u64, event: &Value) -> Self {
+        assert_eq!(event["seq"].as_u64(), Some(id), "{event}");
+        Self {
+            seq: id,
+            kind: event["type"].as_str().unwrap().to_owned(),
+            change: event["change"]["id"].as_str().unwrap_or_default().to_owned(),
+            version: event["change"]["version"].as_u64().unwrap_or_default(),
+        }
+    }
+}
+
+fn open(world: &World, last: Option<u64>) -> Option<Conn> {
+    let bearer = format!("Bearer {}", world.reviewers[0]);
+    let last = last.map(|last| last.to_string());
+    let mut conn = Conn::try_open(world.address()).ok()?;
+    let mut headers = vec![("Authorization", bearer.as_str())];
+    headers.extend(last.as_deref().map(|last| ("Last-Event-ID", last)));
+    conn.request("GET", "/api/events", &headers, b"");
+    (conn.try_head()?.status == 200).then_some(conn)
+}
+
+/// The number of the last event.
+pub fn head(world: &World) -> u64 {
+    let hello = open(world, None).expect("the feed").event().expect("a greeting").json();
+    assert_eq!(hello["type"], "hello");
+    hello["seq"].as_u64().unwrap()
+}
+
+/// The whole feed, as it is stored in the end.
+pub fn replay(world: &World, until: u64) -> Vec<Told> {
+    let mut conn = open(world, Some(0)).expect("the feed");
+    let mut all = Vec::new();
+    while (all.len() as u64) < until {
+        let event = conn.event().expect("the feed goes on to its end");
+        if let Some(id) = &event.id {
+            all.push(Told::read(id.parse().unwrap(), &event.json()));
+        }
+    }
+    all
+}

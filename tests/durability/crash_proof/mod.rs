@@ -1,0 +1,148 @@
+//! The crash proof: agents propose, reviewers approve, correct and reject, and the gateway is killed under them, at
+//! every named point and at any other moment, started again, and killed again. Afterwards every promise that any of
+//! the gateways made is held against what the last one says and against what the upstream really did.
+//!
+//! The short run is a test like others. The long one is `scripts/crash-proof`, which prints its figures.
+
+mod chance;
+mod checks;
+mod feed;
+mod killer;
+mod plan;
+mod receiver;
+mod rules;
+mod upstream;
+mod wire;
+mod worker;
+mod world;
+
+use std::{sync::atomic::Ordering, time::Instant};
+
+use chance::Chance;
+use feed::Subscriber;
+use killer::Killer;
+use world::World;
+
+/// How much is to be done.
+struct Size {
+    /// At least so many of both; each named point is among the kills.
+    kills: usize,
+    changes: usize,
+    workers: u64,
+    seed: u64,
+}
+
+#[test]
+fn nothing_approved_is_lost_or_runs_twice_whatever_crashes() {
+    prove(&Size { kills: killer::reachable().count() + 4, changes: 100, workers: 6, seed: 7 });
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/crash-proof"]
+fn the_long_run() {
+    let number = |name: &str, default| std::env::var(name).ok().map_or(default, |text| text.parse().unwrap());
+    prove(&Size {
+        kills: number("CRASH_PROOF_KILLS", 100),
+        changes: number("CRASH_PROOF_CHANGES", 2000),
+        workers: number("CRASH_PROOF_WORKERS", 10) as u64,
+        seed: number("CRASH_PROOF_SEED", 1) as u64,
+    });
+}
+
+/// Ends the subscriber and the workers with itself.
+struct Ended<'a>(&'a Subscriber, &'a World);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::SeqCst);
+        self.1.enough.store(true, Ordering::SeqCst);
+        self.1.over.store(true, Ordering::SeqCst);
+    }
+}
+
+fn prove(size: &Size) {
+    let began = Instant::now();
+    let world = World::new();
+    let subscriber = Subscriber::default();
+    let mut killer = Killer::new(&world, Chance::new(size.seed), size.kills);
+    std::thread::scope(|scope| {
+        let listening = scope.spawn(|| subscriber.run(&world));
+        // Whatever fails, nobody waits for them for ever.
+        let _ended = Ended(&subscriber, &world);
+        let workers: Vec<_> = (0..size.workers)
+            .map(|n| {
+                let (world, chance) = (&world, Chance::new(size.seed.wrapping_add(n + 1)));
+                scope.spawn(move || worker::run(world, &format!("w{n}"), chance))
+            })
+            .collect();
+        let broken = || workers.iter().any(std::thread::ScopedJoinHandle::is_finished) || listening.is_finished();
+        let proposed = || world.proposed.load(Ordering::SeqCst);
+        while (killer.kills() < size.kills || proposed() < size.changes || !killer.missing().is_empty()) && !broken() {
+            killer.round();
+        }
+        let early = broken();
+        world.enough.store(true, Ordering::SeqCst);
+        // What is under way comes to its end while the killing goes on for a little.
+        if !early {
+            killer.round();
+        }
+        killer.start_for_good();
+        let results: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        if results.iter().all(Result::is_ok) && !early {
+            let end = checks::come_to_rest(&world);
+            support::eventually("the subscriber has heard everything", || {
+                (listening.is_finished() || subscriber.told.lock().unwrap().len() as u64 >= end).then_some(())
+            });
+        }
+        subscriber.ended.store(true, Ordering::SeqCst);
+        let heard = listening.join();
+        for result in results {
+            result.unwrap_or_else(|_| panic!("a worker failed:\n{}", world.log()));
+        }
+        heard.unwrap_or_else(|_| panic!("the subscriber failed:\n{}", world.log()));
+    });
+    let told = subscriber.told.into_inner().unwrap();
+    let found = checks::everything(&world, &told);
+    killer.stop();
+    let (entries, head) = killer.verify();
+    let (kills, states) = (killer.kills(), |state| found.state(state));
+    println!("changes {} ({} requests unanswered)", found.changes, world.unanswered.load(Ordering::SeqCst));
+    println!(
+        "kills {kills} ({} at {} named points, {} at random, {} during the start, {} during the end)",
+        killer.at_points(),
+        killer.points.len(),
+        killer.at_random,
+        killer.during_start,
+        killer.during_end,
+    );
+    println!(
+        "upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, withdrawn {}, \
+         expired {}, pending {}, stale {}",
+        found.calls,
+        states("applied"),
+        states("failed"),
+        found.unknown,
+        states("rejected"),
+        states("withdrawn"),
+        states("expired"),
+        states("pending"),
+        states("stale"),
+    );
+    println!(
+        "corrected {}, approvals taken back {}, targets that had moved {}, tasks {}, standing rules {}",
+        found.edited, found.undone, found.stale, found.tasks, found.rules,
+    );
+    println!(
+        "feed events {}, each heard once and in order over {} gateways; webhook deliveries {}, {} of them again, in order \
+         for each change; audit entries {entries}, verified after each kill against the heads before; {head}",
+        told.len(),
+        kills + 1,
+        found.delivered,
+        found.delivered_again,
+    );
+    println!("{:.0} s", began.elapsed().as_secs_f64());
+    assert!(killer.missing().is_empty(), "never crashed at {:?}", killer.missing());
+    let each = [found.edited, found.undone, found.stale, found.tasks, found.rules];
+    assert!(!each.contains(&0), "something was never done: {found:?}");
+    assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
+}

@@ -1,0 +1,86 @@
+//! What an agent and its reviewers do with one change, and which of it brings a gateway past a named point.
+
+use super::chance::Chance;
+
+/// What becomes of a change, if its reviewers have their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    Approve,
+    Edit,
+    /// Approved, taken back, and then approved again, rejected, or left.
+    Undo,
+    Reject,
+    Withdraw,
+    Leave,
+    /// Its target moves before it is approved.
+    Move,
+    /// Its target moves after it is approved, within the time in which that may be undone.
+    MoveLate,
+    /// Its target moves, and somebody asks for the new diff.
+    Refresh,
+    /// Nobody decides in time.
+    Expire,
+    /// Its answer is lost, and a person says how it ended.
+    Settle,
+    /// Proposed as a task, and taken back as one or approved.
+    Task,
+    /// A standing rule is given on it, used, and revoked.
+    Rule,
+}
+
+impl Plan {
+    pub fn any(chance: &mut Chance) -> Self {
+        match chance.below(40) {
+            0..16 => Self::Approve,
+            16..20 => Self::Edit,
+            20..22 => Self::Undo,
+            22..25 => Self::Reject,
+            25..27 => Self::Withdraw,
+            27 => Self::Leave,
+            28..30 => Self::Move,
+            30 => Self::MoveLate,
+            31..33 => Self::Refresh,
+            33 => Self::Expire,
+            34..36 => Self::Settle,
+            36..38 => Self::Task,
+            _ => Self::Rule,
+        }
+    }
+
+    /// What brings a gateway there; `None` where everything does.
+    pub fn past(point: &str) -> Option<Self> {
+        Some(match point {
+            "before_edit" | "after_edit" => Self::Edit,
+            "before_undo" | "after_undo" => Self::Undo,
+            "before_stale" | "between_stale_and_refresh" | "after_refresh" => Self::Move,
+            "before_withdraw" | "after_withdraw" => Self::Withdraw,
+            "before_expire" | "after_expire" => Self::Expire,
+            "before_settle" | "after_settle" => Self::Settle,
+            "before_task_answer" => Self::Task,
+            point if point.contains("_rule_") => Self::Rule,
+            _ => return None,
+        })
+    }
+
+    /// The server's name of the tool for it.
+    pub fn server(self, chance: &mut Chance) -> String {
+        match self {
+            Self::Undo => "undo".into(),
+            Self::Move | Self::MoveLate | Self::Refresh => "doc".into(),
+            Self::Expire => "brief".into(),
+            Self::Rule => "ruled".into(),
+            _ => format!("count{}", chance.below(super::world::NAMES as u64)),
+        }
+    }
+
+    /// How the upstream is to answer.
+    pub fn mode(self, chance: &mut Chance) -> &'static str {
+        match (self, chance.below(20)) {
+            (Self::Settle, _) => "lost",
+            (Self::Rule, _) | (_, 0..11) => "ok",
+            (_, 11..16) => "slow",
+            (_, 16..18) => "fail",
+            _ => "lost",
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The receiver of a webhook: takes what comes, sometimes refuses it, sometimes takes it and hangs up.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+};
+
+use serde_json::Value;
+
+use super::{feed::Told, wire};
+
+pub struct Receiver {
+    pub url: String,
+    /// What it took, in the order in which it came, whether the gateway heard of that or not.
+    taken: Arc<Mutex<Vec<Told>>>,
+}
+
+impl Receiver {
+    pub fn start() -> Self {
+        let taken: Arc<Mutex<Vec<Told>>> = Arc::default();
+        let (keeps, requests) = (Arc::clone(&taken), Mutex::new(0_u64));
+        let port = wire::serve(move |_, body| {
+            let event: Value = serde_json::from_str(body).unwrap();
+            let seq = event["seq"].as_u64().unwrap();
+            let mut requests = requests.lock().unwrap();
+            *requests += 1;
+            if requests.is_multiple_of(61) {
+                return Some((500, String::new()));
+            }
+            keeps.lock().unwrap().push(Told::read(seq, &event));
+            (!requests.is_multiple_of(53)).then(|| (200, String::new()))
+        });
+        Self { url: format!("http://127.0.0.1:{port}/"), taken }
+    }
+
+    /// Everything of a change that the feed has arrived, once or more often, and never in another order; answers how many
+    /// deliveries arrived, and how many of them again.
+    pub fn check(&self, stored: &[Told]) -> (usize, usize) {
+        let taken = self.taken.lock().unwrap();
+        let mut last: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut arrived: BTreeSet<u64> = BTreeSet::new();
+        for told in taken.iter() {
+            let before = last.insert(&told.change, told.seq).unwrap_or_default();
+            assert!(before <= told.seq, "{told:?} arrived after event {before} of the same change");
+            arrived.insert(told.seq);
+            let kept = stored.get(usize::try_from(told.seq).unwrap() - 1);
+            assert_eq!(kept, Some(told), "delivered otherwise than it is stored");
+        }
+        for event in stored.iter().filter(|event| !event.change.is_empty()) {
+            assert!(arrived.contains(&event.seq), "never arrived: {event:?}");
+        }
+        (taken.len(), taken.len() - arrived.len())
+    }
+}

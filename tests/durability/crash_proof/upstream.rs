@@ -1,0 +1,136 @@
+//! The upstream that counts: a stateless MCP server on sockets, in the test's own process, so that it outlives every
+//! gateway. What it does is on the disk before it answers.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Write as _,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use super::wire::{self, Reaction};
+
+const REVISION: &str = "2026-07-28";
+
+/// What it did for one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub value: String,
+    /// What was there before.
+    pub base: String,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each call.
+    done: BTreeMap<String, Vec<Done>>,
+    texts: BTreeMap<String, String>,
+}
+
+pub struct Upstream {
+    state: Mutex<State>,
+    ledger: Mutex<File>,
+}
+
+impl Upstream {
+    /// Answers its address too.
+    pub fn start(ledger: &Path) -> (Arc<Self>, String) {
+        let ledger = File::options().create_new(true).append(true).open(ledger).unwrap();
+        let upstream = Arc::new(Self { state: Mutex::default(), ledger: Mutex::new(ledger) });
+        let shared = Arc::clone(&upstream);
+        let port = wire::serve(move |line, body| shared.react(line, body));
+        (upstream, format!("http://127.0.0.1:{port}/mcp"))
+    }
+
+    pub fn done(&self) -> BTreeMap<String, Vec<Done>> {
+        self.state.lock().unwrap().done.clone()
+    }
+
+    pub fn has_done(&self, key: &str) -> bool {
+        self.state.lock().unwrap().done.contains_key(key)
+    }
+
+    /// Somebody else alters what a change is about.
+    pub fn alter(&self, key: &str, text: String) {
+        self.state.lock().unwrap().texts.insert(key.to_owned(), text);
+    }
+
+    fn text(state: &State, key: &str) -> String {
+        state.texts.get(key).cloned().unwrap_or_else(|| format!("{key} at first"))
+    }
+
+    /// Before the answer, on the disk: what was done stays done, whoever is told of it.
+    fn apply(&self, key: &str, value: &str) {
+        let mut ledger = self.ledger.lock().unwrap();
+        writeln!(ledger, "{}", json!({"key": key, "value": value})).unwrap();
+        ledger.sync_data().unwrap();
+        let mut state = self.state.lock().unwrap();
+        let base = Self::text(&state, key);
+        state.texts.insert(key.to_owned(), value.to_owned());
+        state.done.entry(key.to_owned()).or_default().push(Done { value: value.to_owned(), base });
+    }
+
+    fn react(&self, line: &str, body: &str) -> Reaction {
+        if !line.starts_with("POST") {
+            return Some((405, String::new()));
+        }
+        let message: Value = serde_json::from_str(body).unwrap();
+        let id = &message["id"];
+        let mut result = match message["method"].as_str().unwrap_or_default() {
+            _ if id.is_null() => return Some((202, String::new())),
+            // Without an answer: it was done, and nobody hears of it.
+            "tools/call" => self.call(&message["params"])?,
+            "server/discover" => json!({"supportedVersions": [REVISION], "capabilities": {"tools": {}}}),
+            "tools/list" => tools(),
+            _ => json!({}),
+        };
+        result["resultType"] = "complete".into();
+        result["ttlMs"] = 60_000.into();
+        result["cacheScope"] = "public".into();
+        result["_meta"] = json!({"io.modelcontextprotocol/serverInfo": {"name": "counter", "version": "1"}});
+        Some((200, json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string()))
+    }
+
+    fn call(&self, params: &Value) -> Option<Value> {
+        let text = |name: &str| params["arguments"][name].as_str().unwrap_or_default();
+        let says = |text: &str| json!({"content": [{"type": "text", "text": text}]});
+        if params["name"] == "read" {
+            return Some(says(&Self::text(&self.state.lock().unwrap(), text("key"))));
+        }
+        self.apply(text("key"), text("value"));
+        match text("mode") {
+            // Long enough that a kill often falls into the call.
+            "slow" => std::thread::sleep(Duration::from_millis(60)),
+            "lost" => return None,
+            "fail" => {
+                let mut failed = says("It failed on purpose");
+                failed["isError"] = true.into();
+                return Some(failed);
+            }
+            _ => {}
+        }
+        Some(says("Done"))
+    }
+}
+
+fn tools() -> Value {
+    let text = json!({"type": "string"});
+    json!({"tools": [{
+        "name": "apply",
+        "description": "Does it, and counts",
+        "inputSchema": {
+            "type": "object",
+            "required": ["key", "value", "mode"],
+            "properties": {"key": text, "value": text, "mode": text},
+        },
+    }, {
+        "name": "read",
+        "description": "What is there",
+        "annotations": {"readOnlyHint": true},
+        "inputSchema": {"type": "object", "required": ["key"], "properties": {"key": text}},
+    }]})
+}

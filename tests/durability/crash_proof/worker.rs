@@ -1,0 +1,285 @@
+//! Agents and reviewers who do not give up: what got no answer is asked again of the next gateway, as real clients do.
+//!
+//! They wait for what they asked for before they ask for more, so that what waits to run stays as short as with people.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    chance::Chance,
+    plan::Plan,
+    rules,
+    world::{Answer, REVIEWERS, World},
+};
+
+/// So often is a decision tried before something is wrong.
+const TRIES: usize = 4000;
+/// So often is it looked whether a change has run before the worker turns to other things.
+const LOOKS: usize = 60;
+
+/// Not yet, and no reason to hurry.
+pub fn rest() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Proposes and decides until there is enough.
+pub fn run(world: &World, name: &str, mut chance: Chance) {
+    for n in 0.. {
+        if world.enough.load(Ordering::SeqCst) {
+            return;
+        }
+        let wanted = world.wanted.lock().unwrap().filter(|_| chance.below(10) < 7);
+        let plan = wanted.unwrap_or_else(|| Plan::any(&mut chance));
+        one(world, &format!("{name}-{n}"), plan, &mut chance);
+    }
+}
+
+fn one(world: &World, key: &str, plan: Plan, chance: &mut Chance) {
+    let mode = plan.mode(chance);
+    let value = format!("{key} as proposed");
+    let tool = format!("{}__apply", plan.server(chance));
+    let arguments = json!({"key": key, "value": value, "mode": mode});
+    let task = plan == Plan::Task;
+    world.note(key, |promise| promise.task = task);
+    let id = propose(world, &tool, key, &arguments, task, chance);
+    world.named(key, &id);
+    world.proposed.fetch_add(1, Ordering::SeqCst);
+    match plan {
+        Plan::Leave | Plan::Expire => {}
+        Plan::Withdraw => withdraw(world, &id, key),
+        Plan::Task if chance.below(3) == 0 => cancel(world, &id, key),
+        Plan::Reject => decide(world, &id, key, "reject", chance),
+        Plan::Approve | Plan::Task | Plan::Settle => approve(world, &id, key, plan, chance),
+        Plan::Edit => {
+            edit(world, &id, key, mode, chance);
+            approve(world, &id, key, plan, chance);
+        }
+        Plan::Undo => undone(world, &id, key, chance),
+        Plan::Move | Plan::Refresh => {
+            world.upstream.alter(key, format!("{key} as altered"));
+            if plan == Plan::Refresh {
+                refresh(world, &id);
+            }
+            approve(world, &id, key, plan, chance);
+        }
+        Plan::MoveLate => {
+            decide(world, &id, key, "approve", chance);
+            world.note(key, |promise| promise.moved_late = true);
+            world.upstream.alter(key, format!("{key} as altered late"));
+            run_out(world, &id, key, plan, chance);
+        }
+        Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
+    }
+    // Sometimes the agent has forgotten that it asked. If there is an answer, it is of the same change, however that
+    // ended.
+    if chance.below(10) == 0
+        && let Some(answer) = world.ask("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], &arguments)
+        && let Some(again) = id_in(&answer.body)
+    {
+        world.named(key, &again);
+    }
+}
+
+/// The id that an answer speaks of.
+fn id_in(body: &Value) -> Option<String> {
+    let text = body.to_string();
+    let start = text.find("chg_")?;
+    Some(text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect())
+}
+
+/// Over the plain door or over MCP, until there is a change; always with an idempotency key, so that a repeat finds the
+/// same one.
+pub fn propose(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> String {
+    loop {
+        let answer = if !task && chance.below(2) == 0 {
+            world.insist("POST", &format!("/tools/{tool}"), &[("Idempotency-Key", key)], arguments)
+        } else {
+            let meta = json!({"dev.countersign/idempotencyKey": key});
+            world.rpc("tools/call", tool, json!({"name": tool, "arguments": arguments, "_meta": meta}), task)
+        };
+        if let Some(id) = id_in(&answer.body) {
+            return id;
+        }
+        // Right after a start, the upstream's tools are not there yet.
+        let text = answer.body.to_string();
+        let early = answer.status == 404 || (answer.status == 200 && text.contains("\"error\""));
+        assert!(early, "{tool} was refused: {} {text}\n{}", answer.status, world.log());
+        rest();
+    }
+}
+
+/// Approves, and waits until it has run.
+fn approve(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
+    decide(world, id, key, "approve", chance);
+    run_out(world, id, key, plan, chance);
+}
+
+/// Waits until it has run, and approves it again where its target moved. Does not wait for ever: what is still under way
+/// is looked at in the end.
+fn run_out(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
+    for _ in 0..LOOKS {
+        match world.change(id)["state"].as_str().unwrap() {
+            "approved" | "executing" => std::thread::sleep(Duration::from_millis(30)),
+            "pending" | "stale" => decide(world, id, key, "approve", chance),
+            "outcome_unknown" if plan == Plan::Settle || chance.below(2) == 0 => return settle(world, id, key),
+            _ => return,
+        }
+    }
+}
+
+/// Until the change is neither pending nor stale, whoever's doing that is.
+fn decide(world: &World, id: &str, key: &str, verdict: &str, chance: &mut Chance) {
+    for _ in 0..TRIES {
+        let change = world.change(id);
+        if change["state"] != "pending" && change["state"] != "stale" {
+            return;
+        }
+        if verdict == "approve" {
+            let value = change["arguments"]["value"].as_str().unwrap().to_owned();
+            world.note(key, |promise| {
+                promise.approval_sent = true;
+                promise.values.insert(value);
+            });
+        }
+        let body = json!({
+            "decision": verdict, "version": change["version"], "digest": change["digest"], "comment": "by the driver",
+        });
+        let others = others_than_editors(&change);
+        let reviewer = others[usize::try_from(chance.below(others.len() as u64)).unwrap()];
+        let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/decision"), &body) else { continue };
+        match answer.status {
+            // One vote of two.
+            200 if answer.body["state"] == "pending" => {}
+            200 if verdict == "approve" => return world.note(key, |promise| promise.approved = true),
+            200 => return world.note(key, |promise| promise.rejected = true),
+            _ => again(&answer, verdict),
+        }
+    }
+    panic!("{id} could never be decided on: {}", world.change(id));
+}
+
+/// The reviewers whose votes count: nobody's does on what they corrected, where two must approve.
+fn others_than_editors(change: &Value) -> Vec<usize> {
+    let edited =
+        |name: &str| change["edits"].as_array().is_some_and(|edits| edits.iter().any(|edit| edit["by"] == name));
+    (0..REVIEWERS.len()).filter(|reviewer| !edited(REVIEWERS[*reviewer])).collect()
+}
+
+/// Somebody was quicker (ourselves, before the crash), voted already, the target moved, or the gateway has only just
+/// started.
+pub fn again(answer: &Answer, what: &str) {
+    match answer.status {
+        409 | 429 | 500.. => rest(),
+        404 if answer.body["code"] == "TOOL_NOT_FOUND" => rest(),
+        _ => panic!("{what}: {} {}", answer.status, answer.body),
+    }
+}
+
+/// Approved, and taken back in time, if it was. Then something else becomes of it.
+fn undone(world: &World, id: &str, key: &str, chance: &mut Chance) {
+    decide(world, id, key, "approve", chance);
+    for _ in 0..TRIES {
+        let change = world.change(id);
+        match change["state"].as_str().unwrap() {
+            "approved" => {}
+            "pending" => break,
+            // Too late: it has run, or is about to.
+            _ => return,
+        }
+        // Each takes back only what they said themselves.
+        let by = REVIEWERS.iter().position(|name| change["decisions"][0]["reviewer"] == *name).unwrap_or(0);
+        let body = json!({"version": change["version"]});
+        // From here on, nobody promises that it will run.
+        world.note(key, |promise| promise.approved = false);
+        match world.review(by, &format!("/api/changes/{id}/undo"), &body) {
+            Some(answer) if answer.status == 200 => break,
+            Some(answer) => again(&answer, "undo"),
+            None => {}
+        }
+    }
+    world.note(key, |promise| {
+        promise.approval_sent = false;
+        promise.undone = true;
+        promise.values.clear();
+    });
+    match chance.below(3) {
+        0 => decide(world, id, key, "reject", chance),
+        1 => {}
+        _ => approve(world, id, key, Plan::Undo, chance),
+    }
+}
+
+fn refresh(world: &World, id: &str) {
+    for _ in 0..TRIES {
+        let change = world.change(id);
+        if change["state"] == "pending" && change["diff"].to_string().contains("as altered") {
+            return;
+        }
+        let body = json!({"version": change["version"]});
+        match world.review(0, &format!("/api/changes/{id}/refresh"), &body) {
+            Some(answer) if answer.status == 200 => {}
+            Some(answer) => again(&answer, "refresh"),
+            None => {}
+        }
+    }
+    panic!("{id} never showed what is there now: {}", world.change(id));
+}
+
+fn withdraw(world: &World, id: &str, key: &str) {
+    let answer = world.insist("POST", "/tools/withdraw_change", &[], &json!({"changeId": id}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    world.note(key, |promise| promise.withdrawn = true);
+}
+
+/// As the task that it is.
+fn cancel(world: &World, id: &str, key: &str) {
+    loop {
+        let answer = world.rpc("tasks/cancel", id, json!({"taskId": id}), true);
+        if answer.body["result"]["resultType"] == "complete" {
+            return world.note(key, |promise| promise.withdrawn = true);
+        }
+        assert!(answer.body["error"]["data"]["code"].is_string(), "{}", answer.body);
+        rest();
+    }
+}
+
+/// Other arguments; the key stays, since it is how the upstream counts.
+fn edit(world: &World, id: &str, key: &str, mode: &str, chance: &mut Chance) {
+    let value = format!("{key} as corrected");
+    for _ in 0..TRIES {
+        let change = world.change(id);
+        if change["state"] != "pending" || change["arguments"]["value"] == value.as_str() {
+            return;
+        }
+        let body = json!({
+            "arguments": {"key": key, "value": value, "mode": mode}, "version": change["version"], "comment": "better so",
+        });
+        let reviewer = usize::from(chance.below(2) == 0);
+        let Some(answer) = world.review(reviewer, &format!("/api/changes/{id}/edit"), &body) else { continue };
+        match answer.status {
+            200 => return world.note(key, |promise| promise.edited = true),
+            _ => again(&answer, "edit"),
+        }
+    }
+    panic!("{id} could never be edited: {}", world.change(id));
+}
+
+/// A person looks at the upstream and says how it ended.
+fn settle(world: &World, id: &str, key: &str) {
+    let outcome = if world.upstream.has_done(key) { "applied" } else { "failed" };
+    world.note(key, |promise| promise.settled = Some(outcome));
+    for _ in 0..TRIES {
+        let change = world.change(id);
+        if change["state"] != "outcome_unknown" {
+            return;
+        }
+        let body = json!({"outcome": outcome, "comment": "the upstream's own ledger", "version": change["version"]});
+        match world.review(1, &format!("/api/changes/{id}/settle"), &body) {
+            Some(answer) if answer.status == 200 => return,
+            Some(answer) => again(&answer, "settle"),
+            None => {}
+        }
+    }
+    panic!("{id} could never be settled: {}", world.change(id));
+}

@@ -1,0 +1,263 @@
+//! What outlives the gateways: where the current one is, what was asked of any of them, and what they answered.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{plan::Plan, receiver::Receiver, upstream::Upstream};
+use support::{PATIENCE, create_key, http::Conn};
+
+/// How many names the upstream has for what is proposed most: what goes to one of them runs one after another.
+pub const NAMES: usize = 4;
+
+/// What a stateless client calls the extension of tasks.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
+/// What the driver knows of one proposal. What was answered is a promise.
+#[derive(Clone, Debug, Default)]
+pub struct Promise {
+    /// Every id that an answer named; a repeat with the same idempotency key must name the same.
+    pub ids: BTreeSet<String>,
+    pub approved: bool,
+    pub edited: bool,
+    /// Answered: it will never run.
+    pub rejected: bool,
+    pub withdrawn: bool,
+    /// An approval was sent, answered or not, and was not taken back.
+    pub approval_sent: bool,
+    /// An approval was taken back, answered.
+    pub undone: bool,
+    /// Its target was altered while it was approved: it may be pending again.
+    pub moved_late: bool,
+    /// It was proposed as a task.
+    pub task: bool,
+    /// How a person settled it.
+    pub settled: Option<&'static str>,
+    /// Of a change that a standing rule was given on.
+    pub rule: Option<Standing>,
+    /// Values that a reviewer ever approved, or tried to.
+    pub values: BTreeSet<String>,
+}
+
+/// What is known of a standing rule and of the calls that it speaks of.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    pub denies: bool,
+    /// Rules that an answer named.
+    pub ids: BTreeSet<String>,
+    /// Those of them of which an answer said that they are revoked.
+    pub revoked: BTreeSet<String>,
+    /// Calls that nobody looked at: those that were sent, and those that were answered.
+    pub sent: usize,
+    pub answered: usize,
+}
+
+pub struct World {
+    pub home: TempDir,
+    pub upstream: Arc<Upstream>,
+    pub receiver: Receiver,
+    pub reviewers: [String; 3],
+    /// The port of the gateway that is meant to be up; 0 between two of them.
+    pub port: AtomicU16,
+    /// How many gateways there were.
+    pub lives: AtomicUsize,
+    /// There will be none any more.
+    pub over: AtomicBool,
+    /// No new proposals; those under way come to their end.
+    pub enough: AtomicBool,
+    /// What the gateway is armed for, and what brings it there.
+    pub wanted: Mutex<Option<Plan>>,
+    pub promises: Mutex<BTreeMap<String, Promise>>,
+    pub proposed: AtomicUsize,
+    /// Requests that ended without an answer.
+    pub unanswered: AtomicUsize,
+}
+
+/// An answer, as far as the driver looks at it.
+pub struct Answer {
+    pub status: u16,
+    pub body: Value,
+}
+
+/// Three, because whoever corrects what two must approve leaves that to the others.
+pub const REVIEWERS: [&str; 3] = ["carol", "dave", "erin"];
+
+impl World {
+    pub fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let (upstream, url) = Upstream::start(&home.path().join("ledger"));
+        let receiver = Receiver::start();
+        let data = home.path().join("data");
+        let reviewers = REVIEWERS.map(|name| create_key(&data, "reviewer", name));
+        std::fs::write(home.path().join("countersign.yaml"), config(&url, &receiver.url)).unwrap();
+        Self {
+            home,
+            upstream,
+            receiver,
+            reviewers,
+            port: AtomicU16::new(0),
+            lives: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+            enough: AtomicBool::new(false),
+            wanted: Mutex::default(),
+            promises: Mutex::default(),
+            proposed: AtomicUsize::new(0),
+            unanswered: AtomicUsize::new(0),
+        }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
+    pub fn log(&self) -> String {
+        let log = std::fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
+        let start = log.len().saturating_sub(8000);
+        log.get(start..).unwrap_or(&log).to_owned()
+    }
+
+    /// Where the gateway is, once there is one.
+    pub fn address(&self) -> SocketAddr {
+        loop {
+            // However long it takes on a slow machine: whoever starts them fails by itself, and says so.
+            match self.port.load(Ordering::SeqCst) {
+                0 => assert!(!self.over.load(Ordering::SeqCst), "there is no gateway any more:\n{}", self.log()),
+                port => return ([127, 0, 0, 1], port).into(),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// One request to whichever gateway there is. `None` where no whole answer came.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Option<Answer> {
+        let address = self.address();
+        let answer = (|| {
+            let mut conn = Conn::try_open(address).ok()?;
+            let mut all = vec![("Content-Type", "application/json"), ("Connection", "close")];
+            all.extend_from_slice(headers);
+            let text = if body.is_null() { String::new() } else { body.to_string() };
+            conn.request(method, path, &all, text.as_bytes());
+            let response = conn.try_response()?;
+            let body = serde_json::from_slice(&response.body).ok()?;
+            Some(Answer { status: response.status, body })
+        })();
+        if answer.is_none() {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        answer
+    }
+
+    /// As [`World::ask`], again and again over all crashes until there is an answer.
+    pub fn insist(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let (began, lives) = (Instant::now(), self.lives.load(Ordering::SeqCst));
+        loop {
+            match self.ask(method, path, headers, body) {
+                // Not yet: the upstream's tools are on their way, or the store is overloaded.
+                Some(answer) if answer.status >= 500 || answer.status == 429 => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Some(answer) => return answer,
+                None => {}
+            }
+            // Many gateways had the time for it, or one had very much.
+            let most = if self.lives.load(Ordering::SeqCst) > lives + 30 { PATIENCE * 6 } else { PATIENCE * 30 };
+            assert!(began.elapsed() < most, "no answer to {method} {path} {body}\n{}", self.log());
+        }
+    }
+
+    /// A request of an agent that speaks 2026-07-28 and, with `tasks`, declares the extension; answers the result.
+    pub fn rpc(&self, method: &str, name: &str, mut params: Value, tasks: bool) -> Answer {
+        let extensions = if tasks { json!({"extensions": {TASKS: {}}}) } else { json!({}) };
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+        params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "crash-proof", "version": "1"});
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = extensions;
+        let mut headers = vec![
+            ("Accept", "application/json, text/event-stream"),
+            ("MCP-Protocol-Version", "2026-07-28"),
+            ("Mcp-Method", method),
+        ];
+        if !name.is_empty() {
+            headers.push(("Mcp-Name", name));
+        }
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        self.insist("POST", "/mcp", &headers, &body)
+    }
+
+    /// A GET by a reviewer.
+    pub fn look(&self, path: &str) -> Value {
+        let bearer = format!("Bearer {}", self.reviewers[0]);
+        let answer = self.insist("GET", path, &[("Authorization", bearer.as_str())], &Value::Null);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+
+    /// The change as a reviewer sees it. It must be there: somebody was told of it.
+    pub fn change(&self, id: &str) -> Value {
+        let bearer = format!("Bearer {}", self.reviewers[0]);
+        let answer =
+            self.insist("GET", &format!("/api/changes/{id}"), &[("Authorization", bearer.as_str())], &Value::Null);
+        assert_eq!(answer.status, 200, "{id} was promised and is not there: {}", answer.body);
+        answer.body
+    }
+
+    /// A POST by a reviewer, unanswered or not.
+    pub fn review(&self, reviewer: usize, path: &str, body: &Value) -> Option<Answer> {
+        let bearer = format!("Bearer {}", self.reviewers[reviewer]);
+        self.ask("POST", path, &[("Authorization", bearer.as_str())], body)
+    }
+
+    /// An answer named this change for that proposal.
+    pub fn named(&self, key: &str, id: &str) {
+        self.note(key, |promise| {
+            promise.ids.insert(id.to_owned());
+        });
+    }
+
+    pub fn note(&self, key: &str, change: impl FnOnce(&mut Promise)) {
+        change(self.promises.lock().unwrap().entry(key.to_owned()).or_default());
+    }
+}
+
+/// One upstream under several names. Its failures are on purpose, so nothing is held against it.
+fn config(url: &str, receiver: &str) -> String {
+    let names = (0..NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
+    let mut servers: serde_json::Map<String, Value> =
+        names.map(|name| (name, json!({"url": url, "breaker": {"threshold": 0}}))).collect();
+    // Of this one, reviewers see the difference to what is there.
+    let recipe = json!({
+        "entity": "text",
+        "target": "arguments.key",
+        "before": {"tool": "read", "arguments": {"key": "arguments.key"}},
+        "after": "arguments.value",
+    });
+    servers.insert(
+        "doc".into(),
+        json!({
+            "url": url, "breaker": {"threshold": 0}, "trust_annotations": true, "previews": {"apply": recipe},
+        }),
+    );
+    json!({
+        "modules": {"tracker": {"enabled": false}},
+        "changes": {"max_pending": 100_000, "max_proposals_per_minute": 0},
+        "mcpServers": servers,
+        "policy": {"rules": [
+            {"name": "two people", "tools": "count2__*", "then": "review", "quorum": 2},
+            {"name": "second thoughts", "tools": ["undo__apply", "doc__apply"], "then": "review", "undo_for": "1s"},
+            {"name": "soon over", "tools": "brief__*", "then": "review", "expire_after": "1s"},
+        ]},
+        "webhooks": {"receiver": {"url": receiver, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}},
+        "log": {"filter": "warn"},
+    })
+    .to_string()
+}

@@ -1,0 +1,15 @@
+//! What is kept whatever happens: crashes, stores that fail, clocks that jump.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "test code"
+)]
+
+mod clock;
+mod crash;
+mod crash_proof;
+mod store_faults;

@@ -1,0 +1,779 @@
+//! What one client can make the gateway hold: words about itself, subscriptions, bodies, connections, streams, sessions.
+
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use support::{
+    Gateway, Options, eventually,
+    http::Conn,
+    mcp::{ACCEPT, JSON, initialize_params, request, with_meta},
+    ws::Ws,
+};
+
+const NEWEST: &str = "2025-11-25";
+
+fn with(config: &str) -> Gateway {
+    Gateway::with(&Options { config: Some(config), ..Options::default() })
+}
+
+/// `-32602` with our own code, and the bound in an object of details.
+#[track_caller]
+fn refused_as_too_long(answer: &Value, limit: u64) {
+    let error = &answer["error"];
+    assert_eq!((&error["code"], &error["data"]["code"]), (&json!(-32602), &json!("INVALID_PARAMS")), "{answer}");
+    assert_eq!(error["data"]["details"]["limit"], limit, "{answer}");
+}
+
+fn initialize(capabilities: Value, info: Value) -> String {
+    let mut params = initialize_params(NEWEST);
+    params["capabilities"] = capabilities;
+    params["clientInfo"] = info;
+    request(0, "initialize", params).to_string()
+}
+
+fn long_capabilities() -> Value {
+    json!({ "experimental": { "x": { "y": "z".repeat(16 << 10) } } })
+}
+
+#[test]
+fn capabilities_over_16_kib_are_refused_at_every_door() {
+    let gateway = Gateway::start();
+    let handshake = initialize(long_capabilities(), json!({ "name": "raw", "version": "1" }));
+    let answer = gateway.post(&[], &handshake);
+    refused_as_too_long(&answer.json(), 16 << 10);
+    assert!(answer.header("mcp-session-id").is_none());
+
+    let mut ws = Ws::open(&gateway);
+    ws.send(&handshake);
+    refused_as_too_long(&ws.frame().unwrap().json(), 16 << 10);
+    // The socket goes on, and may say it shorter.
+    ws.send(&initialize(json!({}), json!({ "name": "raw", "version": "1" })));
+    assert!(ws.frame().unwrap().json()["result"].is_object());
+
+    let declared = json!({ "_meta": { "io.modelcontextprotocol/clientCapabilities": long_capabilities() } });
+    let answer = gateway.modern(1, "tools/list", declared.clone());
+    assert_eq!(answer.status, 400);
+    refused_as_too_long(&answer.json(), 16 << 10);
+    let mut ws = Ws::open(&gateway);
+    ws.send_json(&request(1, "tools/list", with_meta(declared)));
+    refused_as_too_long(&ws.frame().unwrap().json(), 16 << 10);
+
+    // Just as long as it may be.
+    let filler = "x".repeat((16 << 10) - r#"{"experimental":{"x":{"y":""}}}"#.len());
+    let answer = gateway.post(&[], &initialize(json!({ "experimental": { "x": { "y": filler } } }), info("raw")));
+    assert!(answer.json()["result"].is_object(), "{}", answer.text());
+}
+
+fn info(name: &str) -> Value {
+    json!({ "name": name, "version": "1" })
+}
+
+#[test]
+fn names_are_kept_to_256_characters_and_icons_not_at_all() {
+    let gateway = Gateway::start();
+    let long = "ä".repeat(1 << 19);
+    let answer = gateway.post(
+        &[],
+        &initialize(
+            json!({}),
+            json!({ "name": long, "version": long, "title": long, "icons": [{ "src": format!("data:{long}") }] }),
+        ),
+    );
+    assert_eq!(answer.status, 200);
+    let (status, listed) = gateway.api("GET", "/api/sessions", None);
+    assert_eq!((status, listed["sessions"].as_array().unwrap().len()), (200, 1));
+    assert_eq!(listed["sessions"][0]["clientName"], "ä".repeat(256));
+    assert_eq!(listed["sessions"][0]["clientVersion"], "ä".repeat(256));
+    assert!(listed.to_string().len() < 4096);
+}
+
+#[test]
+fn uris_over_4_kib_are_refused_wherever_one_is_named() {
+    let gateway = Gateway::start();
+    let session = gateway.session(NEWEST);
+    let long = format!("tracker://{}", "x".repeat(4 << 10));
+    for (id, method) in [(1, "resources/subscribe"), (2, "resources/read"), (3, "resources/unsubscribe")] {
+        refused_as_too_long(&session.call(id, method, json!({ "uri": long })), 4 << 10);
+    }
+    let listen = json!({ "notifications": { "resourceSubscriptions": [long] } });
+    refused_as_too_long(&gateway.modern(4, "subscriptions/listen", listen.clone()).json(), 4 << 10);
+    let complete = json!({ "ref": { "type": "ref/resource", "uri": long }, "argument": { "name": "a", "value": "" } });
+    refused_as_too_long(&session.call(5, "completion/complete", complete), 4 << 10);
+    let mut ws = Ws::open(&gateway);
+    ws.send_json(&request(6, "subscriptions/listen", with_meta(listen)));
+    refused_as_too_long(&ws.frame().unwrap().json(), 4 << 10);
+    // A byte less is a URI like any other, and the session is what it was.
+    let fits = &long[..4 << 10];
+    assert!(session.call(7, "resources/subscribe", json!({ "uri": fits }))["result"].is_object());
+}
+
+/// Subscribes to other resources, each with a long URI, until that is refused; answers how many were taken.
+fn subscribe_until_refused(session: &support::mcp::Session<'_>) -> usize {
+    for n in 0.. {
+        let uri = format!("tracker://{n}/{}", "x".repeat(4000));
+        let answer = session.call(n, "resources/subscribe", json!({ "uri": uri }));
+        if answer["result"].is_object() {
+            continue;
+        }
+        assert_eq!(answer["error"]["data"]["code"], "OVERLOADED", "{answer}");
+        assert_eq!(answer["error"]["data"]["limit"], 256 << 10, "{answer}");
+        return usize::try_from(n).unwrap();
+    }
+    unreachable!()
+}
+
+#[test]
+fn what_is_kept_for_a_principal_is_bounded_and_given_back() {
+    let gateway = with("limits:\n  principal_memory: 256KiB\n");
+    let (one, two) = (gateway.session(NEWEST), gateway.session(NEWEST));
+    let taken = subscribe_until_refused(&one);
+    assert!((5..60).contains(&taken), "{taken}");
+    // Both sessions live on, and none of the principal's has room for more.
+    assert!(one.call(1000, "ping", json!({}))["result"].is_object());
+    assert_eq!(subscribe_until_refused(&two), 0);
+    // Nor has a handshake with much to say.
+    let capabilities = json!({ "experimental": { "x": { "y": "z".repeat(15 << 10) } } });
+    let answer = gateway.post(&[], &initialize(capabilities, info("raw"))).json();
+    assert_eq!(answer["error"]["data"]["code"], "OVERLOADED", "{answer}");
+    // Another principal has its own.
+    let key = gateway.create_key("agent", "bob");
+    let bearer = format!("Bearer {key}");
+    let opened = gateway.post(&[("Authorization", bearer.as_str())], &initialize(json!({}), info("bob")));
+    assert!(opened.json()["result"].is_object(), "{}", opened.text());
+    // What ends is given back: one subscription, and then a whole session.
+    let uri = format!("tracker://0/{}", "x".repeat(4000));
+    assert!(one.call(1001, "resources/unsubscribe", json!({ "uri": uri }))["result"].is_object());
+    assert_eq!(subscribe_until_refused(&two), 1);
+    assert_eq!(one.delete().status, 204);
+    eventually("the memory is given back", || {
+        let uri = format!("tracker://again/{}", "x".repeat(4000));
+        two.call(2000, "resources/subscribe", json!({ "uri": uri }))["result"].is_object().then_some(())
+    });
+}
+
+#[test]
+fn the_list_of_sessions_has_pages() {
+    let gateway = Gateway::start();
+    let open: Vec<_> = (0..7).map(|_| gateway.opened(NEWEST).id).collect();
+    let mut seen = Vec::new();
+    let mut path = "/api/sessions?limit=3".to_owned();
+    for page in 0.. {
+        let (status, listed) = gateway.api("GET", &path, None);
+        assert_eq!((status, &listed["total"]), (200, &json!(7)), "{listed}");
+        let ids = listed["sessions"].as_array().unwrap();
+        assert_eq!(ids.len(), [3, 3, 1][page]);
+        seen.extend(ids.iter().map(|session| session["id"].as_str().unwrap().trim_end_matches('…').to_owned()));
+        let Some(cursor) = listed["nextCursor"].as_str() else { break };
+        path = format!("/api/sessions?limit=3&cursor={cursor}");
+    }
+    let newest_first: Vec<_> = open.iter().rev().map(|id| id[..8].to_owned()).collect();
+    assert_eq!(seen, newest_first);
+    assert_eq!(gateway.api("GET", "/api/sessions?cursor=nonsense", None).0, 400);
+}
+
+/// The head of a POST of so many bytes, and all of them but the last.
+fn unfinished(gateway: &Gateway, bytes: usize) -> Conn {
+    let mut conn = gateway.connect();
+    let length = bytes.to_string();
+    conn.request("POST", "/mcp", &[JSON, ACCEPT, ("Content-Length", &length)], b"");
+    conn.send(&vec![b' '; bytes - 1]);
+    conn
+}
+
+fn ping(bytes: usize) -> String {
+    let ping = request(1, "ping", json!({})).to_string();
+    format!("{ping}{}", " ".repeat(bytes - ping.len()))
+}
+
+/// A POST that is refused because there is no room for its body.
+fn is_refused(gateway: &Gateway, body: &str) -> bool {
+    let answer = gateway.post(&[], body);
+    match answer.status {
+        503 => {
+            assert_eq!(answer.json()["error"]["data"]["code"], "OVERLOADED");
+            assert_eq!(answer.header("retry-after"), Some("1"));
+            true
+        }
+        status => {
+            assert_eq!(status, 200, "{}", answer.text());
+            false
+        }
+    }
+}
+
+/// A gauge as `/metrics` shows it.
+fn gauge(gateway: &Gateway, name: &str) -> usize {
+    let text = gateway.request("GET", "/metrics", &[], b"").text();
+    let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in {text}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Waits until so many bytes of bodies are held.
+#[track_caller]
+fn holds(gateway: &Gateway, bytes: std::ops::Range<usize>) {
+    eventually(&format!("{bytes:?} bytes of bodies are held"), || {
+        bytes.contains(&gauge(gateway, "countersign_body_bytes")).then_some(())
+    });
+}
+
+const SMALL_ROOM: &str = "transports:
+  http:
+    max_body_bytes: 1MiB
+    max_connection_body_bytes: 1MiB
+    max_body: 1MiB
+    body_wait: 200ms
+  websocket:
+    max_message_size: 1MiB
+  stdio:
+    max_message_size: 1MiB
+";
+
+#[test]
+fn bodies_over_their_budget_wait_and_are_then_answered_503() {
+    let gateway = with(SMALL_ROOM);
+    let mut first = unfinished(&gateway, 900 << 10);
+    holds(&gateway, 800 << 10..1 << 20);
+    let large = ping(900 << 10);
+    assert!(is_refused(&gateway, &large));
+    // Small ones need none of it.
+    assert_eq!(gateway.modern(1, "tools/list", json!({})).status, 200);
+    assert!(!is_refused(&gateway, &ping(60 << 10)));
+    // Nor is the first one harmed: it ends, is no JSON-RPC, and its room is free again.
+    first.send(b" ");
+    assert_eq!(first.response().status, 400);
+    assert!(!is_refused(&gateway, &large));
+    // So it is when one just goes away.
+    let gone = unfinished(&gateway, 900 << 10);
+    holds(&gateway, 800 << 10..1 << 20);
+    drop(gone);
+    holds(&gateway, 0..1);
+    assert!(!is_refused(&gateway, &large));
+}
+
+#[test]
+fn a_body_holds_its_room_until_it_is_answered() {
+    let gateway = with(SMALL_ROOM);
+    let change = gateway.propose("Waited for");
+    let session = gateway.session(NEWEST);
+    let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
+    let mut wait = request(1, "tools/call", call).to_string();
+    wait.push_str(&" ".repeat(900 << 10));
+    let mut headers = vec![JSON, ACCEPT];
+    headers.extend(session.headers());
+    let mut conn = gateway.connect();
+    conn.request("POST", "/mcp", &headers, wait.as_bytes());
+    eventually("the call is in flight", || (in_flight(&gateway) == 1).then_some(()));
+    let large = ping(900 << 10);
+    assert!(is_refused(&gateway, &large));
+    gateway.decide(&change, "reject");
+    assert_eq!(conn.response().status, 200);
+    holds(&gateway, 0..1);
+    assert!(!is_refused(&gateway, &large));
+}
+
+#[test]
+fn messages_of_web_sockets_share_the_room_for_bodies() {
+    let gateway = with(SMALL_ROOM);
+    let mut held = Ws::open(&gateway);
+    // All but the end of a message, in frames.
+    held.send_frame(false, support::ws::TEXT, &vec![b' '; 900 << 10]);
+    holds(&gateway, 800 << 10..1 << 20);
+    let large = ping(900 << 10);
+    assert!(is_refused(&gateway, &large));
+    let mut other = Ws::open(&gateway);
+    other.send(&large);
+    let end = std::iter::from_fn(|| other.any_frame()).find_map(|frame| frame.close_code());
+    assert_eq!(end, Some(1013), "try again later");
+    // The first one ends its message, and is answered.
+    held.send_frame(true, 0, request(7, "ping", json!({})).to_string().as_bytes());
+    assert_eq!(held.frame().unwrap().json()["id"], 7);
+    holds(&gateway, 0..1);
+    assert!(!is_refused(&gateway, &large));
+}
+
+fn status_kib(gateway: &Gateway, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.process.0.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// So many connections at once, each with 8 MiB of body but for its last byte, or less where the gateway has enough.
+fn unfinished_bodies(gateway: &Gateway, connections: usize) -> Vec<Conn> {
+    let address = gateway.address();
+    let senders: Vec<_> = (0..connections)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut conn = Conn::open(address);
+                let length = (8_usize << 20).to_string();
+                conn.request("POST", "/mcp", &[JSON, ACCEPT, ("Content-Length", &length)], b"");
+                conn.send(&vec![b' '; (8 << 20) - 1]);
+                conn
+            })
+        })
+        .collect();
+    senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+}
+
+#[test]
+fn unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() {
+    let gateway = with("transports:\n  http:\n    body_wait: 200ms\n");
+    let before = status_kib(&gateway, "VmRSS:");
+    let conns = unfinished_bodies(&gateway, 40);
+    // 40 bodies of 8 MiB are 320 MiB; 48 MiB of them are taken in.
+    let peak = status_kib(&gateway, "VmHWM:");
+    assert!(peak < before + (130 << 10), "from {before} to {peak} KiB");
+    drop(conns);
+    eventually("the memory is given back", || (status_kib(&gateway, "VmRSS:") < before + (48 << 10)).then_some(()));
+}
+
+/// Frames of HTTP/2 over openssl's TLS, byte by byte: what no well-behaved client sends.
+struct Http2 {
+    openssl: support::Process,
+    sent: std::process::ChildStdin,
+    received: std::process::ChildStdout,
+}
+
+struct Frame {
+    kind: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+impl Http2 {
+    /// Connects, and sends the preface and empty settings.
+    fn connect(tls: &support::tls::Tls) -> Self {
+        let address = tls.base.trim_start_matches("https://");
+        let mut openssl = std::process::Command::new("openssl")
+            .args(["s_client", "-quiet", "-verify_quiet", "-alpn", "h2", "-CAfile"])
+            .arg(&tls.cert)
+            .args(["-connect", address])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let (sent, received) = (openssl.stdin.take().unwrap(), openssl.stdout.take().unwrap());
+        let mut conn = Self { openssl: support::Process(openssl), sent, received };
+        conn.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        conn.frame(4, 0, 0, &[]);
+        conn
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        std::io::Write::write_all(&mut self.sent, bytes).unwrap();
+        std::io::Write::flush(&mut self.sent).unwrap();
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let mut bytes = vec![length[1], length[2], length[3], kind, flags];
+        bytes.extend_from_slice(&stream.to_be_bytes());
+        bytes.extend_from_slice(payload);
+        self.send(&bytes);
+    }
+
+    /// Opens a stream with a POST of which the body is still to come.
+    fn post(&mut self, stream: u32, authority: &str) {
+        let mut block = Vec::new();
+        let all = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":path", "/mcp"),
+            (":authority", authority),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+        ];
+        for (name, value) in all {
+            block.push(0);
+            for text in [name, value] {
+                block.push(u8::try_from(text.len()).unwrap());
+                block.extend_from_slice(text.as_bytes());
+            }
+        }
+        self.frame(1, 4, stream, &block);
+    }
+
+    fn receive(&mut self) -> Frame {
+        let mut head = [0; 9];
+        std::io::Read::read_exact(&mut self.received, &mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        std::io::Read::read_exact(&mut self.received, &mut payload).unwrap();
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        Frame { kind: head[3], stream, payload }
+    }
+
+    /// The first data on a stream.
+    fn data(&mut self, stream: u32) -> String {
+        loop {
+            let frame = self.receive();
+            if (frame.kind, frame.stream) == (0, stream) {
+                return String::from_utf8(frame.payload).unwrap();
+            }
+            assert!(frame.kind != 0 || frame.payload.is_empty(), "{}", String::from_utf8_lossy(&frame.payload));
+        }
+    }
+}
+
+#[test]
+fn http_2_is_told_how_many_streams_it_may_open_and_held_to_it() {
+    let tls = support::tls::Tls::start_with("transports:\n  http:\n    max_concurrent_streams: 3\n");
+    let mut conn = Http2::connect(&tls);
+    let settings = conn.receive();
+    assert_eq!((settings.kind, settings.stream), (4, 0));
+    let announced: Vec<_> = settings.payload.chunks(6).filter(|setting| setting[..2] == [0, 3]).collect();
+    assert_eq!(announced, [[0, 3, 0, 0, 0, 3]], "{:?}", settings.payload);
+    let authority = tls.base.trim_start_matches("https://").to_owned();
+    for stream in [1, 3, 5, 7] {
+        conn.post(stream, &authority);
+    }
+    let refused = conn.data(7);
+    assert!(refused.contains("OVERLOADED") && refused.contains("max_concurrent_streams"), "{refused}");
+    // The others are served, and then there is room for more.
+    let ping = request(1, "ping", json!({})).to_string();
+    for stream in [5, 9] {
+        if stream == 9 {
+            conn.post(stream, &authority);
+        }
+        conn.frame(0, 1, stream, ping.as_bytes());
+        let answer = conn.data(stream);
+        assert!(answer.contains("result"), "{answer}");
+    }
+    drop(conn.openssl);
+    tls.stop();
+}
+
+#[test]
+fn streams_of_one_connection_share_its_room_for_bodies() {
+    let tls = support::tls::Tls::start_with(SMALL_ROOM);
+    let mut conn = Http2::connect(&tls);
+    let authority = tls.base.trim_start_matches("https://").to_owned();
+    // Each stream has no more than a window of what is not read; together they would be far over the connection's room.
+    let piece = vec![b' '; 16 << 10];
+    for stream in [1, 3, 5] {
+        conn.post(stream, &authority);
+    }
+    let mut windows = std::collections::HashMap::from([(0_u32, 65_535_i64)]);
+    let mut sent = 0_usize;
+    // It reads until there is no room, then stops, then refuses.
+    let refused = 'all: loop {
+        for stream in [1, 3, 5] {
+            let window = *windows.get(&stream).unwrap_or(&65_535);
+            if window >= 16 << 10 && windows[&0] >= 16 << 10 {
+                conn.frame(0, 0, stream, &piece);
+                windows.insert(stream, window - (16 << 10));
+                *windows.get_mut(&0).unwrap() -= 16 << 10;
+                sent += piece.len();
+            }
+        }
+        let frame = conn.receive();
+        match frame.kind {
+            8 => {
+                let more = i64::from(u32::from_be_bytes(*frame.payload.first_chunk().unwrap()));
+                *windows.entry(frame.stream).or_insert(65_535) += more;
+            }
+            4 => {
+                // The window that the settings announce for each stream.
+                for setting in frame.payload.chunks(6).filter(|setting| setting[..2] == [0, 4]) {
+                    let first = i64::from(u32::from_be_bytes(*setting[2..].first_chunk().unwrap()));
+                    for stream in [1, 3, 5] {
+                        *windows.entry(stream).or_insert(65_535) += first - 65_535;
+                    }
+                }
+            }
+            0 => break 'all frame,
+            _ => {}
+        }
+    };
+    assert!(String::from_utf8_lossy(&refused.payload).contains("OVERLOADED"));
+    assert!((900 << 10..3 << 20).contains(&sent), "{sent}");
+    drop(conn.openssl);
+    tls.stop();
+}
+
+/// Keeps a connection busy with a call that waits for a person.
+fn waiting(gateway: &Gateway, change: &str, count: i64) -> Vec<Conn> {
+    let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
+    (0..count).map(|id| gateway.modern_conn(id, "tools/call", call.clone())).collect()
+}
+
+/// Opens calls that wait until they have all of so many connections, and nobody else gets one.
+fn fill(gateway: &Gateway, change: &str, max: usize) -> Vec<Conn> {
+    let mut busy = Vec::new();
+    eventually("all places are taken", || {
+        if gateway.request("GET", "/health", &[], b"").status == 503 {
+            return Some(());
+        }
+        busy.extend(waiting(gateway, change, 1));
+        None
+    });
+    eventually("all of them carry calls", || (in_flight(gateway) == max).then_some(()));
+    busy
+}
+
+fn in_flight(gateway: &Gateway) -> Value {
+    gateway.api("GET", "/api/sessions", None).1["inFlight"].clone()
+}
+
+/// One request on a connection that stays open.
+fn health(conn: &mut Conn) -> Option<u16> {
+    conn.request("GET", "/health", &[], b"");
+    conn.try_response().map(|answer| answer.status)
+}
+
+/// A stream of 2024-11-05 whose client never says anything.
+fn silent_stream(gateway: &Gateway) -> Conn {
+    let mut conn = gateway.connect();
+    conn.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
+    assert_eq!(conn.head().status, 200);
+    assert_eq!(conn.next().event.as_deref(), Some("endpoint"));
+    conn
+}
+
+#[test]
+fn streams_that_say_nothing_make_room_for_whoever_comes() {
+    let gateway = with("transports:\n  http:\n    max_connections: 20\n    reserved_connections: 2\n");
+    let mut silent: Vec<Conn> = (0..20).map(|_| silent_stream(&gateway)).collect();
+    // Somebody who only asks is served, in the place of the one that came first.
+    let mut agent = gateway.connect();
+    assert_eq!(health(&mut agent), Some(200));
+    assert!(silent[0].closed());
+    // So are reviewers, over and over.
+    for _ in 0..10 {
+        assert_eq!(gateway.api("GET", "/api/changes", None).0, 200);
+    }
+    assert_eq!(health(&mut agent), Some(200), "who has asked for something outlasts who has not");
+}
+
+#[test]
+fn reviewers_have_places_that_nobody_else_can_take() {
+    let gateway = with("transports:\n  http:\n    max_connections: 6\n    reserved_connections: 20\n");
+    let change = gateway.propose("Waited for");
+    let bearer = format!("Bearer {}", gateway.reviewer());
+    let key = [("Authorization", bearer.as_str())];
+    // None can make room, so an agent is refused, also one with a key that is an agent's or none at all.
+    let busy = fill(&gateway, &change, 6);
+    let agents = format!("Bearer {}", gateway.create_key("agent", "somebody"));
+    for authorization in [agents.as_str(), "Bearer csk_nonsense"] {
+        assert_eq!(gateway.request("GET", "/health", &[("Authorization", authorization)], b"").status, 503);
+    }
+    // The feed over both doors and the REST API: three connections at a time.
+    let mut feed = gateway.connect();
+    feed.request("GET", "/api/events", &key, b"");
+    assert_eq!(feed.head().status, 200);
+    let socket = Ws::try_open(&gateway, "/events", &key);
+    assert_eq!(socket.head.status, 101);
+    // The call that this decides on ends, which makes room again.
+    gateway.decide(&change, "reject");
+    let answered = busy.into_iter().filter_map(|mut conn| conn.try_response()).filter(|answer| answer.status == 200);
+    assert_eq!(answered.count(), 6);
+    assert_eq!(gateway.request("GET", "/health", &[], b"").status, 200);
+}
+
+#[test]
+fn a_dashboard_that_is_signed_in_loads_while_agents_have_all_places() {
+    let gateway = with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 20\n");
+    let body = json!({ "key": gateway.reviewer() }).to_string();
+    let origin = format!("http://127.0.0.1:{}", gateway.port);
+    let signed_in = gateway.request("POST", "/api/sign-in", &[JSON, ("Origin", &origin)], body.as_bytes());
+    assert_eq!(signed_in.status, 200, "{}", signed_in.text());
+    let cookie = signed_in.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let change = gateway.propose("Waited for");
+    let _busy = fill(&gateway, &change, 3);
+    assert_eq!(gateway.request("GET", "/", &[], b"").status, 503);
+    assert_eq!(gateway.request("GET", "/", &[("Cookie", "countersign_session=nonsense")], b"").status, 503);
+    assert_eq!(gateway.request("GET", "/", &[("Cookie", &cookie)], b"").status, 200);
+}
+
+#[test]
+fn the_connection_that_was_idle_longest_goes_first() {
+    let gateway = with("transports:\n  http:\n    max_connections: 3\n    reserved_connections: 0\n");
+    // Those that asked whether it is up may still be counted.
+    let mut conns: Vec<Conn> = eventually("three connections, and no other", || {
+        let mut conns: Vec<Conn> = (0..3).map(|_| gateway.connect()).collect();
+        let served = conns.iter_mut().all(|conn| health(conn) == Some(200));
+        conns[0].request("GET", "/metrics", &[], b"");
+        let metrics = conns[0].try_response()?.text();
+        (served && metrics.contains("connections_active{transport=\"http\"} 3\n")).then_some(conns)
+    });
+    // The clock counts milliseconds.
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    for at in [0, 2] {
+        assert_eq!(health(&mut conns[at]), Some(200));
+    }
+    let mut fourth = gateway.connect();
+    assert_eq!(health(&mut fourth), Some(200));
+    assert!(conns[1].closed());
+    for at in [0, 2] {
+        assert_eq!(health(&mut conns[at]), Some(200));
+    }
+    // One that connects and says nothing comes and goes in its own place.
+    let mut silent = TcpStream::connect(gateway.address()).unwrap();
+    let mut fifth = gateway.connect();
+    assert_eq!(health(&mut fifth), Some(200));
+    assert_eq!(std::io::Read::read(&mut silent, &mut [0; 1]).unwrap_or(0), 0);
+}
+
+#[test]
+fn a_new_session_takes_the_place_of_one_that_never_began_then_of_the_idlest() {
+    let gateway = with("limits:\n  max_sessions: 3\n");
+    let change = gateway.propose("Waited for");
+    let busy = gateway.session(NEWEST);
+    let call = json!({ "name": "wait_for_change", "arguments": { "changeId": change } });
+    let _wait = busy.start(&request(1, "tools/call", call));
+    eventually("a call is in flight", || (in_flight(&gateway) == 1).then_some(()));
+    let idle = gateway.session(NEWEST);
+    let fresh = gateway.opened(NEWEST);
+    // Newcomers that never begin take one another's places.
+    let mut last = fresh;
+    for _ in 0..5 {
+        let next = gateway.opened(NEWEST);
+        assert_eq!(last.call(1, "ping", json!({}))["error"]["data"]["code"], "SESSION_NOT_FOUND");
+        last = next;
+    }
+    assert!(idle.call(2, "tools/list", json!({}))["result"].is_object());
+    // One that does begin takes the place of the last of them, and the next one that of who was idle longest.
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let working = gateway.session(NEWEST);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let another = gateway.session(NEWEST);
+    assert_eq!(idle.call(3, "ping", json!({}))["error"]["data"]["code"], "SESSION_NOT_FOUND");
+    for session in [&busy, &working, &another] {
+        assert!(session.call(4, "ping", json!({}))["result"].is_object());
+    }
+}
+
+#[test]
+fn a_new_stream_takes_the_place_of_one_that_never_began_and_of_no_wait() {
+    let gateway = with("limits:\n  max_streams: 3\n");
+    let change = gateway.propose("Waited for");
+    let _wait = waiting(&gateway, &change, 1);
+    eventually("a call is in flight", || (in_flight(&gateway) == 1).then_some(()));
+    let session = gateway.session(NEWEST);
+    let mut stream = session.stream(None);
+    let mut silent = silent_stream(&gateway);
+    // The silent one goes, although it came last.
+    let second = gateway.session(NEWEST);
+    let _second = second.stream(None);
+    assert!(silent.closed());
+    // Then the stream whose session was idle longest.
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert!(second.call(1, "ping", json!({}))["result"].is_object());
+    let third = gateway.session(NEWEST);
+    let _third = third.stream(None);
+    // What primed it, and its end.
+    while stream.event().is_some() {}
+    assert_eq!(health(&mut stream), Some(200), "its connection may be used for something else");
+    assert_eq!(in_flight(&gateway), 1, "the wait goes on");
+}
+
+#[test]
+fn a_new_socket_takes_the_place_of_one_that_never_began() {
+    let gateway = with("transports:\n  websocket:\n    max_connections: 2\n");
+    let mut working = Ws::open(&gateway);
+    working.initialize(NEWEST);
+    let mut silent = Ws::open(&gateway);
+    let mut third = Ws::open(&gateway);
+    let end = std::iter::from_fn(|| silent.any_frame()).find_map(|frame| frame.close_code());
+    assert_eq!(end, Some(1001));
+    assert_eq!(third.call(1, "ping", json!({}))["result"], json!({}));
+    assert_eq!(working.call(2, "ping", json!({}))["result"], json!({}));
+}
+
+/// Runs an attack on the memory of a gateway of its own, and prints what it took at its peak and 30 seconds later.
+fn attack(name: &str, gateway: &Gateway, attack: impl FnOnce(&Gateway)) {
+    let before = status_kib(gateway, "VmRSS:") / 1024;
+    attack(gateway);
+    std::thread::sleep(std::time::Duration::from_secs(30));
+    let (peak, after) = (status_kib(gateway, "VmHWM:") / 1024, status_kib(gateway, "VmRSS:") / 1024);
+    println!("{name}: {before} MiB before, {peak} MiB at its peak, {after} MiB 30 s after");
+    assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
+}
+
+#[test]
+#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
+fn attack_handshakes_with_much_to_say() {
+    attack("30 handshakes with 7 MiB of capabilities", &Gateway::start(), |gateway| {
+        let capabilities = json!({ "experimental": { "x": { "y": "z".repeat(7 << 20) } } });
+        let handshake = initialize(capabilities, info("raw"));
+        for _ in 0..30 {
+            gateway.post(&[], &handshake);
+        }
+    });
+    for member in ["title", "name"] {
+        attack(&format!("30 handshakes with 7 MiB of clientInfo.{member}"), &Gateway::start(), |gateway| {
+            let mut info = info("raw");
+            info[member] = "z".repeat(7 << 20).into();
+            let handshake = initialize(json!({}), info);
+            for _ in 0..30 {
+                gateway.post(&[], &handshake);
+            }
+            let (status, listed) = gateway.api("GET", "/api/sessions", None);
+            println!("  GET /api/sessions: {status}, {} bytes", listed.to_string().len());
+        });
+    }
+}
+
+#[test]
+#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
+fn attack_subscriptions_with_long_uris() {
+    for length in [8 << 10, 4 << 10] {
+        let name = format!("10 sessions with 1,000 subscriptions to URIs of {length} bytes");
+        attack(&name, &Gateway::start(), |gateway| {
+            for _ in 0..10 {
+                let session = gateway.session(NEWEST);
+                for n in 0..1000 {
+                    let begin = format!("tracker://{n}/");
+                    let uri = format!("{begin}{}", "x".repeat(length - begin.len()));
+                    session.call(n, "resources/subscribe", json!({ "uri": uri }));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
+fn attack_unfinished_bodies() {
+    attack("100 connections with 8 MiB each, unfinished", &Gateway::start(), |gateway| {
+        let conns = unfinished_bodies(gateway, 100);
+        println!("  while they are open: {} MiB", status_kib(gateway, "VmRSS:") / 1024);
+        drop(conns);
+    });
+}
+
+#[test]
+#[ignore = "half a minute and gigabytes over loopback; scripts/memory runs it on the release build"]
+fn attack_many_streams_of_one_connection() {
+    let tls = support::tls::Tls::start();
+    let of = |field: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", tls.process.0.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    };
+    let before = of("VmRSS:");
+    // One connection, 80 uploads of 8 MiB that never end: curl multiplexes what it is given, and reads it from a pipe.
+    let body = tls.home.path().join("body");
+    std::fs::write(&body, vec![b' '; 7 << 20]).unwrap();
+    let data = format!("@{}", body.display());
+    let args = ["--parallel", "--parallel-immediate", "--parallel-max", "80", "--http2", "-o", "/dev/null"];
+    let mut command = std::process::Command::new("curl");
+    command.args(["-sS", "--cacert"]).arg(&tls.cert).args(args);
+    for at in 0..80 {
+        if at > 0 {
+            command.args(["--next", "-sS", "--cacert"]).arg(&tls.cert).args(["--http2", "-o", "/dev/null"]);
+        }
+        command.args(["-H", "Content-Type: application/json", "-H", "Accept: application/json, text/event-stream"]);
+        // More is announced than comes.
+        command.args(["-H", "Content-Length: 8388608", "--max-time", "20", "--data-binary", &data]);
+        command.arg(format!("{}/mcp", tls.base));
+    }
+    let _ = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(30));
+    let (peak, after) = (of("VmHWM:"), of("VmRSS:"));
+    println!(
+        "One HTTP/2 connection with 80 streams: {before} MiB before, {peak} MiB at its peak, {after} MiB 30 s after"
+    );
+    assert!(peak < 190 && after < 114, "200 and 120 MB are 190 and 114 MiB");
+    tls.stop();
+}

@@ -1,0 +1,552 @@
+//! Load that one peer makes and others must not feel: failed sign-ins, large messages, changes that fill the disk, lists
+//! without measure; and calls that are asked for in several ways and count once.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use support::{
+    Gateway, Options, command, eventually,
+    http::{Conn, Response},
+    mcp::{self, ACCEPT, JSON, borrowed, modern_headers, with_meta},
+    run,
+    ws::Ws,
+};
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/load/load/server.py");
+const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// With the fixture as the server `load`, which is given `arguments`.
+fn serving(config: &str, arguments: &str) -> Gateway {
+    let config = format!("{config}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\"{arguments}]}}\n");
+    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    await_server(&gateway);
+    gateway
+}
+
+fn await_server(gateway: &Gateway) {
+    eventually("the server is up", || {
+        (server(gateway)["status"] == "up" && server(gateway)["tools"] != 0).then_some(())
+    });
+}
+
+/// What the gateway says of the server.
+fn server(gateway: &Gateway) -> Value {
+    let (status, listed) = gateway.api("GET", "/api/providers", None);
+    assert_eq!(status, 200, "{listed}");
+    let found = listed["providers"].as_array().unwrap().iter().find(|provider| provider["name"] == "load").cloned();
+    found.unwrap_or_else(|| panic!("{listed}"))
+}
+
+// --- Sign-in
+
+fn sign_in(conn: &mut Conn, body: &Value) -> Response {
+    conn.request("POST", "/api/sign-in", &[JSON], body.to_string().as_bytes());
+    conn.response()
+}
+
+fn me(conn: &mut Conn, key: &str) -> Response {
+    conn.request("GET", "/api/me", &[("Authorization", &format!("Bearer {key}"))], b"");
+    conn.response()
+}
+
+/// A code of a link that signs in.
+fn code(gateway: &Gateway) -> String {
+    let output = command(&[]).args(["open", "--print", "--data"]).arg(gateway.data()).output().unwrap();
+    let link = String::from_utf8(output.stdout).unwrap();
+    link.trim().split_once("/#code=").unwrap_or_else(|| panic!("{link}")).1.to_owned()
+}
+
+#[test]
+fn thousands_of_wrong_keys_and_codes_hold_no_right_one_back() {
+    let gateway = Gateway::start();
+    let (stop, wrong) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let statuses: Arc<Mutex<Vec<u16>>> = Arc::default();
+    let guessers: Vec<_> = (0..4)
+        .map(|guesser| {
+            let (stop, wrong, statuses) = (Arc::clone(&stop), Arc::clone(&wrong), Arc::clone(&statuses));
+            let mut conn = gateway.connect();
+            thread::spawn(move || {
+                for n in 0_u64.. {
+                    let guess = format!("{:043}", n * 4 + guesser);
+                    let answer = match n % 3 {
+                        0 => me(&mut conn, &format!("csk_{guess}")),
+                        1 => sign_in(&mut conn, &json!({ "key": format!("csk_{guess}") })),
+                        _ => sign_in(&mut conn, &json!({ "code": format!("csc_{guess}") })),
+                    };
+                    let mut statuses = statuses.lock().unwrap();
+                    if !statuses.contains(&answer.status) {
+                        statuses.push(answer.status);
+                    }
+                    wrong.fetch_add(1, Ordering::SeqCst);
+                    if stop.load(Ordering::SeqCst) {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut conn = gateway.connect();
+    eventually("failures are throttled", || statuses.lock().unwrap().contains(&429).then_some(()));
+    for round in 0..6 {
+        // Made while they guess, and seen by the gateway for the first time.
+        let key = gateway.create_key("reviewer", &format!("person{round}"));
+        let answer = me(&mut conn, &key);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = sign_in(&mut conn, &json!({ "key": key }));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let code = code(&gateway);
+        let answer = sign_in(&mut conn, &json!({ "code": code }));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(sign_in(&mut conn, &json!({ "code": code })).status != 200, "a code works once");
+        let so_far = wrong.load(Ordering::SeqCst);
+        eventually("they go on guessing", || (wrong.load(Ordering::SeqCst) >= so_far + 500).then_some(()));
+    }
+    stop.store(true, Ordering::SeqCst);
+    guessers.into_iter().for_each(|guesser| guesser.join().unwrap());
+    assert!(wrong.load(Ordering::SeqCst) >= 3000);
+    let mut statuses = statuses.lock().unwrap().clone();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [401, 429], "no guess is anything else");
+    let log = gateway.log();
+    assert!(log.matches("too many failed attempts").count() < 100, "the log is not flooded");
+}
+
+// --- Large messages
+
+/// An object of 300,000 members.
+fn large_arguments() -> String {
+    let mut text = String::from("{");
+    for n in 0..300_000 {
+        text.push_str(&format!("\"k{n}\":0,"));
+    }
+    text.pop();
+    text.push('}');
+    text
+}
+
+/// The bytes of a request with these headers.
+fn bytes(path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let mut text = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n", body.len());
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    text.into_bytes()
+}
+
+/// One large call at one door: sent but for its last byte, so that the gateway has read all the rest of it, and then
+/// that one, right before a reviewer asks. The one worker takes up what it got first; what the reviewer asks is answered
+/// all the same before the call is.
+#[track_caller]
+fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u8]) {
+    let key = gateway.reviewer().to_owned();
+    let mut reviewer = gateway.connect();
+    let (last, before) = call.split_last().unwrap();
+    conn.send(before);
+    // The worker is through with all that came so far.
+    for _ in 0..3 {
+        assert_eq!(me(&mut reviewer, &key).status, 200);
+    }
+    conn.send(&[*last]);
+    for _ in 0..3 {
+        assert_eq!(me(&mut reviewer, &key).status, 200);
+    }
+    assert!(conn.read_within(Duration::ZERO).is_none(), "{what}: the reviewer waited for the call");
+}
+
+#[test]
+fn what_a_reviewer_asks_during_a_large_call_is_answered_before_the_call_at_every_door() {
+    let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
+    let gateway = Gateway::with(&Options { env, ..Options::default() });
+    let arguments = large_arguments();
+    let params = |meta: &str| format!(r#"{{"name":"list_projects",{meta}"arguments":{arguments}}}"#);
+    let request = |params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    let refused = |answer: &Value| {
+        // It was really looked at.
+        assert!(answer.to_string().contains("VALIDATION_FAILED"), "{:.500}", answer.to_string());
+    };
+
+    let meta = format!(r#""_meta":{},"#, mcp::meta());
+    let headers = modern_headers("tools/call", &json!({"name": "list_projects"}));
+    let mut conn = gateway.connect();
+    reviewer_goes_first(
+        &gateway,
+        "stateless",
+        &mut conn,
+        &bytes("/mcp", &borrowed(&headers), &request(&params(&meta))),
+    );
+    refused(&conn.response().json());
+
+    let session = gateway.session("2025-11-25");
+    let headers = [vec![JSON, ACCEPT], session.headers()].concat();
+    let mut conn = gateway.connect();
+    reviewer_goes_first(&gateway, "handshake", &mut conn, &bytes("/mcp", &headers, &request(&params(""))));
+    refused(&conn.response().json());
+
+    let session = gateway.session("2025-03-26");
+    let headers = [vec![JSON, ACCEPT], session.headers()].concat();
+    let batch = format!("[{}]", request(&params("")));
+    let mut conn = gateway.connect();
+    reviewer_goes_first(&gateway, "batch", &mut conn, &bytes("/mcp", &headers, &batch));
+    refused(&conn.response().json());
+
+    let mut conn = gateway.connect();
+    reviewer_goes_first(&gateway, "plain", &mut conn, &bytes("/tools/list_projects", &[JSON], &arguments));
+    refused(&conn.response().json());
+
+    let mut pair = gateway.connect();
+    pair.request("GET", "/sse", &[("Accept", "text/event-stream")], b"");
+    assert_eq!(pair.head().status, 200);
+    let path = pair.next().data.unwrap();
+    let post = |body: &str| {
+        let mut conn = gateway.connect();
+        conn.request("POST", &path, &[JSON], body.as_bytes());
+        assert_eq!(conn.response().status, 202);
+    };
+    post(&mcp::request(0, "initialize", mcp::initialize_params("2024-11-05")).to_string());
+    assert_eq!(pair.next().json()["id"], 0);
+    post(&mcp::notification("notifications/initialized").to_string());
+    let mut conn = gateway.connect();
+    reviewer_goes_first(&gateway, "pair", &mut conn, &bytes(&path, &[JSON], &request(&params(""))));
+    assert_eq!(conn.response().status, 202);
+    refused(&pair.next().json());
+}
+
+#[test]
+fn a_large_frame_on_a_websocket_keeps_no_reviewer_waiting_and_the_order_of_messages() {
+    let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
+    let gateway = Gateway::with(&Options { env, ..Options::default() });
+    let mut ws = Ws::open(&gateway);
+    ws.initialize("2025-11-25");
+    let arguments = large_arguments();
+    let call = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"list_projects","arguments":{arguments}}}}}"#
+    );
+    let mut frame = vec![0x81, 0xff];
+    frame.extend_from_slice(&(call.len() as u64).to_be_bytes());
+    // A mask of zeroes leaves the text as it is.
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(call.as_bytes());
+    reviewer_goes_first(&gateway, "websocket", &mut ws.conn, &frame);
+    ws.send_json(&mcp::request(2, "ping", json!({})));
+    let first = ws.message();
+    assert_eq!(first["id"], 1, "what came first is answered first: {first:.300}");
+    assert!(first.to_string().contains("VALIDATION_FAILED"), "{first:.300}");
+    assert_eq!(ws.message()["id"], 2);
+}
+
+#[test]
+fn a_large_call_does_what_a_small_one_does() {
+    let gateway = serving("policy: {default: allow}", "");
+    let text = "x".repeat(1 << 20);
+    let call = json!({"name": "load__read", "arguments": {"text": text}});
+    let said = |answer: Value| answer["result"]["content"][0]["text"].clone();
+    assert_eq!(said(gateway.modern(1, "tools/call", call.clone()).json()), "1048576");
+    assert_eq!(said(gateway.session("2025-11-25").call(1, "tools/call", call.clone())), "1048576");
+    let mut ws = Ws::open(&gateway);
+    ws.initialize("2025-11-25");
+    assert_eq!(said(ws.call(1, "tools/call", call.clone())), "1048576");
+    let answer = gateway.request("POST", "/tools/load__read", &[JSON], call["arguments"].to_string().as_bytes());
+    assert_eq!((answer.status, &answer.json()["content"][0]["text"]), (200, &json!("1048576")));
+    // What is wrong with a large body is told as of a small one.
+    let broken =
+        gateway.post(&[], &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"a":"{text}""#));
+    assert_eq!((broken.status, broken.code()), (400, Some(-32700)), "{}", broken.text());
+    let params = with_meta(json!({"name": "load__read", "arguments": {"text": text}}));
+    let mut headers = modern_headers("tools/call", &params);
+    headers.retain(|(name, _)| name != "Mcp-Name");
+    let mut conn = gateway.connect();
+    conn.request("POST", "/mcp", &borrowed(&headers), mcp::request(1, "tools/call", params).to_string().as_bytes());
+    assert_eq!(conn.response().status, 400, "the header is missing");
+}
+
+#[test]
+fn bytes_count_as_calls() {
+    let config = "policy: {default: allow}\nlimits: {rate_per_second: 1, rate_burst: 200}";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let filler = "x".repeat(150 << 10);
+    let call = |text: &str| {
+        let body = json!({"filler": text}).to_string();
+        gateway.request("POST", "/tools/list_projects", &[JSON], body.as_bytes())
+    };
+    assert_ne!(call(&filler).status, 429, "151 of 200");
+    let refused = call(&filler);
+    assert_eq!((refused.status, &refused.json()["code"]), (429, &json!("RATE_LIMITED")), "{}", refused.text());
+    assert_ne!(call("").status, 429, "a small one fits");
+}
+
+// --- The disk
+
+#[track_caller]
+fn propose(gateway: &Gateway, bytes: usize) -> Response {
+    let body = json!({"text": "x".repeat(bytes)}).to_string();
+    gateway.request("POST", "/tools/load__write", &[JSON], body.as_bytes())
+}
+
+#[track_caller]
+fn proposed(gateway: &Gateway, bytes: usize) -> String {
+    let answer = propose(gateway, bytes);
+    assert_eq!(answer.status, 202, "{:.500}", answer.text());
+    answer.json()["structuredContent"]["changeId"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_bytes_that_one_principal_proposes_within_a_day_are_bounded_and_a_restart_forgets_none() {
+    let config = "changes: {max_bytes_per_day: 3MiB}";
+    let gateway = serving(config, "");
+    for _ in 0..2 {
+        let id = proposed(&gateway, 1 << 20);
+        // What is withdrawn counts all the same: it is on the disk.
+        assert_eq!(gateway.tool("withdraw_change", json!({"changeId": id}))["status"], "withdrawn");
+    }
+    let refused = |gateway: &Gateway| {
+        let answer = propose(gateway, 1 << 20);
+        let problem = answer.json();
+        assert_eq!((answer.status, &problem["code"]), (429, &json!("RATE_LIMITED")), "{problem}");
+        assert!(problem.to_string().contains("changes.max_bytes_per_day"), "{problem}");
+        assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() > 3600, "{problem}");
+    };
+    refused(&gateway);
+    let small = proposed(&gateway, 1000);
+    let home = gateway.kill();
+    let config = format!("{config}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\"]}}\n");
+    let gateway = Gateway::on(home, &Options { config: Some(&config), ..Options::default() });
+    await_server(&gateway);
+    refused(&gateway);
+    assert_eq!(gateway.change(&small)["state"], "pending");
+    // Of another principal nothing was counted.
+    let key = format!("Bearer {}", gateway.create_key("agent", "other"));
+    let body = json!({"text": "x".repeat(1 << 20)}).to_string();
+    let headers = [JSON, ("Authorization", key.as_str())];
+    assert_eq!(gateway.request("POST", "/tools/load__write", &headers, body.as_bytes()).status, 202);
+}
+
+#[test]
+fn what_is_large_and_came_to_nothing_shrinks_to_its_hashes_and_gives_its_room_back() {
+    let gateway = serving("changes: {retention: {large: 1s, large_bytes: 64KiB}}", "");
+    let database = gateway.data().join("countersign.db");
+    let size = |name: &str| std::fs::metadata(gateway.data().join(name)).map_or(0, |file| file.len());
+    let kept = proposed(&gateway, 100 << 10);
+    let small = proposed(&gateway, 1000);
+    gateway.decide(&small, "reject");
+    let large: Vec<String> = (0..5).map(|_| proposed(&gateway, 6 << 20)).collect();
+    assert!(size("countersign.db") + size("countersign.db-wal") > 30 << 20);
+    for (n, id) in large.iter().enumerate() {
+        if n % 2 == 0 {
+            gateway.decide(id, "reject");
+        } else {
+            assert_eq!(gateway.tool("withdraw_change", json!({"changeId": id}))["status"], "withdrawn");
+        }
+    }
+    for id in &large {
+        let change = eventually("it shrinks", || Some(gateway.change(id)).filter(|c| c["redacted"].is_object()));
+        assert_eq!((&change["arguments"], &change["diff"]["fields"]), (&json!({}), &json!([])));
+        assert!(change["redacted"]["arguments"].as_str().unwrap().starts_with("sha256:"), "{change}");
+        assert_eq!(gateway.tool("get_change", json!({"changeId": id}))["changeId"], json!(id));
+    }
+    for id in [&kept, &small] {
+        assert!(gateway.change(id).get("redacted").is_none(), "it is small, or nobody has decided on it");
+    }
+    // People see it as what it is.
+    let url = format!("http://{}", gateway.address());
+    let env = [("COUNTERSIGN_KEY", gateway.reviewer()), ("COUNTERSIGN_URL", url.as_str())];
+    let shown = command(&env).args(["changes", "show", &large[0]]).output().unwrap();
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("rejected") && shown.contains("were taken out") && shown.contains("sha256:"), "{shown}");
+
+    eventually("the room is given back", || {
+        (size("countersign.db") < 12 << 20 && size("countersign.db-wal") <= 24 << 20).then_some(())
+    });
+    let data = gateway.data().to_str().unwrap().to_owned();
+    let (code, out, err) = run(&["audit", "verify", "--data", &data]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (status, home) = gateway.stop();
+    assert!(status.success());
+    let (code, out, err) = run(&["audit", "verify", "--data", &data]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(std::fs::metadata(&database).unwrap().len() < 12 << 20);
+    drop(home);
+}
+
+// --- Lists
+
+/// The server with such lists: how many of its tools there are, and what its status says of the rest.
+fn listed(arguments: &str, config: &str) -> (u64, String) {
+    let config = format!(
+        "policy: {{default: allow}}\nmcpServers:\n  load: {{command: python3, args: [\"{SERVER}\", {arguments}], {config}}}\n"
+    );
+    let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    await_server(&gateway);
+    // What was read of it works.
+    let call = json!({"name": "load__read", "arguments": {"text": "four"}});
+    let answer = gateway.modern(1, "tools/call", call).json();
+    assert_eq!(answer["result"]["content"][0]["text"], "4", "{answer}");
+    let status = server(&gateway);
+    let url = format!("http://{}", gateway.address());
+    let env = [("COUNTERSIGN_KEY", gateway.reviewer()), ("COUNTERSIGN_URL", url.as_str())];
+    let told = command(&env).args(["providers", "show", "load"]).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    let left_out = status["leftOut"].as_array().unwrap();
+    let said = left_out.first().and_then(Value::as_str).unwrap_or_default().to_owned();
+    assert!(told.contains(&said), "{said}: {told:.2000}");
+    assert!(gateway.log().contains("only a part of its list is read"), "{}", gateway.log());
+    (status["tools"].as_u64().unwrap(), said)
+}
+
+#[test]
+fn a_list_of_100_000_tools_is_read_as_far_as_its_bound() {
+    let (tools, said) = listed("many, \"100000\"", "");
+    assert_eq!(tools, 5000);
+    assert!(said.contains("tools/list") && said.contains("5000 entries") && said.contains("lists.entries"), "{said}");
+}
+
+#[test]
+fn pages_without_an_end_and_cursors_that_come_again_end() {
+    let (tools, said) = listed("endless", "");
+    assert_eq!(tools, 202, "one of each page, and the two on the first");
+    assert!(said.contains("200 pages") && said.contains("lists.pages"), "{said}");
+    let (tools, said) = listed("circle", "");
+    assert_eq!(tools, 5);
+    assert!(said.contains("circle"), "{said}");
+}
+
+#[test]
+fn the_bounds_of_a_servers_lists_are_its_own() {
+    let (tools, said) = listed("wide, \"100\"", "lists: {bytes: 20KiB}");
+    assert_eq!(tools, 20);
+    assert!(said.contains("20480 bytes") && said.contains("lists.bytes"), "{said}");
+    assert_eq!(listed("many, \"100\"", "lists: {entries: 10}").0, 10);
+}
+
+// --- Calls that count once
+
+/// A rule that a reviewer gives on that change, for every such call.
+#[track_caller]
+fn rule(gateway: &Gateway, change: &str, verdict: &str) -> String {
+    let lasts = if verdict == "allow" { json!(3600) } else { Value::Null };
+    let body = json!({"verdict": verdict, "arguments": "any", "principal": "same", "for": lasts});
+    let (status, made) = gateway.api("POST", &format!("/api/changes/{change}/rule"), Some(&body));
+    assert_eq!(status, 200, "{made}");
+    made["id"].as_str().unwrap().to_owned()
+}
+
+#[track_caller]
+fn uses(gateway: &Gateway, rule: &str) -> u64 {
+    let (_, listed) = gateway.api("GET", "/api/rules", None);
+    let found = listed["rules"].as_array().unwrap().iter().find(|one| one["id"] == rule).cloned();
+    found.unwrap_or_else(|| panic!("{listed}"))["uses"].as_u64().unwrap()
+}
+
+/// A call as most clients make it.
+fn plain(gateway: &Gateway, call: &Value) -> Value {
+    gateway.session("2025-11-25").call(1, "tools/call", call.clone())
+}
+
+/// A call as a client of 2025-11-25 makes it that wants a task; its result once it has one.
+fn as_legacy_task(gateway: &Gateway, call: &Value) -> Value {
+    let mut ws = Ws::open(gateway);
+    let mut params = mcp::initialize_params("2025-11-25");
+    params["capabilities"] = json!({"tasks": {}});
+    ws.call(0, "initialize", params);
+    ws.send_json(&mcp::notification("notifications/initialized"));
+    let mut call = call.clone();
+    call["task"] = json!({});
+    let made = ws.call(1, "tools/call", call);
+    match made["result"]["task"]["taskId"].as_str() {
+        Some(id) => ws.call(2, "tasks/result", json!({ "taskId": id })),
+        None => made,
+    }
+}
+
+/// A call of a stateless client that declares the extension.
+fn as_extension_task(gateway: &Gateway, call: &Value) -> Value {
+    let mut call = call.clone();
+    call["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}}});
+    gateway.modern(7, "tools/call", call).json()
+}
+
+#[test]
+fn a_call_uses_a_standing_rule_once_however_it_is_asked_for() {
+    let gateway = serving("", "");
+    let story = json!({"projectId": gateway.project(), "title": "Counted", "type": "Story"});
+    let calls = [
+        json!({"name": "load__write", "arguments": {"text": "four"}}),
+        json!({"name": "create_issue", "arguments": story}),
+    ];
+    for call in calls {
+        let change = gateway.tool(call["name"].as_str().unwrap(), call["arguments"].clone());
+        let change = change["changeId"].as_str().unwrap();
+        let allow = rule(&gateway, change, "allow");
+        assert_eq!(uses(&gateway, &allow), 0);
+        let done = |answer: &Value| {
+            assert!(answer["result"]["content"].is_array() && answer["result"]["isError"] != true, "{answer}");
+        };
+        done(&plain(&gateway, &call));
+        assert_eq!(uses(&gateway, &allow), 1, "plain: {call}");
+        done(&as_legacy_task(&gateway, &call));
+        assert_eq!(uses(&gateway, &allow), 2, "a task of 2025-11-25: {call}");
+        done(&as_extension_task(&gateway, &call));
+        assert_eq!(uses(&gateway, &allow), 3, "with the extension: {call}");
+        let (name, body) = (call["name"].as_str().unwrap(), call["arguments"].to_string());
+        assert_eq!(gateway.request("POST", &format!("/tools/{name}"), &[JSON], body.as_bytes()).status, 200);
+        assert_eq!(uses(&gateway, &allow), 4, "as one POST: {call}");
+        let (status, _) = gateway.api("POST", &format!("/api/rules/{allow}/revoke"), Some(&json!({})));
+        assert_eq!(status, 200);
+
+        let deny = rule(&gateway, change, "deny");
+        for (n, way) in [plain, as_legacy_task, as_extension_task].into_iter().enumerate() {
+            let answer = way(&gateway, &call);
+            assert!(answer.to_string().contains("POLICY_DENIED"), "{answer}");
+            assert_eq!(uses(&gateway, &deny), n as u64 + 1, "denied, {n}: {call}");
+        }
+    }
+}
+
+/// The sum of a counter over its labels.
+fn counted(gateway: &Gateway, name: &str) -> u64 {
+    let answer = gateway.request("GET", "/metrics", &[], b"");
+    let lines = answer.text();
+    let of = lines.lines().filter(|line| line.starts_with(name));
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_call_counts_once_where_the_policy_is_only_simulated() {
+    let gateway = serving("policy: {mode: simulate}", "");
+    let simulated = || counted(&gateway, "countersign_policy_simulated_total");
+    let project = gateway.project();
+    let before = simulated();
+    let story = json!({"projectId": project, "title": "Simulated", "type": "Story"});
+    let calls = [
+        json!({"name": "create_issue", "arguments": story}),
+        json!({"name": "load__write", "arguments": {"text": "four"}}),
+    ];
+    let mut expected = before;
+    for call in &calls {
+        for way in [plain, as_extension_task] {
+            let answer = way(&gateway, call);
+            assert!(answer["result"]["content"].is_array(), "{answer}");
+            expected += 1;
+            assert_eq!(simulated(), expected, "{call}");
+        }
+    }
+    // Nothing is reviewed, so the tool is not listed as one that runs as a task; what asks for one is told so.
+    let made = as_legacy_task(&gateway, &calls[1]);
+    assert_eq!(made["error"]["code"], -32601, "{made}");
+    assert_eq!(simulated(), expected + 1);
+    // A call that lacks an argument goes nowhere, so it counts nothing, whatever its client could be asked.
+    let mut lacking = json!({"name": "create_issue", "arguments": {"projectId": project, "type": "Story"}});
+    lacking["_meta"] = json!({"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}});
+    let answer = gateway.modern(1, "tools/call", lacking).json();
+    assert!(answer.to_string().contains("VALIDATION_FAILED"), "{answer}");
+    assert_eq!(simulated(), expected + 1);
+}

@@ -1,0 +1,7 @@
+//! What one peer can make the gateway hold or do, and what others feel of it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
+
+mod attacks;
+mod bounds;
+mod load;

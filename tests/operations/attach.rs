@@ -1,0 +1,306 @@
+//! `countersign stdio` as an agent meets it: lines in, lines out, one gateway for all, and clean ends.
+
+use std::{io::Write, os::unix::fs::PermissionsExt, thread};
+
+use rustix::process::Signal;
+use support::cli::{Home, Lines, alive, signal, wait_until};
+
+/// Any port, so that tests do not meet each other or a gateway of the machine's user.
+fn home() -> Home {
+    Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0")
+}
+
+#[test]
+fn lines_go_in_and_answers_come_out() {
+    let home = home();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    agent.ping("\"text\"");
+    let file = home.gateway_file().unwrap();
+    assert_eq!(file["detached"], true);
+    assert!(file["url"].as_str().unwrap().starts_with("http://127.0.0.1:"));
+    let mode = |name: &str| std::fs::metadata(home.data().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("gateway.sock"), mode("gateway.json"), mode("gateway.log")), (0o600, 0o600, 0o600));
+    agent.close();
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    // The gateway stays for the next one.
+    let pid = home.gateway_pid().unwrap();
+    let mut next = Lines::start(&home, &["stdio"]);
+    next.ping("2");
+    assert_eq!(home.gateway_pid(), Some(pid));
+    next.close();
+    assert_eq!(next.finish().0, 0);
+}
+
+#[test]
+fn answers_to_what_was_sent_before_the_end_are_flushed() {
+    let home = home();
+    Lines::start(&home, &["stdio"]).ping("0");
+    let mut agent = Lines::start(&home, &["stdio"]);
+    for id in 0..50 {
+        agent.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+    }
+    agent.close();
+    let (code, rest, said) = agent.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(rest.lines().count(), 50);
+    for line in rest.lines() {
+        let answer: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(answer["result"].is_object(), "{line}");
+    }
+}
+
+#[test]
+fn messages_of_64_kib_and_of_8_mib_pass() {
+    let home = home();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    for size in [64 << 10, 8 << 20] {
+        // The whole line has that size.
+        let mut line = String::from(r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"_meta":{"pad":""#);
+        line.push_str(&"x".repeat(size - line.len() - 4));
+        line.push_str("\"}}}");
+        assert_eq!(line.len(), size);
+        agent.send(&line);
+        let answer: serde_json::Value = serde_json::from_str(&agent.line()).unwrap();
+        assert!(answer["id"] == 7 && answer["result"].is_object(), "{answer}");
+    }
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+}
+
+#[test]
+fn two_that_start_at_once_get_one_gateway() {
+    let home = home();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut agent = Lines::start(&home, &["stdio"]);
+                agent.ping("1");
+                agent.close();
+                let (code, _, said) = agent.finish();
+                assert_eq!(code, 0, "{said}");
+            });
+        }
+    });
+    let log = std::fs::read_to_string(home.data().join("gateway.log")).unwrap();
+    assert_eq!(log.matches("countersign serves").count(), 1, "{log}");
+}
+
+#[test]
+fn terminated_it_ends_with_0_and_takes_nobody_down() {
+    let home = home();
+    let (mut first, mut second) = (Lines::start(&home, &["stdio"]), Lines::start(&home, &["stdio"]));
+    first.ping("1");
+    second.ping("1");
+    signal(first.pid(), Signal::TERM);
+    let (code, rest, said) = first.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    second.ping("2");
+    // Killed without a word, too.
+    let mut third = Lines::start(&home, &["stdio"]);
+    third.ping("1");
+    third.child.kill().unwrap();
+    third.child.wait().unwrap();
+    second.ping("3");
+    second.close();
+    assert_eq!(second.finish().0, 0);
+}
+
+#[test]
+fn it_ends_with_its_last_user_and_starts_again() {
+    let home = home().var("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "0s");
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    let pid = home.gateway_pid().unwrap();
+    agent.ping("2");
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    wait_until("the gateway ends after its last user", || !alive(pid));
+    wait_until("it takes its files with it", || !home.data().join("gateway.sock").exists());
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    assert_ne!(home.gateway_pid(), Some(pid));
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    let pid = home.gateway_pid();
+    wait_until("the second ends, too", || pid.is_none_or(|pid| !alive(pid)));
+}
+
+#[test]
+fn a_gateway_that_dies_is_told_and_replaced() {
+    let home = home();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    let pid = home.gateway_pid().unwrap();
+    signal(pid, Signal::KILL);
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (69, ""));
+    assert!(said.contains("has ended"), "{said}");
+    // Its socket and its file are still there, and nobody behind them.
+    assert!(home.data().join("gateway.sock").exists());
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    assert_ne!(home.gateway_pid(), Some(pid));
+}
+
+#[test]
+fn a_start_that_fails_tells_why() {
+    let home = home();
+    std::fs::create_dir_all(home.data()).unwrap();
+    std::fs::write(home.data().join("gateway.sock"), "precious").unwrap();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.close();
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (69, ""), "{said}");
+    assert!(said.contains("gateway.sock"), "{said}");
+}
+
+#[test]
+fn a_wrong_key_is_refused() {
+    let home = home();
+    Lines::start(&home, &["stdio"]).ping("1");
+    let mut command = home.command(&["stdio"]);
+    command.env("COUNTERSIGN_KEY", "csk_wrong");
+    let agent = Lines::spawn(command);
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (5, ""), "{said}");
+    assert!(said.contains("refused"), "{said}");
+}
+
+#[test]
+fn a_taken_port_does_not_keep_it_from_serving() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let home = Home::new();
+    let mut agent = Lines::start(&home, &["stdio", "--listen", &address]);
+    agent.ping("1");
+    let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
+    assert_ne!(url, format!("http://{address}"));
+    // `open` finds it where it is.
+    home.run(&["open"]).ends(0).says(&[&format!("{url}/#code=csc_")]);
+    // In the foreground a taken port is an error.
+    let other = Home::new();
+    other.run(&["serve", "--listen", &address]).ends(69).complains(&[&address]);
+}
+
+#[test]
+fn a_long_path_works() {
+    let home = home();
+    let deep = home.path().join("d".repeat(100)).join("e".repeat(100));
+    let mut agent = Lines::start(&home, &["stdio", "--data", deep.to_str().unwrap()]);
+    agent.ping("1");
+    let text = std::fs::read_to_string(deep.join("gateway.json")).unwrap();
+    let pid = serde_json::from_str::<serde_json::Value>(&text).unwrap()["pid"].as_i64().unwrap();
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    let pid = i32::try_from(pid).unwrap();
+    signal(pid, Signal::TERM);
+    wait_until("the gateway ends", || !alive(pid));
+}
+
+#[test]
+fn one_that_runs_in_the_foreground_is_used() {
+    let home = home();
+    let mut gateway = home.command(&["serve"]);
+    let mut gateway = gateway.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    wait_until("the gateway listens", || home.gateway_pid().is_some());
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    assert_eq!(home.gateway_pid(), i32::try_from(gateway.id()).ok());
+    home.run(&["serve"]).ends(75).complains(&["another gateway serves this data directory"]);
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    signal(i32::try_from(gateway.id()).unwrap(), Signal::TERM);
+    assert_eq!(gateway.wait().unwrap().code(), Some(0));
+    assert!(!home.data().join("gateway.json").exists());
+}
+
+#[test]
+fn the_log_of_a_background_gateway_is_bounded() {
+    let home = home();
+    std::fs::create_dir_all(home.data()).unwrap();
+    let log = home.data().join("gateway.log");
+    std::fs::write(&log, vec![b'x'; 5 << 20]).unwrap();
+    let mut agent = Lines::start(&home, &["stdio"]);
+    agent.ping("1");
+    wait_until("the full log is put away", || home.data().join("gateway.log.1").exists());
+    let pid = home.gateway_pid().unwrap();
+    agent.close();
+    assert_eq!(agent.finish().0, 0);
+    signal(pid, Signal::TERM);
+    wait_until("the gateway ends", || !alive(pid));
+    // It went on in a new file.
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.contains("ended") && !text.contains("xxxx"), "{text}");
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn logs_that_nobody_reads_stall_nothing() {
+    let home = home().var("COUNTERSIGN_LOG__FILTER", "trace").var("COUNTERSIGN_LOG__FORMAT", "json");
+    let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
+    // Far more log than a pipe holds.
+    for id in 0..2000 {
+        agent.ping(&id.to_string());
+    }
+    agent.close();
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""));
+    // What the pipe took before it was full; the rest was dropped or lost at the end.
+    assert!(said.len() >= 32 << 10, "there was not enough to stall: {} bytes", said.len());
+    let first: serde_json::Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert!(first["timestamp"].is_string() && first["level"].is_string(), "{first}");
+}
+
+/// A session whose `wait_for_change` is held, because nobody decides.
+fn with_a_held_call(home: &Home, arguments: &[&str]) -> Lines {
+    let mut agent = Lines::start(home, arguments);
+    agent.ask(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#);
+    agent.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    let call = |name: &str, arguments: &serde_json::Value| {
+        let params = serde_json::json!({"name": name, "arguments": arguments});
+        serde_json::json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}).to_string()
+    };
+    let projects = agent.ask(&call("list_projects", &serde_json::json!({})));
+    let project = &projects["result"]["structuredContent"]["projects"][0]["id"];
+    let issue = serde_json::json!({"projectId": project, "title": "x", "type": "Story"});
+    let change = agent.ask(&call("create_issue", &issue));
+    let change = &change["result"]["structuredContent"]["changeId"];
+    assert!(change.is_string(), "{change}");
+    agent.send(&call("wait_for_change", &serde_json::json!({"changeId": change})));
+    // It is under way, and others are answered meanwhile.
+    agent.ping("3");
+    agent
+}
+
+#[test]
+fn held_calls_are_abandoned_at_the_end() {
+    for arguments in [&["stdio"][..], &["stdio", "--standalone"]] {
+        let home = home();
+        let mut agent = with_a_held_call(&home, arguments);
+        agent.close();
+        let (code, rest, said) = agent.finish();
+        assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    }
+    let home = home();
+    let agent = with_a_held_call(&home, &["stdio"]);
+    signal(agent.pid(), Signal::TERM);
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+}
+
+#[test]
+fn standalone_serves_in_the_one_process() {
+    let home = home();
+    let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
+    agent.ping("1");
+    agent.close();
+    let (code, rest, said) = agent.finish();
+    assert_eq!((code, rest.as_str()), (0, ""), "{said}");
+    let mut agent = Lines::start(&home, &["stdio", "--standalone"]);
+    agent.ping("1");
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.finish().0, 0);
+    let _ = std::io::stdout().flush();
+}

@@ -1,0 +1,85 @@
+//! The configuration as a user meets it: the program, its exit codes, its words.
+
+use support::cli::Home;
+
+#[test]
+fn the_defaults_are_fine() {
+    let home = Home::new();
+    home.run(&["config", "check"]).ends(0).says(&["The configuration is valid"]);
+    assert!(!home.data().exists(), "checking opens and makes nothing");
+}
+
+#[test]
+fn a_wrong_file_names_place_key_and_remedy_and_ends_with_78_before_anything_is_opened() {
+    let home = Home::new();
+    let file = home.write("bad.yaml", "listen: 127.0.0.1:0\n\ntransports:\n  http:\n    max_bdy: 1MiB\n");
+    let file = file.to_str().unwrap();
+    for command in [&["serve", "--config", file][..], &["--config", file], &["stdio", "--config", file]] {
+        let ran = home.run(command).ends(78).complains(&[
+            "countersign: the configuration cannot be used",
+            "bad.yaml:5:5: transports.http.max_bdy: unknown key. Did you mean `max_body`?",
+        ]);
+        assert_eq!(ran.stdout(), "");
+        assert!(!home.data().exists());
+    }
+    home.run(&["config", "check", "--config", "missing.yaml"]).ends(78).complains(&["missing.yaml", "cannot be read"]);
+    home.run(&["keys", "list", "--config", file]).ends(78);
+}
+
+#[test]
+fn a_wrong_variable_is_named() {
+    let home = Home::new().var("COUNTERSIGN_TRANSPORTS__HTTP__REQUEST_TIMEOUT", "30");
+    home.run(&["config", "check"]).ends(78).complains(&[
+        "environment variable COUNTERSIGN_TRANSPORTS__HTTP__REQUEST_TIMEOUT",
+        "transports.http.request_timeout",
+        "30s or 30ms?",
+    ]);
+    let home = Home::new().var("COUNTERSIGN_TRANSPORT__HTTP__WORKERS", "2");
+    home.run(&["config", "check"]).ends(78).complains(&["Did you mean COUNTERSIGN_TRANSPORTS__HTTP__WORKERS?"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_that_is_no_text_is_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    let mut command = home.command(&["config", "check"]);
+    command.env("COUNTERSIGN_LISTEN", std::ffi::OsStr::from_bytes(b"127.0.0.1:\xff"));
+    let ran = support::cli::Ran(command.output().unwrap()).ends(78);
+    ran.complains(&["environment variable COUNTERSIGN_LISTEN: listen: the value is not Unicode"]);
+}
+
+#[test]
+fn listening_for_others_needs_keys_and_tls() {
+    let home = Home::new();
+    home.run(&["serve", "--listen", "0.0.0.0:0"]).ends(78).complains(&["flag --listen", "auth.mode: keys", "tls"]);
+    assert!(!home.data().exists());
+}
+
+#[test]
+fn show_tells_where_each_value_comes_from_and_can_be_used_as_a_file() {
+    let home = Home::new().var("COUNTERSIGN_LOG__FORMAT", "json");
+    let file = home.write("c.yaml", "transports: { http: { max_body: 2MiB } }\n");
+    let arguments = ["config", "show", "--config", file.to_str().unwrap(), "--listen", "localhost:9"];
+    let shown = home.run(&arguments).ends(0).says(&[
+        "listen: 127.0.0.1:9 ",
+        "# flag --listen",
+        "# environment variable COUNTERSIGN_LOG__FORMAT",
+        "c.yaml:1:23",
+        "# default",
+    ]);
+    let again = home.write("again.yaml", &shown.stdout());
+    let json = Home::new();
+    let all = json.run(&["config", "show", "--json", "--config", again.to_str().unwrap()]).ends(0).stdout();
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(all["transports.http.max_body"]["value"], "2MiB");
+    assert_eq!(all["log.format"]["value"], "json");
+    assert!(all["listen"]["source"].as_str().unwrap().contains("again.yaml:1:1"));
+}
+
+#[test]
+fn the_repositorys_default_file_is_a_configuration() {
+    let home = Home::new();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/countersign.yaml");
+    home.run(&["config", "check", "--config", file]).ends(0).says(&["countersign.yaml"]);
+}

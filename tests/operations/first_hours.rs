@@ -1,0 +1,390 @@
+//! What a new user meets in the first hours, through the real program: servers that do not come up, tools that say
+//! nothing of themselves, previews that fail, decisions in the terminal, and what the program says when it starts.
+
+use std::{
+    path::PathBuf,
+    process::{Child, Stdio},
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::cli::{Home, Lines, Ran, object_in, signal, wait_until};
+use support::pty::Pty;
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/operations/first_hours/server.py");
+
+/// A server whose tool `save` has a preview that fails, under rules for some of its tools.
+const CONFIG: &str = r#"
+listen: 127.0.0.1:0
+mcpServers:
+  fs:
+    command: python3
+    args: [SERVER, LEDGER]
+    previews:
+      - git
+      - save: { before: { tool: unreadable, arguments: { path: arguments.path } }, after: arguments.content }
+policy:
+  rules:
+    - { tools: "fs__unreadable", then: allow }
+    - { tools: "fs__twice", then: review, quorum: 2 }
+    - { tools: "fs__later", then: review, undo_for: 1h }
+"#;
+
+struct Gateway {
+    home: Home,
+    child: Child,
+    key: String,
+    ledger: PathBuf,
+}
+
+impl Gateway {
+    fn start() -> Self {
+        Self::with(CONFIG)
+    }
+
+    fn with(config: &str) -> Self {
+        let home = Home::new();
+        let ledger = home.path().join("ledger");
+        let config = config.replace("SERVER", SERVER).replace("LEDGER", ledger.to_str().unwrap());
+        let file = home.write("countersign.yaml", &config);
+        let home = home.var("COUNTERSIGN_CONFIG", file.to_str().unwrap());
+        let child = serve(&home);
+        let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
+        Self { home, child, key: key.trim().to_owned(), ledger }
+    }
+
+    /// Once the server's tools are there.
+    fn ready(self) -> Self {
+        wait_until("the server is connected", || self.run(&["servers", "show", "fs"]).stdout().contains("fs__note"));
+        self
+    }
+
+    /// Ends the gateway and starts it again.
+    fn again(&mut self) {
+        self.end();
+        self.child = serve(&self.home);
+    }
+
+    fn end(&mut self) {
+        signal(i32::try_from(self.child.id()).unwrap(), Signal::TERM);
+        let _ = self.child.wait();
+    }
+
+    /// A command of alice's, without a terminal.
+    fn run(&self, arguments: &[&str]) -> Ran {
+        self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], arguments)
+    }
+
+    fn key(&self, role: &str, name: &str) -> String {
+        self.home.run(&["keys", "create", "--role", role, "--name", name]).ends(0).stdout().trim().to_owned()
+    }
+
+    /// What the gateway answers: its head and its body.
+    fn ask(&self, method: &str, path: &str, body: &str) -> (String, String) {
+        self.home.ask(method, path, Some(&self.key), body)
+    }
+
+    fn api(&self, path: &str) -> Value {
+        let (head, body) = self.ask("GET", path, "");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+        object_in(&body)
+    }
+
+    /// Calls a tool as the local agent; the id of the change that it became, if it became one.
+    fn call(&self, tool: &str, arguments: &Value) -> Option<String> {
+        let (head, body) = self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string());
+        if head.starts_with("HTTP/1.1 200") {
+            return None;
+        }
+        assert!(head.starts_with("HTTP/1.1 202"), "{head}\n{body}");
+        let at = body.find("chg_").unwrap();
+        Some(body[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).collect())
+    }
+
+    fn propose(&self, tool: &str, arguments: &Value) -> String {
+        self.call(tool, arguments).unwrap_or_else(|| panic!("{tool} ran"))
+    }
+
+    fn state(&self, id: &str) -> String {
+        self.api(&format!("/api/changes/{id}"))["state"].as_str().unwrap().to_owned()
+    }
+
+    /// The tools that were really called.
+    fn called(&self) -> Vec<String> {
+        std::fs::read_to_string(&self.ledger).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+}
+
+fn serve(home: &Home) -> Child {
+    let child = home.command(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    wait_until("the gateway listens", || home.gateway_pid() == Some(pid));
+    child
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[test]
+fn a_preview_that_failed_is_said_and_only_approved_by_name() {
+    let gateway = Gateway::start().ready();
+    let id = gateway.propose("fs__save", &json!({ "path": "/a", "content": "new" }));
+    let shown = gateway.run(&["changes", "show", &id]).ends(0);
+    shown.says(&["The preview failed, so only the arguments are shown: ", "the disk is gone"]);
+    gateway
+        .run(&["changes", "approve", &id])
+        .ends(1)
+        .complains(&["preview of this change failed", "--without-preview"]);
+    gateway.run(&["changes", "approve", &id, "--yes"]).ends(1).complains(&["--without-preview"]);
+    gateway.run(&["changes", "approve", &id, "--without-preview"]).ends(2).complains(&["needs --yes"]);
+    assert_eq!(gateway.state(&id), "pending");
+    gateway.run(&["changes", "approve", &id, "--without-preview", "--yes"]).ends(0).says(&["Approved and applied."]);
+    assert!(gateway.called().contains(&"save".to_owned()));
+
+    // The inbox has a key of its own for it, which asks.
+    let second = gateway.propose("fs__save", &json!({ "path": "/b", "content": "new" }));
+    let mut command = gateway.home.command(&["changes", "watch"]);
+    command.env("COUNTERSIGN_KEY", &gateway.key);
+    let mut inbox = Pty::start(&command, 110, 30);
+    inbox.shows("pending 1");
+    inbox.waits("the change", |screen| screen.contains("CALL"));
+    inbox.keys("\r");
+    inbox.shows("The preview failed, so only the arguments are shown");
+    inbox.keys("a");
+    inbox.shows("W approves without preview");
+    assert_eq!(gateway.state(&second), "pending");
+    inbox.keys("W");
+    inbox.shows("Approve without preview? y/N");
+    inbox.keys("n");
+    inbox.keys("W");
+    inbox.keys("y");
+    wait_until("it is applied", || gateway.state(&second) == "applied");
+    inbox.keys("qq");
+    assert!(inbox.ends().success());
+}
+
+#[test]
+fn a_server_that_is_down_says_why_and_what_its_program_said_last() {
+    let down = "listen: 127.0.0.1:0\nmcpServers:\n  db:\n    command: sh\n    args: [-c, 'echo opening >&2; echo \"no such database\u{202e}\" >&2; exit 3']\n";
+    let gateway = Gateway::with(down);
+    wait_until("it has been started again", || {
+        let servers = gateway.api("/api/servers");
+        let db = servers["servers"].as_array().unwrap().iter().find(|s| s["name"] == "db").cloned();
+        db.is_some_and(|db| db["restarts"].as_u64() > Some(1) && db["status"] == "down")
+    });
+    let listed = gateway.run(&["servers"]).ends(0);
+    let listed = listed.says(&["RESTARTS", "down", "! db: ", "status 3", "! db: stderr: no such database\\u{202e}"]);
+    let row = listed.stdout().lines().find(|line| line.starts_with("db ")).unwrap().to_owned();
+    assert!(row.split_whitespace().any(|cell| cell.parse::<u64>().is_ok_and(|restarts| restarts > 1)), "{row}");
+    // By its old names too.
+    gateway.run(&["providers"]).ends(0).says(&["no such database"]);
+    let old = gateway.api("/api/providers");
+    assert_eq!(old["providers"][0]["name"], gateway.api("/api/servers")["servers"][0]["name"]);
+    let (_, metrics) = gateway.ask("GET", "/metrics", "");
+    let restarts =
+        metrics.lines().find(|line| line.starts_with("countersign_upstream_restarts_total{upstream=\"db\"}"));
+    assert!(restarts.is_some_and(|line| !line.ends_with(" 0") && !line.ends_with(" 1")), "{restarts:?}");
+}
+
+#[test]
+fn a_tool_runs_without_review_until_somebody_takes_that_back() {
+    let mut gateway = Gateway::start().ready();
+    let lookup = json!({ "query": "x" });
+    let accepted = gateway.run(&["servers", "accept", "fs", "--tool", "fs__lookup"]).ends(0);
+    accepted.says(&[
+        "Accepted 1 definition.",
+        "fs__lookup is still reviewed",
+        "countersign servers allow fs fs__lookup",
+    ]);
+    gateway
+        .run(&["servers", "accept", "fs", "--tool", "fs__peek"])
+        .ends(0)
+        .says(&["fs__peek runs now without review."]);
+    let before = gateway.propose("fs__lookup", &lookup);
+    gateway.run(&["changes", "reject", &before]).ends(0);
+
+    let allow = ["servers", "allow", "fs", "fs__lookup", "--reason", "it only looks things up"];
+    let viewer = gateway.key("viewer", "vic");
+    gateway.home.run_with(&[("COUNTERSIGN_KEY", &viewer)], &allow).ends(5);
+    gateway
+        .run(&["servers", "allow", "fs", "fs__twice", "--reason", "x"])
+        .ends(5)
+        .complains(&["configuration decides"]);
+    gateway.run(&["servers", "allow", "fs", "fs__lookup"]).ends(2).complains(&["--reason"]);
+    gateway.run(&allow).ends(0).says(&["fs__lookup runs now without review.", "Your own calls are still reviewed"]);
+    assert_eq!(gateway.call("fs__lookup", &lookup), None);
+    gateway
+        .run(&["servers", "show", "fs"])
+        .ends(0)
+        .says(&["alice lets it run without review: it only looks things up"]);
+    let trail = gateway.home.run(&["audit", "export"]).ends(0);
+    trail.says(&["standing_rule_created", "it only looks things up"]);
+
+    // It is durable, bound to this definition, and can be taken back.
+    gateway.again();
+    let gateway = gateway.ready();
+    assert_eq!(gateway.call("fs__lookup", &lookup), None);
+    std::fs::write(gateway.home.path().join("ledger.words"), "Looks things up, and sends them away").unwrap();
+    let mut gateway = gateway;
+    gateway.again();
+    let gateway = gateway.ready();
+    gateway.propose("fs__lookup", &lookup);
+    std::fs::remove_file(gateway.home.path().join("ledger.words")).unwrap();
+    let mut gateway = gateway;
+    gateway.again();
+    let gateway = gateway.ready();
+    assert_eq!(gateway.call("fs__lookup", &lookup), None);
+    let rules = gateway.run(&["rules"]).ends(0).says(&["fs / lookup, by anybody", "any arguments", "the tool itself"]);
+    let rule = rules.stdout().split_whitespace().next().unwrap().to_owned();
+    gateway.run(&["rules", "revoke", &rule, "--comment", "not any more"]).ends(0);
+    gateway.propose("fs__lookup", &json!({ "query": "y" }));
+    gateway.home.run(&["audit", "verify"]).ends(0);
+}
+
+#[test]
+fn an_approval_says_what_came_of_it() {
+    let gateway = Gateway::start().ready();
+    let propose = |tool: &str| gateway.propose(tool, &json!({ "title": tool }));
+    let approve = |id: &str| gateway.run(&["changes", "approve", id]).ends(0);
+    approve(&propose("fs__note")).says(&["Approved and applied.", "Result", "done: note"]);
+    approve(&propose("fs__fails")).says(&["Approved, but it failed.", "there is no room left", "none at all"]);
+    approve(&propose("fs__twice")).says(&["it waits for 1 more approval."]);
+    approve(&propose("fs__later")).says(&["Approved; it runs at ", "changes undo chg_"]);
+    let json = gateway.run(&["changes", "approve", &propose("fs__note"), "--json"]).ends(0).stdout();
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["state"], "applied");
+    let slow = propose("fs__hangs");
+    approve(&slow).says(&["it is still running", &format!("countersign changes show {slow}")]);
+    std::fs::write(gateway.home.path().join("ledger.release"), "").unwrap();
+    wait_until("it is applied", || gateway.state(&slow) == "applied");
+}
+
+#[test]
+fn what_is_decided_in_bulk_needs_yes_where_nobody_can_be_asked() {
+    let gateway = Gateway::start().ready();
+    let propose = || gateway.propose("fs__note", &json!({ "title": "a" }));
+    let (first, second, third) = (propose(), propose(), propose());
+    for word in ["approve", "reject"] {
+        gateway.run(&["changes", word, &first, &second]).ends(2).complains(&["needs --yes"]);
+    }
+    assert_eq!((gateway.state(&first).as_str(), gateway.state(&second).as_str()), ("pending", "pending"));
+    gateway.run(&["changes", "approve", &first, &second, "--yes"]).ends(0);
+    wait_until("both are applied", || gateway.state(&first) == "applied" && gateway.state(&second) == "applied");
+    // One alone is as scriptable as it was.
+    gateway.run(&["changes", "reject", &third]).ends(0).says(&["Rejected."]);
+
+    gateway.run(&["servers", "accept", "fs", "--all-reads"]).ends(2).complains(&["--all-reads needs --yes"]);
+    assert_eq!(gateway.api("/api/servers/fs")["tools"][0]["verdict"], "review");
+    let several = ["servers", "allow", "fs", "fs__note", "fs__fails", "--reason", "x"];
+    gateway.run(&several).ends(2).complains(&["needs --yes"]);
+    let accepted = gateway.run(&["servers", "accept", "fs", "--all-reads", "--yes"]).ends(0);
+    accepted.says(&["Accepted 2 definitions.", "fs__peek, fs__glance run now without review."]);
+}
+
+#[test]
+fn since_means_the_same_everywhere() {
+    let gateway = Gateway::start().ready();
+    let id = gateway.propose("fs__note", &json!({ "title": "a" }));
+    for since in ["1h", "2 days", "2026-01-01", "2026-01-01T00:00:00Z"] {
+        gateway.run(&["changes", "list", "--since", since]).ends(0).says(&[&id]);
+        gateway.run(&["audit", "export", "--since", since]).ends(0).says(&[&id]);
+        let mut command = gateway.home.command(&["changes", "watch", "--json", "--since", since]);
+        command.env("COUNTERSIGN_KEY", &gateway.key);
+        let mut watch = Lines::spawn(command);
+        assert!(watch.line().contains(&id), "{since}");
+        signal(watch.pid(), Signal::INT);
+        assert_eq!(watch.finish().0, 0);
+    }
+    for until in ["1h", "2026-01-01"] {
+        gateway.run(&["changes", "list", "--until", until]).ends(0).complains(&["No such changes."]);
+        assert_eq!(gateway.run(&["audit", "export", "--until", until]).ends(0).stdout(), "");
+    }
+    for command in [&["changes", "list"][..], &["audit", "export"], &["changes", "watch"]] {
+        gateway.run(&[command, &["--since", "yesterday"]].concat()).ends(2).complains(&["2h"]);
+    }
+    // Numbers of events have a flag of their own.
+    let mut command = gateway.home.command(&["changes", "watch", "--json", "--after", "0"]);
+    command.env("COUNTERSIGN_KEY", &gateway.key);
+    let mut watch = Lines::spawn(command);
+    assert!(watch.line().contains(&id));
+    signal(watch.pid(), Signal::INT);
+    assert_eq!(watch.finish().0, 0);
+}
+
+#[test]
+fn a_call_that_nothing_previews_shows_its_arguments_once() {
+    let gateway = Gateway::start().ready();
+    let arguments = json!({ "title": "Buy milk", "content": "two litres\nof it", "query": "n" });
+    let id = gateway.propose("fs__note", &arguments);
+    let change = gateway.api(&format!("/api/changes/{id}"));
+    assert_eq!((&change["operation"], &change["summary"]), (&json!("CALL"), &json!("fs / note: Buy milk")));
+    gateway.run(&["changes", "list"]).ends(0).says(&["CALL fs / note: Buy milk", "CLIENT"]);
+    let shown = gateway.run(&["changes", "show", &id]).ends(0).stdout();
+    assert_eq!(shown.matches("two litres").count(), 1, "{shown}");
+    assert!(shown.contains("    content:\n      | two litres\n      | of it\n"), "{shown}");
+    assert!(!shown.lines().any(|line| line.trim_start().starts_with("+ ")), "nothing looks added: {shown}");
+    assert!(shown.contains("No preview is available for this tool") && shown.contains("Tool description"), "{shown}");
+
+    // What a diff shows is not repeated among the arguments.
+    let projects = gateway.ask("POST", "/tools/list_projects", "{}").1;
+    let at = projects.find("\"id\":\"").unwrap() + 6;
+    let project: String = projects[at..].chars().take_while(|c| *c != '"').collect();
+    let issue = json!({ "projectId": project, "title": "Say hello", "type": "Story" });
+    let id = gateway.propose("create_issue", &issue);
+    let shown = gateway.run(&["changes", "show", &id]).ends(0).stdout();
+    let arguments = &shown[shown.find("  Arguments").unwrap()..];
+    assert!(!arguments.contains("Say hello") && arguments.contains("title"), "{shown}");
+    assert!(arguments.contains("as the diff shows") && arguments.contains(&project), "{shown}");
+
+    // The recipe of git tells the message of a commit.
+    let id =
+        gateway.propose("fs__git_commit", &json!({ "repo_path": "/r", "message": "Fix the login\n\nIt was broken." }));
+    let change = gateway.api(&format!("/api/changes/{id}"));
+    assert_eq!(change["summary"], "Commit in /r: Fix the login …");
+}
+
+#[test]
+fn start_up_takes_three_lines() {
+    let home = Home::new();
+    // A bare port is one of this machine.
+    let mut terminal = Pty::start(&home.command(&["serve", "--listen", "0"]), 200, 40);
+    terminal.shows("countersign serves");
+    terminal.shows("/#code=csc_");
+    terminal.shows("is watched");
+    let url = home.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
+    assert!(url.starts_with("http://127.0.0.1:"), "{url}");
+    let said = terminal.raw();
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(said.contains("works once"), "{said}");
+    signal(home.gateway_pid().unwrap(), Signal::TERM);
+    assert!(terminal.ends().success());
+}
+
+#[test]
+fn help_is_wrapped_once() {
+    let home = Home::new();
+    for columns in ["80", "110"] {
+        for command in [&[][..], &["changes"], &["servers"], &["rules"], &["stdio"], &["backup"], &["policy", "test"]] {
+            let text = home.run_with(&[("COLUMNS", columns)], &[command, &["--help"]].concat()).ends(0).stdout();
+            let width: usize = columns.parse().unwrap();
+            let lines: Vec<&str> = text.lines().collect();
+            for pair in lines.windows(2) {
+                let (line, next) = (pair[0], pair[1]);
+                assert!(line.chars().count() <= width, "{command:?} at {columns}: {line}");
+                // A line of prose that goes on in the next one had no room for its first word.
+                let prose = |line: &str| line.starts_with(|c: char| c.is_alphanumeric() || c == '-' || c == '`');
+                let heads = next.ends_with(':')
+                    || next.starts_with("Usage")
+                    || line.ends_with(':')
+                    || line.starts_with("Usage");
+                if prose(line) && prose(next) && !heads {
+                    let word = next.split(' ').next().unwrap().chars().count();
+                    assert!(line.chars().count() + 1 + word > width, "{command:?} at {columns}:\n{line}\n{next}");
+                }
+            }
+        }
+    }
+}

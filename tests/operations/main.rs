@@ -1,0 +1,13 @@
+//! What a user and an operator do with the program: commands, configurations, the terminal, webhooks.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
+mod attach;
+mod cli;
+mod config;
+mod first_hours;
+mod operator;
+mod program;
+mod reload;
+mod terminal;
+mod webhooks;

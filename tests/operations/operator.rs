@@ -1,0 +1,766 @@
+//! What an operator relies on: that rules mean what they say of paths, that the terminal speaks to its own gateway alone,
+//! that the trail tells of keys and acceptances, and what is told of a configuration and of errors.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use support::{Gateway, Options, Process, eventually, mcp};
+use tempfile::TempDir;
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/upstream_policy/server.py");
+const README: &str = include_str!("../../README.md");
+
+/// Runs a command of the terminal on the gateway's data directory, by nothing but that; answers exit code, stdout and
+/// stderr.
+fn cli(data: &Path, key: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = terminal(data, key, arguments).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn terminal(data: &Path, key: &str, arguments: &[&str]) -> Command {
+    let mut command = support::command(&[("COUNTERSIGN_KEY", key)]);
+    command.args(arguments).arg("--data").arg(data);
+    command
+}
+
+fn verify(data: &Path) -> (Option<i32>, String) {
+    let (code, out, err) = support::run(&["audit", "verify", "--data", data.to_str().unwrap()]);
+    (code, format!("{out}{err}"))
+}
+
+/// A gateway with the file server of `tests/review/upstream_policy`, which notes what reaches it.
+struct Files {
+    dir: TempDir,
+    gateway: Gateway,
+}
+
+impl Files {
+    fn start(policy: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("words"), "Reads").unwrap();
+        let args = json!([SERVER, dir.path().join("ledger"), dir.path().join("words")]);
+        let config = format!("mcpServers:\n  fs: {{ command: python3, args: {args} }}\npolicy:\n{policy}");
+        let gateway = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+        eventually("the server is connected", || {
+            let (status, body) = gateway.api("GET", "/api/providers/fs", None);
+            (status == 200 && !body["tools"].as_array().unwrap().is_empty()).then_some(())
+        });
+        Self { dir, gateway }
+    }
+
+    /// What a call of `fs__write` came to: `ran`, `pending`, or the code of an error.
+    fn write(&self, path: &Value) -> String {
+        let call = json!({ "name": "fs__write", "arguments": { "path": path } });
+        let answer = self.gateway.modern(1, "tools/call", call).json();
+        if let Some(code) = answer["error"]["data"]["code"].as_str() {
+            return code.to_owned();
+        }
+        let result = &answer["result"];
+        if result["structuredContent"]["status"] == "pending" {
+            return "pending".to_owned();
+        }
+        if result["isError"] == true {
+            let told: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+            return told["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        }
+        assert_eq!(result["content"][0]["text"], "done", "{answer}");
+        "ran".to_owned()
+    }
+
+    fn reached(&self) -> usize {
+        std::fs::read_to_string(self.dir.path().join("ledger")).unwrap_or_default().lines().count()
+    }
+}
+
+#[test]
+fn a_call_passes_by_its_path_only_where_the_path_surely_is_within_the_folder() {
+    // The README's own rule, on a server of this test's.
+    let rule = README.lines().find(|line| line.contains("path_within(")).unwrap().trim();
+    assert!(rule.starts_with("- {") && rule.contains("fs__write_file") && !rule.contains("startsWith"), "{rule}");
+    let rule = rule.replace("fs__write_file", "fs__write");
+    let files = Files::start(&format!("  rules:\n    {rule}\n"));
+    for path in ["/notes/a.md", "//notes//deep/./a.md", "/notes/", "/notes/%2e%2e/x"] {
+        assert_eq!(files.write(&json!(path)), "ran", "{path}");
+    }
+    let ran = files.reached();
+    assert_eq!(ran, 4);
+    for path in
+        ["/notes/../etc/cron.d/x", "/notes2/x", "notes/x", "/notes/..", "/notes\\..\\etc", "/notes/\0", "/etc/x", ""]
+    {
+        assert_eq!(files.write(&json!(path)), "pending", "{path:?}");
+    }
+    assert_eq!(files.reached(), ran, "nothing else reached the server");
+}
+
+#[test]
+fn a_denial_by_path_is_not_evaded_by_a_path_that_could_lead_there() {
+    let deny = "  default: allow\n  rules:\n    - { name: keep-out, tools: fs__write, when: 'path_within(arguments.path, \"/etc\")', then: deny }\n";
+    let files = Files::start(deny);
+    assert_eq!(files.write(&json!("/home/x")), "ran");
+    for path in ["/etc/passwd", "//etc/passwd", "/home/../etc/passwd", "etc/passwd", "/home/\\..\\etc"] {
+        assert_eq!(files.write(&json!(path)), "POLICY_DENIED", "{path}");
+    }
+    assert_eq!(files.reached(), 1);
+}
+
+#[test]
+fn a_list_where_a_rule_compares_text_makes_the_call_stricter() {
+    let config = r#"
+policy:
+  default: allow
+  rules:
+    - { name: equal, tools: create_issue, when: 'arguments.title == "/x"', then: deny }
+    - { name: unequal, tools: update_issue, when: 'arguments.title != "/x"', then: allow }
+    - { name: "in", tools: add_comment, when: 'arguments.content in ["/x"]', then: deny }
+    - { name: begins, tools: assign_issue, when: 'arguments.title.startsWith("/x")', then: deny }
+    - { name: within, tools: delete_issue, when: 'path_within(arguments.path, "/x")', then: deny }
+"#;
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let verdict = |tool: &str, arguments: Value| {
+        let body = json!({ "tool": tool, "arguments": arguments });
+        let (status, tested) = gateway.api("POST", "/api/policy/test", Some(&body));
+        assert_eq!(status, 200, "{tested}");
+        tested["verdict"].as_str().unwrap().to_owned()
+    };
+    for (tool, argument, of_text, of_list) in [
+        ("create_issue", "title", "deny", "deny"),
+        ("update_issue", "title", "allow", "review"),
+        ("add_comment", "content", "deny", "deny"),
+        ("assign_issue", "title", "deny", "deny"),
+        ("delete_issue", "path", "deny", "deny"),
+    ] {
+        assert_eq!(verdict(tool, json!({ argument: "/x" })), of_text, "{tool}");
+        for list in [json!(["/x"]), json!([["/x"]]), json!([])] {
+            assert_eq!(verdict(tool, json!({ argument: list })), of_list, "{tool} of {list}");
+        }
+        assert_eq!(verdict(tool, json!({ argument: "/y" })), "allow", "{tool}");
+    }
+}
+
+#[test]
+fn a_path_that_a_rule_compares_as_text_is_warned_of_by_the_check_and_in_the_log() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("c.yaml");
+    let check = |when: &str| {
+        let yaml = format!("policy: {{ rules: [{{ name: notes, tools: x, when: '{when}', then: allow }}] }}\n");
+        std::fs::write(&file, yaml).unwrap();
+        support::run(&["config", "check", "--config", file.to_str().unwrap()])
+    };
+    for when in [
+        r#"arguments.path.startsWith("/notes/")"#,
+        r#"has(arguments.sourceFile) && arguments.sourceFile.startsWith("/notes/")"#,
+        r#"arguments.paths.all(p, p.startsWith("/notes/"))"#,
+    ] {
+        let (code, _, err) = check(when);
+        assert_eq!(code, Some(0), "{err}");
+        assert!(
+            err.contains("warning: policy.rules") && err.contains("notes") && err.contains("path_within("),
+            "{err}"
+        );
+    }
+    let (code, _, err) = check(r#"path_within(arguments.path, "/notes") && arguments.title.startsWith("a")"#);
+    assert!(code == Some(0) && !err.contains("startsWith"), "{err}");
+
+    let config = "policy: { rules: [{ tools: x, when: 'arguments.dir.startsWith(\"/a\")', then: allow }] }\n";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    assert!(gateway.log().contains("applies startsWith to arguments.dir"), "{}", gateway.log());
+}
+
+/// Whoever took the port: keeps every byte, and answers each request the same.
+struct Impostor {
+    address: std::net::SocketAddr,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Impostor {
+    fn on(listener: TcpListener) -> Self {
+        let address = listener.local_addr().unwrap();
+        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let kept = Arc::clone(&bytes);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, kept) = (stream.unwrap(), Arc::clone(&kept));
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 4096];
+                    while let Ok(count) = stream.read(&mut buffer) {
+                        if count == 0 {
+                            return;
+                        }
+                        kept.lock().unwrap().extend_from_slice(&buffer[..count]);
+                        if kept.lock().unwrap().ends_with(b"\r\n\r\n") {
+                            let body = r#"{"changes":[],"nextCursor":null,"counts":{},"tools":[],"rules":[]}"#;
+                            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+                        }
+                    }
+                });
+            }
+        });
+        Self { address, bytes }
+    }
+
+    fn heard(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+}
+
+const COMMANDS: [&[&str]; 10] = [
+    &["changes", "list"],
+    &["changes", "show", "chg_1"],
+    &["changes", "approve", "chg_1", "--yes"],
+    &["changes", "watch", "--json"],
+    &["providers", "list"],
+    &["rules", "list"],
+    &["webhooks", "list"],
+    &["policy", "test", "create_issue"],
+    &["config", "pending"],
+    &["open", "--print"],
+];
+
+#[test]
+fn whoever_has_taken_the_port_of_a_gateway_that_is_gone_gets_no_key() {
+    let gateway = Gateway::start();
+    let key = gateway.reviewer().to_owned();
+    let data = gateway.data();
+    assert_eq!(cli(&data, &key, &["changes", "list"]).0, Some(0));
+    let file: Value = serde_json::from_slice(&std::fs::read(data.join("gateway.json")).unwrap()).unwrap();
+    // Its file stays behind, as after a crash; its pid is somebody's, as it may be by then.
+    let address = gateway.address();
+    let home = gateway.kill();
+    let stale = {
+        let mut stale = file.clone();
+        stale["pid"] = std::process::id().into();
+        stale.to_string()
+    };
+    std::fs::write(data.join("gateway.json"), &stale).unwrap();
+    let impostor = Impostor::on(eventually("the port is free", || TcpListener::bind(address).ok()));
+    assert_eq!(impostor.address, address);
+    for command in COMMANDS {
+        if command.contains(&"watch") {
+            continue; // It tries again for ever, and never sends a key; see below.
+        }
+        let (code, out, err) = cli(&data, &key, command);
+        assert_eq!(code, Some(69), "{command:?}: {out}{err}");
+        assert!(err.contains("is not the gateway of") || err.contains("has ended"), "{command:?}: {err}");
+    }
+    let secret = file["proof"].as_str().expect("the file has what the gateway proves itself by");
+    // The watcher asks again and again; it has asked more than once when this returns.
+    let mut watch = terminal(&data, &key, &["changes", "watch", "--json"]);
+    let watching = Process(watch.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let before = impostor.heard().matches("GET /proof").count();
+    eventually("the watcher asks", || (impostor.heard().matches("GET /proof").count() > before).then_some(()));
+    drop(watching);
+    let heard = impostor.heard();
+    for part in [key.as_str(), "csk_", "uthorization", "Bearer", secret, "csc_"] {
+        assert!(!heard.contains(part), "{part} reached whoever listens:\n{heard}");
+    }
+
+    // By hand it is a person's own word.
+    let url = format!("http://{address}");
+    let (code, _, err) = cli(&data, &key, &["changes", "list", "--url", &url]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(impostor.heard().contains(&key));
+    drop(home);
+}
+
+#[test]
+fn without_a_gateway_nothing_is_sent_to_the_configured_address() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let impostor = Impostor::on(listener);
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("c.yaml");
+    std::fs::write(&config, format!("listen: {}\n", impostor.address)).unwrap();
+    let key = "csk_0000000000000000000000000000000000000000000";
+    for command in COMMANDS.iter().filter(|command| command[0] != "policy") {
+        let arguments = [command, &["--config", config.to_str().unwrap()][..]].concat();
+        let (code, out, err) = cli(home.path(), key, &arguments);
+        assert_eq!(code, Some(69), "{command:?}: {out}{err}");
+        assert!(err.contains("countersign serve"), "{command:?}: {err}");
+    }
+    assert_eq!(impostor.heard(), "");
+}
+
+#[test]
+fn the_terminal_finds_a_gateway_again_that_was_started_anew() {
+    let gateway = Gateway::start();
+    let key = gateway.reviewer().to_owned();
+    let first = std::fs::read_to_string(gateway.data().join("gateway.json")).unwrap();
+    assert_eq!(cli(&gateway.data(), &key, &["changes", "list"]).0, Some(0));
+    let (status, home) = gateway.stop();
+    assert!(status.success());
+    let gateway = Gateway::on(home, &Options::default());
+    let second = std::fs::read_to_string(gateway.data().join("gateway.json")).unwrap();
+    let proof = |text: &str| serde_json::from_str::<Value>(text).unwrap()["proof"].clone();
+    assert!(proof(&first).is_string() && proof(&first) != proof(&second), "another at each start");
+    for command in [&["changes", "list"][..], &["rules", "list"], &["providers", "list"], &["open", "--print"]] {
+        let (code, out, err) = cli(&gateway.data(), &key, command);
+        assert_eq!(code, Some(0), "{command:?}: {out}{err}");
+    }
+    // What answers a challenge is no oracle for anything else, and takes nothing else.
+    assert_eq!(gateway.request("GET", "/proof", &[], b"").status, 400);
+    assert_eq!(gateway.request("GET", "/proof?challenge=x", &[], b"").status, 400);
+}
+
+/// Alters the store of a gateway that has ended, and says what the verification makes of it.
+fn tampered(data: &Path, sql: &str) -> String {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(data).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let conn = rusqlite::Connection::open(copy.path().join("countersign.db")).unwrap();
+    assert!(conn.execute(sql, []).unwrap() > 0, "{sql}");
+    drop(conn);
+    let (code, told) = verify(copy.path());
+    assert_eq!(code, Some(1), "{sql}: {told}");
+    told
+}
+
+#[test]
+fn an_altered_key_acceptance_or_principal_breaks_the_trail_and_is_named() {
+    let files = Files::start("  default: review_writes\n");
+    let gateway = files.gateway;
+    let id = gateway.propose("Told of");
+    // A key that is made while the gateway runs stands in the same trail, and the gateway writes on after it.
+    let second = gateway.create_key("agent", "bot");
+    assert!(!second.is_empty());
+    let tools = gateway.api("GET", "/api/providers/fs", None).1["tools"].clone();
+    let read = tools.as_array().unwrap().iter().find(|tool| tool["name"] == "fs__read").unwrap().clone();
+    let body = json!({ "tools": [{ "name": read["name"], "hash": read["hash"] }] });
+    assert_eq!(gateway.api("POST", "/api/providers/fs/accept", Some(&body)).0, 200);
+    let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "comment": "no" });
+    let (status, rule) = gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&deny));
+    assert_eq!(status, 200, "{rule}");
+    gateway.decide(&id, "reject");
+    let (_, audit) = gateway.api("GET", "/api/audit", None);
+    let events: Vec<&str> =
+        audit["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
+    assert_eq!(events.iter().filter(|event| **event == "key_created").count(), 2, "{events:?}");
+    let data = gateway.data();
+    let (code, told) = verify(&data);
+    assert_eq!(code, Some(0), "while it runs: {told}");
+    let keys = support::run(&["keys", "list", "--json", "--data", data.to_str().unwrap()]).1;
+    let keys: Value = serde_json::from_str(&keys).unwrap();
+    let bot = keys["keys"].as_array().unwrap().iter().find(|key| key["name"] == "bot").unwrap()["id"].clone();
+    let revoked = support::run(&["keys", "revoke", bot.as_str().unwrap(), "--data", data.to_str().unwrap()]);
+    assert_eq!(revoked.0, Some(0), "{revoked:?}");
+    let (status, _home) = gateway.stop();
+    assert!(status.success());
+    let (code, told) = verify(&data);
+    assert!(code == Some(0) && told.contains("2 keys, 3 definitions and 1 standing rules"), "{told}");
+
+    for (sql, part) in [
+        ("UPDATE api_keys SET role = 'admin' WHERE name = 'bot'", "key "),
+        ("UPDATE api_keys SET name = 'alice' WHERE name = 'bot'", "key "),
+        ("UPDATE api_keys SET owner = 'alice' WHERE name = 'bot'", "key "),
+        ("UPDATE api_keys SET revoked_at = NULL WHERE name = 'bot'", "key "),
+        ("UPDATE api_keys SET hash = x'00' WHERE name = 'bot'", "key "),
+        ("DELETE FROM api_keys WHERE name = 'bot'", "is gone"),
+        (
+            "INSERT INTO api_keys SELECT 'key_x', name, role, x'01', created_at, NULL, NULL, owner FROM api_keys WHERE name = 'alice'",
+            "key key_x has no audit entry",
+        ),
+        ("UPDATE tool_pins SET accepted = 'sha256:0' WHERE tool = 'fs__read'", "the definition of fs__read"),
+        ("UPDATE tool_pins SET accepted_target = 'x' WHERE tool = 'fs__read'", "the definition of fs__read"),
+        (
+            "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z' WHERE tool = 'fs__write'",
+            "the definition of fs__write",
+        ),
+        ("DELETE FROM tool_pins WHERE tool = 'fs__secret'", "is gone"),
+        ("INSERT INTO tool_pins (server, tool, seen) VALUES ('fs', 'fs__new', 'h')", "fs__new"),
+        ("UPDATE standing_rules SET body = json_set(body, '$.verdict', 'allow')", "standing rule srl_"),
+        ("DELETE FROM standing_rules", "is gone"),
+        (
+            "INSERT INTO standing_rules (id, over, body) SELECT 'srl_x', 0, json_set(body, '$.id', 'srl_x') FROM standing_rules",
+            "standing rule srl_x has no audit entry",
+        ),
+        ("UPDATE changes SET principal = 'somebody else'", "its principal"),
+        ("UPDATE changes SET expires_at = '2099-01-01T00:00:00Z'", "its principal, idempotency key or expiry"),
+    ] {
+        let told = tampered(&data, sql);
+        assert!(told.contains("does not hold") && told.contains(part), "{sql}: {told}");
+    }
+}
+
+#[test]
+fn keys_and_acceptances_of_an_older_store_are_recorded_once_and_are_no_tampering() {
+    // A store as the versions left it in which the trail told of neither.
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let conn = rusqlite::Connection::open(data.join("countersign.db")).unwrap();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/migrations");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let at = files.iter().position(|file| file.to_str().unwrap().contains("trail_covers")).unwrap();
+    for file in &files[..at] {
+        conn.execute_batch(&std::fs::read_to_string(file).unwrap()).unwrap();
+    }
+    conn.execute_batch(&format!(
+        "PRAGMA application_id = {}; PRAGMA user_version = {at};
+         INSERT INTO api_keys (id, name, role, hash, created_at)
+             VALUES ('key_old', 'alice', 'reviewer', zeroblob(32), '2026-01-01T00:00:00Z');
+         INSERT INTO pinned_servers VALUES ('fs');
+         INSERT INTO tool_pins (server, tool, seen) VALUES ('fs', 'fs__read', 'sha256:1');",
+        0x4353_474e
+    ))
+    .unwrap();
+    drop(conn);
+    let (code, told) = verify(&data);
+    assert!(code == Some(0) && told.contains("2 of these keys, definitions and rules are from before"), "{told}");
+    // The second start finds nothing to record.
+    let (status, home) = Gateway::on(home, &Options::default()).stop();
+    assert!(status.success());
+    let gateway = Gateway::on(home, &Options::default());
+    let (_, audit) = gateway.api("GET", "/api/audit", None);
+    let entries = audit["entries"].as_array().unwrap();
+    let anchors = entries.iter().filter(|entry| entry["event"] == "records_anchored").count();
+    assert_eq!(anchors, 1, "{audit}");
+    let (status, home) = gateway.stop();
+    assert!(status.success());
+    let data = home.path().join("data");
+    let (code, told) = verify(&data);
+    assert!(code == Some(0) && !told.contains("from before"), "{told}");
+    for sql in [
+        "UPDATE api_keys SET role = 'admin' WHERE id = 'key_old'",
+        "UPDATE tool_pins SET accepted = seen, accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
+    ] {
+        let told = tampered(&data, sql);
+        assert!(told.contains("is not as audit entry 1 left it"), "{sql}: {told}");
+    }
+}
+
+#[test]
+fn the_trail_shows_no_control_characters_on_any_terminal_and_all_of_them_in_a_file() {
+    let gateway = Gateway::start();
+    let id = gateway.propose("Painted");
+    // The bytes that clear a screen, in a form that JSON leaves as it is.
+    let (status, body) = gateway.try_decide(&id, "reject", "no \u{9b}2J\u{202e} thanks");
+    assert_eq!(status, 200, "{body}");
+    let data = gateway.data();
+    for format in ["jsonl", "csv"] {
+        let arguments = ["audit", "export", "--format", format, "--data", data.to_str().unwrap()];
+        let (code, piped, _) = support::run(&arguments);
+        assert!(code == Some(0) && piped.contains("no \u{9b}2J\u{202e} thanks"), "{format}: a file is exact");
+        // As wide as usual, too narrow to lay anything out in, and one that does not say.
+        for columns in [80, 10, 0] {
+            let mut command = support::command(&[]);
+            command.args(arguments).current_dir("/");
+            let mut shown = support::pty::Pty::start(&command, columns, 24);
+            assert!(shown.ends().success(), "{format} {columns}");
+            let said = eventually("it is shown", || Some(shown.raw()).filter(|said| said.contains("thanks")));
+            assert!(!said.contains(['\u{9b}', '\u{202e}', '\u{1b}']), "{format} {columns}: {said:?}");
+        }
+    }
+}
+
+/// A gateway without a file, whose default place is in a home of its own.
+struct Homely {
+    process: Process,
+    home: TempDir,
+    port: u16,
+    key: String,
+}
+
+impl Homely {
+    fn start() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path().join("data");
+        let key = support::create_key(&data, "reviewer", "alice");
+        let log = std::fs::File::create(home.path().join("log")).unwrap();
+        let config = home.path().join("config");
+        let mut command = support::command(&[("XDG_CONFIG_HOME", config.to_str().unwrap())]);
+        command.args(["serve", "--listen", support::LISTEN, "--data"]).arg(&data);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut process = Process(command.spawn().unwrap());
+        let port = support::listening(&mut process, &data).expect("it listens");
+        Self { process, home, port, key }
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.home.path().join("config/countersign/countersign.yaml")
+    }
+
+    fn reload(&self) -> Value {
+        let mut conn = support::http::Conn::open(([127, 0, 0, 1], self.port).into());
+        let bearer = format!("Bearer {}", self.key);
+        conn.request("GET", "/api/reload", &[("Authorization", &bearer)], b"");
+        let response = conn.response();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
+    }
+}
+
+#[test]
+fn a_file_that_is_made_after_the_start_at_the_default_place_is_watched() {
+    let homely = Homely::start();
+    assert!(homely.process.0.id() > 0);
+    let file = homely.file();
+    let status = homely.reload();
+    assert_eq!(status["file"], file.to_str().unwrap(), "it says where it looks");
+    eventually("the log says which path is watched", || {
+        let log = std::fs::read_to_string(homely.home.path().join("log")).unwrap();
+        log.contains(file.to_str().unwrap()).then_some(())
+    });
+    // Neither the file nor its folder is there.
+    assert!(!file.parent().unwrap().exists());
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "policy: { default: deny }\n").unwrap();
+    let tightened = |told: &str| {
+        eventually(told, || {
+            let last = homely.reload()["last"].clone();
+            (last["why"] == "file"
+                && last["result"] == "applied"
+                && last["changes"]["policyTightened"].to_string().contains(told))
+            .then_some(())
+        });
+    };
+    tightened("policy.default is deny");
+    // And an edit of it.
+    std::fs::write(&file, "policy: { default: deny, rules: [{ name: one-more, tools: x, then: deny }] }\n").unwrap();
+    tightened("one-more");
+    // Once it was there, its end changes nothing.
+    std::fs::remove_file(&file).unwrap();
+    eventually("its end is told", || (homely.reload()["last"]["result"] == "refused").then_some(()));
+}
+
+#[test]
+fn details_of_an_error_are_an_object_at_every_door() {
+    let gateway = Gateway::start();
+    let arguments = json!({ "projectId": "no uuid", "title": "", "type": "Story" });
+    let named = |details: &Value| {
+        let errors = details["errors"].as_array().unwrap_or_else(|| panic!("{details}"));
+        assert!(errors.iter().any(|error| error["pointer"] == "/title"), "{details}");
+        assert!(errors.iter().all(|error| error["rule"].is_string() && error["message"].is_string()), "{details}");
+    };
+    let call = json!({ "name": "create_issue", "arguments": arguments });
+    let old = gateway.session("2025-06-18").call(1, "tools/call", call.clone());
+    named(&old["error"]["data"]["details"]);
+    let new = gateway.session("2025-11-25").call(1, "tools/call", call);
+    let text: Value = serde_json::from_str(new["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
+    named(&text["details"]);
+    let plain = gateway.request("POST", "/tools/create_issue", &[mcp::JSON], arguments.to_string().as_bytes());
+    assert_eq!(plain.status, 422, "{}", plain.text());
+    named(&plain.json()["details"]);
+    // A tool's own error, and a reviewer's correction.
+    let missing = json!({ "issueId": "00000000-0000-4000-8000-000000000000" });
+    let failed = gateway.request("POST", "/tools/get_issue", &[mcp::JSON], missing.to_string().as_bytes());
+    assert_eq!(failed.status, 404, "{}", failed.text());
+    assert!(failed.json()["details"].is_object(), "{}", failed.text());
+    let id = gateway.propose("To be corrected");
+    let change = gateway.change(&id);
+    let body = json!({ "arguments": { "title": "" }, "version": change["version"] });
+    let (status, problem) = gateway.api("POST", &format!("/api/changes/{id}/edit"), Some(&body));
+    assert_eq!(status, 422, "{problem}");
+    named(&problem["details"]);
+}
+
+#[test]
+fn what_is_in_force_and_what_waits_is_shown_and_consented_to_in_the_terminal() {
+    let strict = "policy: { default: deny, rules: [{ name: keep, tools: 'db__*', then: deny, reason: by hand }] }\nlimits: { max_batch: 8 }\n";
+    let gateway = Gateway::with(&Options { config: Some(strict), ..Options::default() });
+    let (key, data) = (gateway.reviewer().to_owned(), gateway.data());
+    let file = gateway.home.path().join("countersign.yaml");
+    let show = |key: &str, more: &[&str]| {
+        let arguments = [&["config", "show", "--config", file.to_str().unwrap()], more].concat();
+        let (code, out, err) = cli(&data, key, &arguments);
+        assert_eq!(code, Some(0), "{out}{err}");
+        (out, err)
+    };
+    assert_eq!(cli(&data, &key, &["config", "pending"]).1, "Nothing of the configuration waits for consent.\n");
+    assert_eq!(cli(&data, &key, &["config", "consent", "--yes"]).0, Some(3));
+
+    let looser = "policy: { default: review_writes, rules: [{ name: other, tools: 'web__*', then: deny }] }\nlimits: { max_batch: 9 }\n";
+    std::fs::write(&file, looser).unwrap();
+    eventually("it waits", || (!gateway.api("GET", "/api/reload", None).1["waiting"].is_null()).then_some(()));
+    let (out, err) = show(&key, &[]);
+    let line =
+        |part: &str| out.lines().find(|line| line.contains(part)).unwrap_or_else(|| panic!("{part}: {out}")).to_owned();
+    assert!(line("  default:").starts_with("  default: deny"), "{out}");
+    assert!(line("waits for consent: policy.default").contains("the file says review_writes"), "{out}");
+    assert!(
+        line("  rules:").contains("\"keep\"") && line("  rules:").contains("\"other\""),
+        "both are in force: {out}"
+    );
+    assert!(line("max_batch:").contains(" 8 ") && out.contains("read at the next start"), "{out}");
+    assert!(err.contains("config consent"), "{err}");
+    let (json_out, _) = show(&key, &["--json"]);
+    let all: Value = serde_json::from_str(&json_out).unwrap();
+    assert_eq!(
+        (&all["policy.default"]["value"], &all["policy.default"]["waiting"][0]["to"]),
+        (&json!("deny"), &json!("review_writes"))
+    );
+    assert_eq!(all["limits.max_batch"]["needsRestart"], true);
+
+    // Who cannot ask is told what they see.
+    let (out, err) = show("", &[]);
+    assert!(out.contains("default: review_writes") && out.contains("# This is what the file says"), "{out}{err}");
+    let (out, err) = show("csk_0000000000000000000000000000000000000000000", &[]);
+    assert!(out.contains("default: review_writes") && out.contains("# This is what the file says"), "{out}{err}");
+    let (out, _) = show(&key, &["--file"]);
+    assert!(out.contains("default: review_writes"), "{out}");
+
+    // The content, and not only names.
+    let (code, out, _) = cli(&data, &key, &["config", "pending"]);
+    assert_eq!(code, Some(0));
+    for part in [
+        "policy.default: deny → review_writes",
+        "- { name: \"keep\", tools: [\"db__*\"], then: deny, reason: \"by hand\" }",
+        "- deny",
+        "+ review_writes",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let waiting = gateway.api("GET", "/api/config", None).1["waiting"].clone();
+    assert_eq!(waiting["content"][0]["key"], "policy.default", "{waiting}");
+
+    // Nobody is asked without a terminal, and a viewer's word does not count.
+    let (code, _, err) = cli(&data, &key, &["config", "consent"]);
+    assert!(code == Some(2) && err.contains("--yes"), "{err}");
+    let viewer = gateway.create_key("viewer", "vera");
+    assert_eq!(cli(&data, &viewer, &["config", "consent", "--yes"]).0, Some(5));
+    assert_eq!(cli(&data, &key, &["config", "consent", "--yes", "--digest", "sha256:0"]).0, Some(4));
+    assert!(!gateway.api("GET", "/api/reload", None).1["waiting"].is_null());
+    let digest = waiting["digest"].as_str().unwrap();
+    let (code, out, err) = cli(&data, &key, &["config", "consent", "--yes", "--digest", digest]);
+    assert!(code == Some(0) && out.contains("Accepted") && out.contains("\"keep\""), "{out}{err}");
+    let (out, err) = show(&key, &[]);
+    assert!(out.contains("  default: review_writes") && !out.contains("waits for consent"), "{out}");
+    assert!(!out.contains("\"keep\"") && !err.contains("config consent"), "{out}{err}");
+
+    // And a refusal.
+    std::fs::write(&file, "policy: { default: allow }\nlimits: { max_batch: 9 }\n").unwrap();
+    eventually("it waits", || (!gateway.api("GET", "/api/reload", None).1["waiting"].is_null()).then_some(()));
+    let (code, out, _) = cli(&data, &key, &["config", "consent", "--refuse", "--yes"]);
+    assert!(code == Some(0) && out.contains("Refused"), "{out}");
+    let (out, _) = show(&key, &[]);
+    assert!(out.contains("  default: review_writes") && out.contains("refused by a reviewer: policy.default"), "{out}");
+
+    let (code, told) = verify(&data);
+    assert_eq!(code, Some(0), "{told}");
+}
+
+#[test]
+fn without_a_gateway_the_configuration_shown_is_said_to_be_the_files() {
+    let home = tempfile::tempdir().unwrap();
+    let (code, out, err) = cli(home.path(), "", &["config", "show"]);
+    assert!(code == Some(0) && out.contains("default: review_writes"), "{out}{err}");
+    assert!(out.contains("\n# No gateway serves") && out.contains("what the file says"), "{out}");
+    let (code, out, err) = cli(home.path(), "", &["config", "show", "--json"]);
+    assert!(code == Some(0) && err.contains("what the file says"), "{err}");
+    assert!(serde_json::from_str::<Value>(&out).is_ok(), "{out}");
+}
+
+#[test]
+fn an_error_lists_all_values_and_says_what_was_probably_meant() {
+    let gateway = Gateway::start();
+    let told = |name: &str, arguments: Value| {
+        let answer = gateway.modern(1, "tools/call", json!({ "name": name, "arguments": arguments })).json();
+        let text = answer["result"]["content"][0]["text"].as_str().map(str::to_owned);
+        text.unwrap_or_else(|| answer["error"].to_string())
+    };
+    let issue = gateway.project();
+    let text = told("update_status", json!({ "issueId": issue, "newStatus": "Doing" }));
+    for status in ["Backlog", "Todo", "InProgress", "Review", "Done", "Cancelled"] {
+        assert!(text.contains(status), "{status}: {text}");
+    }
+    assert!(!text.contains("other candidates"), "{text}");
+    let text = told("create_issue", json!({ "projectId": issue, "titel": "x", "title": "y", "type": "Story" }));
+    assert!(text.contains("did you mean `title`?"), "{text}");
+    let text = told("create_isue", json!({}));
+    assert!(text.contains("TOOL_NOT_FOUND") && text.contains("create_issue"), "{text}");
+    let text = told("entirely_else", json!({}));
+    assert!(text.contains("TOOL_NOT_FOUND") && !text.contains("mean"), "{text}");
+    let plain = gateway.request("POST", "/tools/create_isue", &[mcp::JSON], b"{}");
+    assert!(plain.status == 404 && plain.text().contains("Did you mean create_issue?"), "{}", plain.text());
+}
+
+#[test]
+fn a_suggestion_names_no_tool_that_the_asker_may_not_see() {
+    let config = "policy: { rules: [{ tools: create_issue, roles: [agent], then: deny }] }\n";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let answer = gateway.modern(1, "tools/call", json!({ "name": "create_isue", "arguments": {} })).json();
+    assert_eq!(answer["error"]["data"]["code"], "TOOL_NOT_FOUND", "{answer}");
+    assert!(!answer.to_string().contains("create_issue"), "{answer}");
+    let answer = gateway.modern(1, "tools/call", json!({ "name": "delete_isue", "arguments": {} })).json();
+    assert_eq!(answer["error"]["data"]["didYouMean"], "delete_issue", "{answer}");
+}
+
+#[test]
+fn an_error_of_an_expression_has_a_place_and_a_plain_sentence() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("c.yaml");
+    for (when, told) in [
+        ("arguments.x = 1", "a single `=` compares nothing; write `==` (at character 13)"),
+        ("arguments.x == 1 and arguments.y == 2", "there is no `and`; write `&&` (at character 18)"),
+        ("(arguments.x == 1", "a `(` is not closed (at character 18)"),
+        ("argument.x == 1", "there is no `argument` (did you mean `arguments`?)"),
+        ("arguments.x.startWith(\"a\")", "there is no function `startWith` (did you mean `startsWith`?)"),
+        ("path_within(arguments.path, \"notes\")", "the folder of path_within must be an absolute path"),
+    ] {
+        std::fs::write(&file, format!("policy:\n  rules:\n    - {{ tools: x, when: '{when}', then: deny }}\n"))
+            .unwrap();
+        let (code, _, err) = support::run(&["config", "check", "--config", file.to_str().unwrap()]);
+        assert_eq!(code, Some(78), "{err}");
+        assert!(err.contains("c.yaml:3:") && err.contains(told), "{when}: {err}");
+        for word in ["Syntax error", "mismatched", "extraneous", "viable", "<EOF>", "ANTLR"] {
+            assert!(!err.contains(word), "{err}");
+        }
+    }
+}
+
+#[test]
+fn recipes_are_checked_against_the_definitions_that_are_known() {
+    let files = Files::start("  default: review_writes\n");
+    let (status, home) = files.gateway.stop();
+    assert!(status.success());
+    let data = home.path().join("data");
+    let check = |previews: &str| {
+        let file = home.path().join("check.yaml");
+        std::fs::write(&file, format!("mcpServers:\n  fs:\n    command: python3\n    previews: {previews}\n")).unwrap();
+        let (code, out, err) =
+            support::run(&["config", "check", "--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{out}{err}");
+        err
+    };
+    let fine = check(
+        "{ write: { target: arguments.path, before: { tool: read, arguments: { path: arguments.path } }, after: arguments.path } }",
+    );
+    assert!(!fine.contains("previews"), "{fine}");
+    let read = "{ tool: read, arguments: { path: arguments.path } }";
+    for (previews, told) in [
+        (
+            format!("{{ wirte: {{ before: {read}, after: arguments.path }} }}"),
+            "there is no tool `wirte` among the 3 that are known of fs; did you mean `write`?",
+        ),
+        (
+            format!("{{ write: {{ before: {read}, after: arguments.pth }} }}"),
+            "`write` has no argument `pth`; did you mean `path`?",
+        ),
+        (
+            format!("{{ write: {{ target: arguments.pth, before: {read}, after: arguments.path }} }}"),
+            "`write` has no argument `pth`; did you mean `path`?",
+        ),
+        ("{ write: { dry_run: { arguments: { dryRun: true } } } }".to_owned(), "`write` has no argument `dryRun`"),
+        (
+            "{ write: { reads: [{ label: a, tool: raed, arguments: { path: arguments.path } }] } }".to_owned(),
+            "there is no tool `raed`",
+        ),
+        (
+            "{ write: { reads: [{ label: a, tool: read, arguments: { file: arguments.path } }] } }".to_owned(),
+            "`read` has no argument `file`",
+        ),
+    ] {
+        let err = check(&previews);
+        assert!(err.contains(told), "{previews}: {err}");
+    }
+}

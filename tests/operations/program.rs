@@ -1,0 +1,116 @@
+//! The program as others script against it: exit codes, what stands on stdout, configuration errors, TLS.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use support::{Gateway, LISTEN, Process, command, create_key, listening, run, tls::Tls};
+
+#[test]
+fn a_bad_configuration_names_file_line_key_and_remedy_and_opens_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("bad.yaml");
+    let data = home.path().join("data");
+    for (text, key) in [
+        ("listen: 127.0.0.1:0\nauth:\n  mode: nobody\n", "auth.mode"),
+        ("transports:\n  http:\n    max_body: many\n", "transports.http.max_body"),
+        ("no_such_key: 1\n", "no_such_key"),
+        ("listen: 0.0.0.0:8080\n", "auth.mode"),
+        ("listen: [\n", ""),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let args = ["serve", "--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()];
+        let (code, out, err) = run(&args);
+        assert_eq!(code, Some(78), "{text}: {out}{err}");
+        assert!(err.contains("bad.yaml") && err.contains(key), "{text}: {err}");
+        assert!(!data.exists(), "nothing was opened");
+        assert_eq!(run(&["config", "check", "--config", file.to_str().unwrap()]).0, Some(78), "{text}");
+    }
+    let (code, _, err) =
+        run(&["config", "check", "--config", concat!(env!("CARGO_MANIFEST_DIR"), "/../config/countersign.yaml")]);
+    assert_eq!(code, Some(0), "the commented default file is itself valid: {err}");
+    assert_eq!(run(&["serve", "--no-such-flag"]).0, Some(2));
+    assert_eq!(run(&["--help"]).0, Some(0));
+}
+
+#[test]
+fn one_data_directory_has_one_gateway() {
+    let gateway = Gateway::start();
+    let data = gateway.data();
+    let (code, _, err) = run(&["serve", "--listen", LISTEN, "--data", data.to_str().unwrap()]);
+    assert_eq!(code, Some(75), "{err}");
+    assert!(err.contains("another gateway serves this data directory"), "{err}");
+    let taken = format!("127.0.0.1:{}", gateway.port);
+    let other = tempfile::tempdir().unwrap();
+    let (code, _, err) = run(&["serve", "--listen", &taken, "--data", other.path().join("d").to_str().unwrap()]);
+    assert_ne!(code, Some(0));
+    assert!(err.to_lowercase().contains("in use"), "{err}");
+}
+
+#[test]
+fn stdout_is_for_what_was_asked_and_sigterm_ends_with_0() {
+    let home = tempfile::tempdir().unwrap();
+    let key = create_key(&home.path().join("data"), "reviewer", "alice");
+    assert!(key.len() >= 43 && !key.contains(char::is_whitespace), "256 bits and nothing else: {key}");
+    let child = command(&[])
+        .args(["serve", "--listen", LISTEN, "--data"])
+        .arg(home.path().join("data"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut process = Process(child);
+    listening(&mut process, &home.path().join("data")).expect("it listens");
+    process.terminate();
+    assert_eq!(process.ended().code(), Some(0));
+    let mut out = String::new();
+    std::io::Read::read_to_string(process.0.stdout.as_mut().unwrap(), &mut out).unwrap();
+    assert_eq!(out, "", "serve logs on stderr");
+}
+
+/// `countersign changes …` as the reviewer; gives exit code, stdout, stderr.
+fn changes(gateway: &Gateway, args: &[&str]) -> (Option<i32>, String, String) {
+    let url = format!("http://127.0.0.1:{}", gateway.port);
+    let output = command(&[("COUNTERSIGN_KEY", gateway.reviewer())])
+        .arg("changes")
+        .args(args)
+        .args(["--url", &url])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_person_decides_in_the_terminal() {
+    let gateway = Gateway::start();
+    let hostile = "Red \u{1b}[31m and \u{202e}backwards";
+    let (first, second) = (gateway.propose("From the terminal"), gateway.propose(hostile));
+    let (code, out, err) = changes(&gateway, &["list", "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let listed: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    assert!(listed.to_string().contains(&first), "{listed}");
+    let (code, out, _) = changes(&gateway, &["show", &second]);
+    assert_eq!(code, Some(0));
+    assert!(!out.contains("\u{1b}[31m") && !out.contains('\u{202e}'), "control characters are made visible: {out:?}");
+    let (code, _, err) = changes(&gateway, &["approve", &first, "--comment", "fine"]);
+    assert_eq!(code, Some(0), "{err}");
+    gateway.reached(&first, "applied");
+    let (code, _, err) = changes(&gateway, &["reject", &second, "--comment", "no colours"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(gateway.change(&second)["decisions"][0]["comment"], "no colours");
+    let again = changes(&gateway, &["approve", &second]);
+    assert_ne!(again.0, Some(0), "what is decided stays so");
+    assert_ne!(changes(&gateway, &["show", "chg_nothing"]).0, Some(0));
+}
+
+#[test]
+fn tls_serves_http_1_and_2() {
+    let tls = Tls::start();
+    for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        let out = tls.run(&[flag, "-o", "/dev/null", "-w", "%{http_code} %{http_version}", "/health"]);
+        assert_eq!(String::from_utf8_lossy(&out.stdout), format!("200 {version}"));
+    }
+    tls.stop();
+}

@@ -1,0 +1,306 @@
+//! A new configuration while the program runs: SIGHUP, a changed file, a bad one, and one that loosens policy.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::{Gateway, Options, eventually, http::Conn, mcp, signal};
+
+const DENIED: Option<&str> = Some("POLICY_DENIED");
+
+struct Case {
+    gateway: Gateway,
+}
+
+impl Case {
+    fn new(yaml: &str) -> Self {
+        Self { gateway: Gateway::with(&Options { config: Some(yaml), ..Options::default() }) }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.gateway.home.path().join("countersign.yaml")
+    }
+
+    /// As editors do it: a new file in the place of the old.
+    fn replace(&self, yaml: &str) {
+        let new = self.gateway.home.path().join("new.yaml");
+        std::fs::write(&new, yaml).unwrap();
+        std::fs::rename(new, self.file()).unwrap();
+    }
+
+    fn status(&self) -> Value {
+        let (status, body) = self.gateway.api("GET", "/api/reload", None);
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    #[track_caller]
+    fn until(&self, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, || Some(self.status()).filter(&check))
+    }
+
+    fn consent(&self, key: &str, digest: &str, verdict: &str) -> (u16, Value) {
+        let body = json!({ "digest": digest, "verdict": verdict });
+        self.gateway.api_as(key, "POST", "/api/reload/consent", Some(&body))
+    }
+
+    fn feed(&self) -> Conn {
+        let bearer = format!("Bearer {}", self.gateway.reviewer());
+        let mut conn = self.gateway.connect();
+        conn.request("GET", "/api/events", &[("Authorization", &bearer)], b"");
+        assert_eq!(conn.head().status, 200);
+        assert_eq!(conn.next().event.as_deref(), Some("hello"));
+        conn
+    }
+}
+
+/// The next event about the configuration.
+#[track_caller]
+fn config_event(feed: &mut Conn) -> Value {
+    loop {
+        let event = feed.next();
+        if event.event.as_deref().is_some_and(|kind| kind.starts_with("config.")) {
+            let data = event.json();
+            assert_eq!(data["type"].as_str(), event.event.as_deref());
+            return data;
+        }
+    }
+}
+
+/// The code of a call's error, or nothing where it ran or became a change.
+fn refused(answer: &Value) -> Option<String> {
+    if let Some(code) = answer["error"]["data"]["code"].as_str() {
+        return Some(code.to_owned());
+    }
+    let result = Some(&answer["result"]).filter(|result| result["isError"] == true)?;
+    let told: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    Some(told["code"].as_str().unwrap().to_owned())
+}
+
+fn list_projects(id: i64) -> (i64, &'static str, Value) {
+    (id, "tools/call", json!({ "name": "list_projects", "arguments": {} }))
+}
+
+#[test]
+fn a_stricter_policy_is_in_force_at_once_and_sessions_live_on() {
+    let case = Case::new("log: { filter: info }\n");
+    let session = case.gateway.session("2025-11-25");
+    let call = |id| {
+        let (id, method, params) = list_projects(id);
+        session.call(id, method, params)
+    };
+    assert!(call(1)["result"]["structuredContent"]["projects"].is_array());
+    case.replace("policy: { default: deny }\n");
+    eventually("the call is denied", || (refused(&call(2)).as_deref() == DENIED).then_some(()));
+    let status = case.until("it is told", |s| s["generation"] == 1);
+    assert_eq!(status["last"]["why"], "file");
+    assert_eq!(status["last"]["changes"]["policyTightened"].as_array().unwrap().len(), 1);
+    assert_eq!(status["waiting"], Value::Null);
+    let info = case.gateway.request("GET", "/info", &[], b"").json();
+    assert_eq!(info["policy"], "deny");
+    // The session that was there before still is.
+    assert!(session.call(3, "tools/list", json!({}))["result"]["tools"].is_array());
+}
+
+#[test]
+fn servers_and_names_come_with_sighup() {
+    let case = Case::new("");
+    let session = case.gateway.session("2025-06-18");
+    signal(case.gateway.process.0.id(), Signal::HUP);
+    case.until("an unchanged file is told", |s| s["last"]["result"] == "unchanged" && s["last"]["why"] == "signal");
+    // Written in place, and read at once: by the signal or by the watcher, whichever comes first.
+    let mut feed = case.feed();
+    std::fs::write(
+        case.file(),
+        "routes: { prefixes: { pm_: tracker } }\nlog: { filter: debug }\nlimits: { max_batch: 9 }\n",
+    )
+    .unwrap();
+    signal(case.gateway.process.0.id(), Signal::HUP);
+    let event = config_event(&mut feed);
+    assert_eq!(event["type"], "config.applied", "{event}");
+    assert_eq!(event["changes"]["routesChanged"], true);
+    assert_eq!(event["changes"]["logChanged"], true);
+    let status = case.status();
+    assert_eq!(status["generation"], 1);
+    assert_eq!(status["needsRestart"], json!(["limits.max_batch"]));
+    let answer = session.call(1, "tools/call", json!({ "name": "pm_list_projects", "arguments": {} }));
+    assert!(answer["result"]["structuredContent"]["projects"].is_array(), "{answer}");
+    assert!(
+        eventually("it is logged", || Some(case.gateway.log()).filter(|log| log.contains("limits.max_batch")))
+            .contains("at the next start")
+    );
+}
+
+#[test]
+fn a_bad_file_is_refused_as_a_whole_and_the_old_one_stays() {
+    let case = Case::new("routes: { prefixes: { pm_: tracker } }\n");
+    let mut feed = case.feed();
+    case.replace("policy: { default: deny }\nmcpServers: { a: { comand: x, env: { T: s3cret } } }\n");
+    let event = config_event(&mut feed);
+    assert_eq!((event["type"].as_str(), event["why"].as_str()), (Some("config.refused"), Some("file")));
+    let status = case.status();
+    let problems = status["last"]["problems"].as_array().unwrap();
+    assert!(
+        problems
+            .iter()
+            .any(|p| p["key"] == "mcpServers.a.comand" && p["remedy"].as_str().unwrap().contains("`command`")),
+        "{status}"
+    );
+    assert!(problems[0]["place"].as_str().unwrap().contains("countersign.yaml:2:"), "{status}");
+    assert_eq!((&status["generation"], &status["last"]["result"]), (&json!(0), &json!("refused")));
+    let log =
+        eventually("it is logged", || Some(case.gateway.log()).filter(|log| log.contains("Did you mean `command`?")));
+    assert!(!log.contains("s3cret") && !status.to_string().contains("s3cret"));
+    // Nothing of it is in force.
+    let answer = case.gateway.modern(1, "tools/call", json!({ "name": "pm_list_projects", "arguments": {} })).json();
+    assert_eq!(refused(&answer), None, "{answer}");
+    // Gone for good is a bad file too; and a good one is taken again.
+    std::fs::remove_file(case.file()).unwrap();
+    assert!(config_event(&mut feed)["problems"][0]["message"].as_str().unwrap().contains("gone"));
+    case.replace("policy: { default: review_all }\n");
+    assert_eq!(config_event(&mut feed)["type"], "config.applied");
+    assert_eq!(case.status()["generation"], 1);
+}
+
+#[test]
+fn what_loosens_policy_waits_for_a_reviewer() {
+    let case = Case::new("policy: { rules: [{ name: no-lists, tools: list_projects, then: deny }] }\n");
+    let gateway = &case.gateway;
+    let mut feed = case.feed();
+    let list = || {
+        let (id, method, params) = list_projects(1);
+        gateway.modern(id, method, params).json()
+    };
+    assert_eq!(refused(&list()).as_deref(), DENIED, "{}", list());
+    case.replace("policy: { default: allow }\nroutes: { prefixes: { pm_: tracker } }\n");
+    let event = config_event(&mut feed);
+    assert_eq!(event["type"], "config.waiting");
+    let keys: Vec<&str> = event["loosens"].as_array().unwrap().iter().map(|l| l["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["policy.default", "policy.rules"]);
+    assert_eq!(config_event(&mut feed)["changes"]["routesChanged"], true, "the rest does not wait");
+    let status = case.status();
+    let digest = status["waiting"]["digest"].as_str().unwrap().to_owned();
+    assert_eq!(event["digest"], digest);
+    assert_eq!(refused(&list()).as_deref(), DENIED);
+
+    // Whoever may not decide on changes may not decide on this.
+    let (agent, viewer) = (gateway.create_key("agent", "bot"), gateway.create_key("viewer", "vera"));
+    for (key, status, code) in
+        [(&agent, 403, "FORBIDDEN"), (&viewer, 403, "FORBIDDEN"), (&"nobody".to_owned(), 401, "UNAUTHORIZED")]
+    {
+        let (got, body) = case.consent(key, &digest, "accept");
+        assert_eq!((got, body["code"].as_str()), (status, Some(code)), "{body}");
+    }
+    let unsigned = json!({ "digest": digest, "verdict": "accept" }).to_string();
+    let answer = gateway.request("POST", "/api/reload/consent", &[mcp::JSON], unsigned.as_bytes());
+    assert_eq!(answer.status, 401, "on loopback too");
+    let reviewer = gateway.reviewer();
+    let (status, body) = case.consent(reviewer, "sha256:0", "accept");
+    assert_eq!((status, body["code"].as_str()), (409, Some("VERSION_CONFLICT")), "{body}");
+    assert_eq!(case.consent(reviewer, &digest, "perhaps").0, 422);
+    assert_eq!(refused(&list()).as_deref(), DENIED);
+
+    let (status, body) = case.consent(reviewer, &digest, "accept");
+    assert_eq!((status, &body["waiting"], &body["last"]["by"]), (200, &Value::Null, &json!("alice")), "{body}");
+    let event = config_event(&mut feed);
+    assert_eq!((event["type"].as_str(), event["why"].as_str()), (Some("config.applied"), Some("consent")));
+    assert!(list()["result"]["structuredContent"]["projects"].is_array(), "{}", list());
+    let (status, body) = case.consent(reviewer, &digest, "accept");
+    assert_eq!((status, body["code"].as_str()), (404, Some("NOT_FOUND")), "{body}");
+
+    // It is on record, and the record still holds together.
+    let (_, audit) = gateway.api("GET", "/api/audit", None);
+    let entry = &audit["entries"][0];
+    assert_eq!((&entry["event"], &entry["actor"]), (&json!("configuration_accepted"), &json!("alice")), "{audit}");
+    assert_eq!(entry["details"]["digest"], digest);
+    let data = gateway.data();
+    let (code, out, err) = support::run(&["audit", "verify", "--data", data.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{out}{err}");
+}
+
+#[test]
+fn a_refused_loosening_never_is_in_force() {
+    let case = Case::new("policy: { default: deny }\n");
+    case.replace("policy: { default: allow }\n");
+    let status = case.until("it waits", |s| !s["waiting"].is_null());
+    let digest = status["waiting"]["digest"].as_str().unwrap().to_owned();
+    let (status, body) = case.consent(case.gateway.reviewer(), &digest, "refuse");
+    assert_eq!((status, &body["waiting"], &body["last"]["result"]), (200, &Value::Null, &json!("refused")), "{body}");
+    let (id, method, params) = list_projects(1);
+    assert_eq!(refused(&case.gateway.modern(id, method, params).json()).as_deref(), DENIED);
+    // SIGHUP asks again: whoever sends it wants it looked at.
+    signal(case.gateway.process.0.id(), Signal::HUP);
+    let status = case.until("it waits again", |s| !s["waiting"].is_null());
+    assert_eq!(status["waiting"]["digest"], digest);
+}
+
+/// A stdio server that is there wherever this is tested: the program itself, with data of its own.
+fn inner(case: &Case, more: &str) -> String {
+    let data = case.gateway.home.path().join("inner");
+    let (binary, data) = (json!(support::binary()), json!(data));
+    format!(
+        "inner: {{ command: {binary}, args: [stdio, --standalone, --listen, '127.0.0.1:0', --data, {data}], \
+         env: {{ XDG_CONFIG_HOME: /nonexistent }}{more} }}"
+    )
+}
+
+fn tools(session: &mcp::Session<'_>) -> Vec<String> {
+    let answer = session.call(9, "tools/list", json!({}));
+    let tools = answer["result"]["tools"].as_array().unwrap();
+    tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn servers_come_change_and_go_under_a_living_session() {
+    let case = Case::new("mcpServers: {}\n");
+    let session = case.gateway.session("2025-11-25");
+    let mut stream = session.stream(None);
+    let own = tools(&session);
+    let list_changed = |stream: &mut Conn| loop {
+        let event = stream.next();
+        if event.data.as_deref().is_some_and(|data| data.contains("notifications/tools/list_changed")) {
+            return;
+        }
+    };
+    let appears = |tool: &str| eventually(tool, || tools(&session).contains(&tool.to_owned()).then_some(()));
+    let goes = |tool: &str| eventually(tool, || (!tools(&session).contains(&tool.to_owned())).then_some(()));
+    let call = |tool: &str| session.call(8, "tools/call", json!({ "name": tool, "arguments": {} }));
+
+    // Trust waits for a reviewer; the server does not.
+    case.replace(&format!("mcpServers: {{ {} }}\n", inner(&case, ", trust_annotations: true")));
+    appears("inner__list_projects");
+    list_changed(&mut stream);
+    let status = case.until("it is told", |s| s["generation"] == 1);
+    assert_eq!(status["last"]["changes"]["upstreamsAdded"], json!(["inner"]));
+    assert_eq!(status["waiting"]["loosens"][0]["key"], "mcpServers.inner.trust_annotations");
+    let reviewed = call("inner__list_projects");
+    assert_eq!(reviewed["result"]["structuredContent"]["status"], "pending", "{reviewed}");
+    let digest = status["waiting"]["digest"].as_str().unwrap().to_owned();
+    assert_eq!(case.consent(case.gateway.reviewer(), &digest, "accept").0, 200);
+    eventually("it reads", || {
+        call("inner__list_projects")["result"]["structuredContent"]["projects"].is_array().then_some(())
+    });
+
+    // Another name for its tools, and one tool less.
+    case.replace(&format!(
+        "mcpServers: {{ {} }}\n",
+        inner(&case, ", trust_annotations: true, prefix: x_, tools: { deny: [get_issue] }")
+    ));
+    appears("x_list_projects");
+    goes("inner__list_projects");
+    list_changed(&mut stream);
+    assert!(!tools(&session).contains(&"x_get_issue".to_owned()) && own.contains(&"get_issue".to_owned()));
+    let status = case.until("it is told", |s| s["last"]["changes"]["upstreamsChanged"] == json!(["inner"]));
+    assert_eq!(status["waiting"], Value::Null, "{status}");
+
+    // A bad file takes nothing away.
+    case.replace("mcpServers: { inner: { command: x, url: 'http://127.0.0.1:1/' } }\n");
+    case.until("it is refused", |s| s["last"]["result"] == "refused");
+    assert!(tools(&session).contains(&"x_list_projects".to_owned()));
+
+    case.replace("mcpServers: {}\n");
+    goes("x_list_projects");
+    assert_eq!(tools(&session), own);
+    let (id, method, params) = list_projects(1);
+    assert!(session.call(id, method, params)["result"]["structuredContent"]["projects"].is_array());
+}

@@ -1,0 +1,272 @@
+//! The journey in the terminal, against the real gateway: an agent proposes, a person looks, decides and verifies.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    process::{Child, Stdio},
+};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::cli::{Home, Lines, Ran, object_in, signal, wait_until};
+use support::pty::Pty;
+
+struct Gateway {
+    home: Home,
+    child: Child,
+    key: String,
+}
+
+impl Gateway {
+    fn start() -> Self {
+        let home = Home::new().var("COUNTERSIGN_LISTEN", "127.0.0.1:0");
+        let child = home.command(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the gateway listens", || home.gateway_pid().is_some());
+        let key = home.run(&["keys", "create", "--role", "reviewer", "--name", "alice"]).ends(0).stdout();
+        Self { home, child, key: key.trim().to_owned() }
+    }
+
+    fn changes(&self, arguments: &[&str]) -> Ran {
+        self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], &[&["changes"], arguments].concat())
+    }
+
+    /// Calls a tool as the local agent, over the plain HTTP door.
+    fn call(&self, tool: &str, arguments: &Value) -> Value {
+        object_in(&self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string()).1)
+    }
+
+    /// A project to work in.
+    fn project(&self) -> String {
+        let listed = self.call("list_projects", &json!({}));
+        listed["structuredContent"]["projects"][0]["id"].as_str().unwrap_or_else(|| panic!("{listed}")).to_owned()
+    }
+
+    /// The id of a proposed change.
+    fn propose(&self, title: &str) -> String {
+        let answer = self.call("create_issue", &json!({"projectId": self.project(), "title": title, "type": "Story"}));
+        let id = answer["structuredContent"]["changeId"].as_str();
+        id.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+}
+
+impl Gateway {
+    /// The full-screen inbox, in a terminal of its own.
+    fn inbox(&self, key: &str, vars: &[(&str, &str)], columns: u16, rows: u16) -> Pty {
+        let mut command = self.home.command(&["changes", "watch"]);
+        command.env("COUNTERSIGN_KEY", key).envs(vars.iter().copied());
+        Pty::start(&command, columns, rows)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        signal(i32::try_from(self.child.id()).unwrap(), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_agent_proposes_and_a_person_decides_in_the_terminal() {
+    let gateway = Gateway::start();
+    gateway.changes(&["list"]).ends(0).complains(&["You're all caught up"]);
+    let mut watch = {
+        let mut command = gateway.home.command(&["changes", "watch", "--json", "--since", "0"]);
+        command.env("COUNTERSIGN_KEY", &gateway.key);
+        Lines::spawn(command)
+    };
+    let first = gateway.propose("First \u{202e}story");
+    let event: Value = serde_json::from_str(&watch.line()).unwrap();
+    assert_eq!(
+        (event["type"].as_str(), event["change"]["id"].as_str()),
+        (Some("change.created"), Some(first.as_str()))
+    );
+
+    gateway.changes(&["list"]).ends(0).says(&[&first, "pending", "local-agent", "CREATE", r"\u{202e}"]);
+    let shown = gateway.changes(&["show", &first]).ends(0).says(&["version 1", "+ First", "create_issue", "Arguments"]);
+    assert!(!shown.stdout().contains('\u{202e}'));
+    gateway.changes(&["approve", &first, "--version", "9"]).ends(4);
+    gateway.changes(&["approve", &first, "--comment", "looks right"]).ends(0).says(&["Approved"]);
+    // It runs by itself; the feed tells.
+    let mut kinds = Vec::new();
+    while kinds.last().map(String::as_str) != Some("change.applied") {
+        let event: Value = serde_json::from_str(&watch.line()).unwrap();
+        kinds.push(event["type"].as_str().unwrap().to_owned());
+    }
+    kinds.retain(|kind| kind.starts_with("change."));
+    assert_eq!(kinds, ["change.approved", "change.executing", "change.applied"]);
+    gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice", "looks right", "Result"]);
+    gateway.changes(&["approve", &first]).ends(4).complains(&["the change is applied"]);
+
+    let second = gateway.propose("Second story");
+    gateway.changes(&["reject", &second, "--comment", "not now"]).ends(0).says(&["Rejected."]);
+    gateway.changes(&["list", "--status", "rejected"]).ends(0).says(&[&second]);
+    let all = gateway.changes(&["list", "--status", "all", "--json"]).ends(0).stdout();
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(all["changes"].as_array().unwrap().len(), 2);
+    gateway.changes(&["show", "chg_nope"]).ends(3);
+    signal(watch.pid(), Signal::INT);
+    assert_eq!(watch.finish().0, 0);
+
+    // Beside the running gateway; the head is there again later.
+    let head = gateway.home.run(&["audit", "verify"]).ends(0).stdout();
+    assert!(!head.starts_with("0:"));
+    gateway.propose("Third story");
+    gateway.home.run(&["audit", "verify", "--head", head.trim()]).ends(0).complains(&["contains the given head"]);
+}
+
+#[test]
+fn roles_are_kept_apart() {
+    let gateway = Gateway::start();
+    let id = gateway.propose("A story");
+    let key = |role: &str| {
+        let key = gateway.home.run(&["keys", "create", "--role", role, "--name", role]).ends(0).stdout();
+        key.trim().to_owned()
+    };
+    let with = |key: &str, arguments: &[&str]| {
+        gateway.home.run_with(&[("COUNTERSIGN_KEY", key)], &[&["changes"], arguments].concat())
+    };
+    let (agent, viewer) = (key("agent"), key("viewer"));
+    with(&agent, &["list"]).ends(5);
+    with(&viewer, &["show", &id]).ends(0);
+    with(&viewer, &["approve", &id]).ends(5);
+    with("csk_wrong", &["list"]).ends(5);
+    with(&gateway.key, &["approve", &id]).ends(0);
+}
+
+#[test]
+fn a_link_signs_in() {
+    let gateway = Gateway::start();
+    let link = gateway.home.run(&["open", "--print"]).ends(0).stdout();
+    let (url, code) = link.trim().split_once("/#code=").unwrap();
+    let address = url.strip_prefix("http://").unwrap();
+    let sign_in = || {
+        let body = json!({ "code": code }).to_string();
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "POST /api/sign-in HTTP/1.1\r\nhost: {address}\r\norigin: {url}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = sign_in();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"reviewer\""), "{answer}");
+    assert!(sign_in().starts_with("HTTP/1.1 401"), "a code works once");
+}
+
+/// What a terminal is left like, whatever ended the inbox.
+#[track_caller]
+fn is_given_back(pty: &Pty) {
+    // Its last words may still be on their way.
+    for (back, taken) in
+        [("\u{1b}[?1049l", "\u{1b}[?1049h"), ("\u{1b}[?25h", "\u{1b}[?25l"), ("\u{1b}[?2004l", "\u{1b}[?2004h")]
+    {
+        wait_until(back, || {
+            let raw = pty.raw();
+            raw.contains(taken) && raw.rfind(back) > raw.rfind(taken)
+        });
+    }
+    assert!(pty.is_cooked(), "lines are edited");
+}
+
+#[test]
+fn the_inbox_is_a_place_to_decide_in() {
+    let gateway = Gateway::start();
+    let mut inbox = gateway.inbox(&gateway.key, &[], 100, 60);
+    inbox.shows("pending 0");
+    inbox.shows("live");
+    assert!(!inbox.is_cooked());
+    // What is proposed appears by itself; what is hidden in it does not reach the terminal.
+    let first = gateway.propose("First \u{202e}\u{1b}[7mstory");
+    inbox.shows("pending 1");
+    inbox.shows(r"First \u{202e}\u{1b}[7mstory");
+    inbox.keys("a");
+    inbox.shows("This is what it would do.");
+    // Until it is there, the same key only asks for it again.
+    inbox.shows("0 of 1 approvals");
+    inbox.keys("a");
+    inbox.shows("applied  CREATE");
+    gateway.changes(&["show", &first]).ends(0).says(&["applied", "approved by alice"]);
+
+    let second = gateway.propose("Second story");
+    inbox.keys("q");
+    inbox.shows("Second story");
+    inbox.keys("\r");
+    inbox.shows("0 of 1 approvals");
+    inbox.keys("r");
+    inbox.shows("Why rejected");
+    inbox.keys("not now\r");
+    inbox.shows("Rejected; the change is rejected.");
+    gateway.changes(&["show", &second]).ends(0).says(&["rejected", "not now"]);
+
+    // A small window is one, too; and one that was stopped draws itself again.
+    inbox.keys("q");
+    inbox.resize(40, 10);
+    inbox.shows("You're all caught up");
+    inbox.keys("\u{1a}");
+    inbox.keys("?");
+    inbox.shows("any key closes");
+    inbox.keys(" q");
+    assert!(inbox.ends().success());
+    is_given_back(&inbox);
+    assert!(!inbox.raw().contains('\u{202e}') && !inbox.raw().contains("\u{1b}[7mstory"));
+}
+
+#[test]
+fn arguments_are_corrected_in_the_own_editor() {
+    let gateway = Gateway::start();
+    let id = gateway.propose("A stroy");
+    let mut inbox = gateway.inbox(&gateway.key, &[("EDITOR", "sed -i s/stroy/story/")], 100, 60);
+    inbox.shows("A stroy");
+    inbox.keys("\r");
+    inbox.shows("0 of 1 approvals");
+    inbox.keys("e");
+    inbox.shows("Comment for the edit:");
+    inbox.keys("a typo\r");
+    inbox.shows("Edited and previewed again");
+    inbox.shows("+ A story");
+    inbox.shows("as the agent proposed them");
+    inbox.keys("a");
+    inbox.shows("applied  CREATE");
+    let shown = gateway.changes(&["show", &id, "--json"]).ends(0).stdout();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["arguments"]["title"], &shown["state"]), (&json!("A story"), &json!("applied")));
+    assert_eq!(shown["edits"][0]["comment"], "a typo");
+    // No draft is left behind.
+    inbox.keys("\u{3}");
+    assert!(inbox.ends().success());
+    is_given_back(&inbox);
+}
+
+#[test]
+fn a_terminal_is_given_back_whatever_ends_the_inbox() {
+    let gateway = Gateway::start();
+    gateway.propose("A story");
+    for end in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let mut inbox = gateway.inbox(&gateway.key, &[("NO_COLOR", "1"), ("LANG", "C")], 80, 24);
+        inbox.shows("live  pending 1");
+        signal(i32::try_from(inbox.child.id()).unwrap(), end);
+        assert!(inbox.ends().success());
+        is_given_back(&inbox);
+        let raw = inbox.raw();
+        assert!(raw.is_ascii(), "no UTF-8 where the locale has none");
+        assert!(!raw.contains("\u{1b}[38;") && !raw.contains("\u{1b}[3"), "no colours: {raw:?}");
+    }
+    // A viewer sees it and cannot act.
+    let viewer = gateway.home.run(&["keys", "create", "--role", "viewer", "--name", "vera"]).ends(0).stdout();
+    let mut inbox = gateway.inbox(viewer.trim(), &[], 80, 24);
+    inbox.shows("vera (viewer)");
+    inbox.shows("A story");
+    inbox.keys("a");
+    inbox.shows("A viewer cannot decide");
+    inbox.keys("q");
+    assert!(inbox.ends().success());
+    // A key that may not look is told so before the screen is taken.
+    let mut inbox = gateway.inbox("csk_wrong", &[], 80, 24);
+    assert_eq!(inbox.ends().code(), Some(5));
+    assert!(!inbox.raw().contains("?1049h"));
+}

@@ -1,0 +1,448 @@
+//! Webhooks through the program: receivers that fail, are slow, redirect, hang up and ask for a pause; kills in between;
+//! order, signatures, and what is listed. And the export of the audit trail.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
+    sync::{Arc, Mutex},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use ring::hmac;
+use serde_json::{Value, json};
+use support::{Gateway, Options, command, eventually};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+/// One request as it came in.
+#[derive(Clone, Debug)]
+struct Hit {
+    headers: BTreeMap<String, String>,
+    body: String,
+    /// What it was answered.
+    status: u16,
+}
+
+impl Hit {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+    fn change(&self) -> String {
+        self.json()["change"]["id"].as_str().unwrap().to_owned()
+    }
+    fn seq(&self) -> u64 {
+        self.json()["seq"].as_u64().unwrap()
+    }
+}
+
+/// What a receiver does with a request.
+enum Does {
+    Answers(u16, &'static str),
+    /// Closes the connection instead of answering.
+    HangsUp,
+    /// Never answers.
+    Hangs,
+}
+
+type Behaviour = dyn Fn(&Hit) -> Does + Send + Sync;
+
+/// A server on loopback that does as it is told and keeps what it got.
+struct Receiver {
+    port: u16,
+    hits: Arc<Mutex<Vec<Hit>>>,
+    behaviour: Arc<Mutex<Box<Behaviour>>>,
+}
+
+impl Receiver {
+    fn new(behaviour: impl Fn(&Hit) -> Does + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hits: Arc<Mutex<Vec<Hit>>> = Arc::default();
+        let behaviour: Arc<Mutex<Box<Behaviour>>> = Arc::new(Mutex::new(Box::new(behaviour)));
+        let (kept, does) = (Arc::clone(&hits), Arc::clone(&behaviour));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (kept, does) = (Arc::clone(&kept), Arc::clone(&does));
+                std::thread::spawn(move || serve(stream.unwrap(), &kept, &does));
+            }
+        });
+        Self { port, hits, behaviour }
+    }
+
+    fn now(&self, behaviour: impl Fn(&Hit) -> Does + Send + Sync + 'static) {
+        *self.behaviour.lock().unwrap() = Box::new(behaviour);
+    }
+
+    fn hits(&self) -> Vec<Hit> {
+        self.hits.lock().unwrap().clone()
+    }
+
+    fn taken(&self) -> Vec<Hit> {
+        self.hits().into_iter().filter(|hit| hit.status == 200).collect()
+    }
+
+    fn config(&self, more: &str) -> String {
+        format!(
+            "webhooks: {{ hook: {{ url: 'http://127.0.0.1:{}/in?token=credential', secret: '${{KEY}}'{more} }} }}\n",
+            self.port
+        )
+    }
+}
+
+fn serve(stream: std::net::TcpStream, kept: &Mutex<Vec<Hit>>, does: &Mutex<Box<Behaviour>>) {
+    let mut out = stream.try_clone().unwrap();
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut headers = BTreeMap::new();
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|n| n > 0) && line.trim() != "" {
+            if let Some((name, value)) = line.split_once(':') {
+                headers.insert(name.to_lowercase(), value.trim().to_owned());
+            }
+            line.clear();
+        }
+        let Some(length) = headers.get("content-length").and_then(|n| n.parse::<usize>().ok()) else { return };
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let mut hit = Hit { headers, body: String::from_utf8(body).unwrap(), status: 0 };
+        let doing = does.lock().unwrap()(&hit);
+        if let Does::Answers(status, _) = doing {
+            hit.status = status;
+        }
+        kept.lock().unwrap().push(hit);
+        match doing {
+            Does::Answers(status, more) => {
+                let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n{more}\r\nno");
+                if out.write_all(answer.as_bytes()).is_err() {
+                    return;
+                }
+            }
+            Does::HangsUp => return,
+            Does::Hangs => {
+                let _ = reader.read(&mut [0; 1]);
+                return;
+            }
+        }
+    }
+}
+
+fn fine(_: &Hit) -> Does {
+    Does::Answers(200, "")
+}
+
+fn gateway(config: &str) -> Gateway {
+    Gateway::with(&Options { env: vec![("KEY", SECRET)], config: Some(config) })
+}
+
+fn hook(gateway: &Gateway) -> Value {
+    gateway.api("GET", "/api/webhooks", None).1["webhooks"][0].clone()
+}
+
+#[track_caller]
+fn signed_well(hit: &Hit) {
+    let key = STANDARD.decode(SECRET.trim_start_matches("whsec_")).unwrap();
+    let content = format!("{}.{}.{}", hit.headers["webhook-id"], hit.headers["webhook-timestamp"], hit.body);
+    let signature = STANDARD.decode(hit.headers["webhook-signature"].strip_prefix("v1,").unwrap()).unwrap();
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, &key), content.as_bytes(), &signature).unwrap();
+}
+
+/// Everything arrived, in order for each change, under one id for each event.
+#[track_caller]
+fn in_order(taken: &[Hit]) {
+    let mut last: BTreeMap<String, u64> = BTreeMap::new();
+    let mut seen = HashSet::new();
+    for hit in taken.iter().filter(|hit| seen.insert(hit.seq())) {
+        let before = last.insert(hit.change(), hit.seq());
+        assert!(before < Some(hit.seq()), "{} came after {before:?}", hit.seq());
+    }
+}
+
+#[test]
+fn every_event_arrives_signed_and_in_order_whatever_the_receiver_does() {
+    let odd = Mutex::new(0_u32);
+    let receiver = Receiver::new(move |_| {
+        let mut n = odd.lock().unwrap();
+        *n += 1;
+        match *n {
+            1 => Does::Answers(500, ""),
+            2 => Does::HangsUp,
+            4 => Does::Answers(302, "location: /elsewhere\r\n"),
+            5 => Does::Answers(429, "retry-after: 1\r\n"),
+            _ => Does::Answers(200, ""),
+        }
+    });
+    let gateway = gateway(&receiver.config(""));
+    let changes = ["a", "b", "c"].map(|title| gateway.propose(title));
+    for change in &changes {
+        gateway.decide(change, "approve");
+        gateway.reached(change, "applied");
+    }
+    let taken = eventually("all arrive", || Some(receiver.taken()).filter(|taken| taken.len() >= 12));
+    in_order(&taken);
+    receiver.hits().iter().for_each(signed_well);
+    let hits = receiver.hits();
+    let ids: BTreeMap<u64, HashSet<&String>> = hits.iter().fold(BTreeMap::new(), |mut ids, hit| {
+        ids.entry(hit.seq()).or_default().insert(&hit.headers["webhook-id"]);
+        ids
+    });
+    assert!(ids.len() == 12 && ids.values().all(|ids| ids.len() == 1), "one id, however often it is sent");
+    let first = taken.iter().find(|hit| hit.seq() == 1).unwrap();
+    assert_eq!(first.headers["countersign-event"], "change.created");
+    let link = first.json()["link"].as_str().unwrap().to_owned();
+    assert_eq!(link, format!("http://127.0.0.1:{}/#/inbox/{}", gateway.port, changes[0]));
+    assert!(first.json()["change"]["arguments"].is_null() && first.json()["change"]["diff"].is_null());
+    eventually("all are through", || (hook(&gateway)["position"] == 12).then_some(()));
+    let (status, page) = gateway.api("GET", "/api/webhooks/hook/deliveries?limit=5", None);
+    assert_eq!((status, page["deliveries"].as_array().unwrap().len()), (200, 5));
+    let numbers: BTreeMap<u64, u64> = page["deliveries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| (d["id"].as_u64().unwrap(), d["seq"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(numbers.keys().copied().collect::<Vec<_>>(), (8..=12).collect::<Vec<_>>());
+    assert!(numbers.iter().all(|(id, seq)| id == seq), "{numbers:?}");
+    let next = format!("/api/webhooks/hook/deliveries?cursor={}", page["nextCursor"].as_str().unwrap());
+    let (_, rest) = gateway.api("GET", &next, None);
+    assert_eq!(rest["deliveries"].as_array().unwrap().len(), 7);
+    assert!(rest["deliveries"].as_array().unwrap().iter().all(|delivery| delivery["state"] == "delivered"));
+    let told = format!("{} {}", gateway.log(), hook(&gateway));
+    assert!(!told.contains("credential") && !told.contains("MfKQ9"), "no secret is told");
+}
+
+#[test]
+fn a_json_template_passes_no_mention_and_no_link_of_an_agent_on() {
+    let receiver = Receiver::new(fine);
+    let gateway = gateway(&receiver.config(r#", template: '{"text": "{change.summary}", "see": "{link}"}'"#));
+    gateway.propose("<!channel> @everyone <https://evil.example|Approve> [x](https://evil.example)");
+    let hit = eventually("it arrives", || receiver.taken().into_iter().next());
+    let text = hit.json()["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("everyone") && text.contains("evil.example"), "it stays readable: {text}");
+    for sign in ["<", ">", "@", "://"] {
+        assert!(!text.contains(sign), "{sign}: {text}");
+    }
+    assert!(hit.json()["see"].as_str().unwrap().starts_with("http://127.0.0.1"), "the gateway's own link is one");
+}
+
+#[test]
+fn what_happens_while_the_receiver_and_the_gateway_are_down_arrives_later() {
+    let receiver = Receiver::new(|_| Does::HangsUp);
+    let config = receiver.config(", events: [change.created, change.rejected]");
+    let mut gateway = gateway(&config);
+    let mut changes = Vec::new();
+    for round in 0..3 {
+        changes.push(gateway.propose(&format!("round {round}")));
+        gateway.decide(&changes[round], "reject");
+        eventually("it tries", || (receiver.hits().len() > round).then_some(()));
+        let home = gateway.kill();
+        gateway = Gateway::on(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
+    }
+    assert!(receiver.taken().is_empty());
+    receiver.now(fine);
+    let key = gateway.reviewer().to_owned();
+    let (status, _) = gateway.api_as(&key, "POST", "/api/webhooks/hook/retry", None);
+    assert_eq!(status, 200);
+    let taken = eventually("all arrive", || Some(receiver.taken()).filter(|taken| taken.len() >= 6));
+    in_order(&taken);
+    let seqs: HashSet<u64> = taken.iter().map(Hit::seq).collect();
+    assert_eq!(seqs, (1..=6).collect(), "each of them, and nothing else");
+    eventually("it is noted", || (hook(&gateway)["waiting"] == 0).then_some(()));
+    let hits = receiver.hits().len();
+    let home = gateway.kill();
+    let gateway = Gateway::on(home, &Options { env: vec![("KEY", SECRET)], config: Some(&config) });
+    let late = gateway.propose("late");
+    eventually("the new one arrives", || receiver.taken().iter().any(|hit| hit.change() == late).then_some(()));
+    assert_eq!(receiver.hits().len(), hits + 1, "what was delivered is not sent again");
+}
+
+#[test]
+fn a_change_that_does_not_get_through_holds_up_no_other_and_is_given_up() {
+    let receiver = Receiver::new(|hit| {
+        if hit.json()["change"]["summary"].as_str().unwrap().contains("poison") {
+            Does::Answers(410, "")
+        } else {
+            Does::Answers(200, "")
+        }
+    });
+    let gateway = gateway(&receiver.config(", events: [change.created]"));
+    let poison = gateway.propose("poison");
+    let other = gateway.propose("other");
+    eventually("the other arrives", || receiver.taken().iter().any(|hit| hit.change() == other).then_some(()));
+    let delivery = eventually("it is given up", || {
+        let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
+        let found = page["deliveries"].as_array().unwrap().iter().find(|d| d["changeId"] == poison.as_str()).cloned();
+        found.filter(|delivery| delivery["state"] == "given_up")
+    });
+    assert_eq!((&delivery["status"], &delivery["attempts"]), (&json!(410), &json!(1)));
+    receiver.now(fine);
+    let (_, again) = gateway.api("POST", "/api/webhooks/hook/retry", None);
+    assert_eq!(again, json!({ "again": 1 }));
+    eventually("it arrives", || receiver.taken().iter().any(|hit| hit.change() == poison).then_some(()));
+}
+
+#[test]
+fn a_receiver_that_is_away_is_told_of_and_so_is_its_return() {
+    let receiver = Receiver::new(|_| Does::Hangs);
+    let gateway = gateway(&receiver.config(", timeout: 100ms"));
+    let bearer = format!("Bearer {}", gateway.reviewer());
+    let mut feed = gateway.connect();
+    feed.request("GET", "/api/events", &[("Authorization", &bearer), ("Accept", "text/event-stream")], b"");
+    assert_eq!(feed.head().status, 200);
+    let mut told = |kind: &str| {
+        for _ in 0..50 {
+            let event = feed.next();
+            if event.event.as_deref() == Some(kind) {
+                return event.json();
+            }
+        }
+        panic!("{kind} was not told");
+    };
+    for title in ["a", "b", "c"] {
+        gateway.propose(title);
+    }
+    let failing = told("webhook.failing");
+    assert_eq!(failing["webhook"], "hook");
+    assert!(failing["error"].as_str().unwrap().contains("no answer"), "{failing}");
+    let listed = eventually("all wait", || Some(hook(&gateway)).filter(|hook| hook["waiting"] == 3));
+    assert_eq!(listed["failing"], true, "{listed}");
+    assert!(listed["url"] == format!("http://127.0.0.1:{}/…", receiver.port), "{listed}");
+    receiver.now(fine);
+    told("webhook.recovered");
+    eventually("all arrive", || (receiver.taken().len() == 3).then_some(()));
+    eventually("it is up", || (hook(&gateway)["failing"] == false).then_some(()));
+}
+
+/// The port's own webhook, in YAML.
+fn hooks(gateway: &Gateway, yaml: &str) {
+    std::fs::write(gateway.data().join("../countersign.yaml"), yaml).unwrap();
+}
+
+#[test]
+fn webhooks_come_go_and_change_while_the_gateway_runs() {
+    let (old, new) = (Receiver::new(|_| Does::HangsUp), Receiver::new(fine));
+    let gateway = gateway("");
+    let generation = || gateway.api("GET", "/api/reload", None).1["generation"].as_u64().unwrap();
+    let reload = |yaml: &str| {
+        let before = generation();
+        hooks(&gateway, yaml);
+        eventually("it is in force", || (generation() > before).then_some(()));
+    };
+    assert_eq!(gateway.api("GET", "/api/webhooks", None).1["webhooks"], json!([]));
+    let unheard = gateway.propose("before");
+    reload(&old.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*']"));
+    let waits = gateway.propose("waits");
+    eventually("it is tried", || (!old.hits().is_empty()).then_some(()));
+    // Another address, secret and filter: what waits goes there, from its place on.
+    reload(&new.config(", events: [change.created, 'rule.*', 'provider.*', 'config.*'], states: [pending]"));
+    eventually("it arrives", || new.taken().iter().any(|hit| hit.body.contains(&waits)).then_some(()));
+    assert!(!new.taken().iter().any(|hit| hit.body.contains(&unheard)), "it begins at the head");
+    let one = hook(&gateway);
+    assert_eq!((&one["states"], &one["failing"]), (&json!(["pending"]), &json!(false)), "{one}");
+    // Standing rules, and what of the configuration is news.
+    let rule = json!({ "verdict": "allow", "arguments": "exact", "principal": "same", "for": 60 });
+    let (status, rule) = gateway.api("POST", &format!("/api/changes/{waits}/rule"), Some(&rule));
+    assert_eq!(status, 200, "{rule}");
+    let told = eventually("the rule is told of", || {
+        new.taken().into_iter().find(|hit| hit.headers["countersign-event"] == "rule.created")
+    });
+    signed_well(&told);
+    assert!(told.json()["rule"]["arguments"].is_null() && !told.headers.contains_key("countersign-seq"));
+    assert!(told.json()["link"].as_str().unwrap().ends_with("/#/rules"));
+    hooks(&gateway, "webhooks: nonsense");
+    let told = eventually("the refusal is told of", || {
+        new.taken().into_iter().find(|hit| hit.headers["countersign-event"] == "config.refused")
+    });
+    assert!(told.body.contains("expected a map of webhooks"), "{}", told.body);
+    let (_, page) = gateway.api("GET", "/api/webhooks/hook/deliveries", None);
+    let subjects: HashSet<&str> =
+        page["deliveries"].as_array().unwrap().iter().map(|d| d["subject"].as_str().unwrap()).collect();
+    assert!(subjects.contains("configuration") && subjects.contains(rule["id"].as_str().unwrap()), "{subjects:?}");
+    // One that goes is forgotten; the gateway serves on.
+    reload("listen: 127.0.0.1:0\n");
+    let hits = new.hits().len();
+    gateway.propose("unheard");
+    assert_eq!(gateway.api("GET", "/api/webhooks/hook/deliveries", None).0, 404);
+    reload(&new.config(""));
+    let late = gateway.propose("late");
+    eventually("it arrives", || new.taken().iter().any(|hit| hit.body.contains(&late)).then_some(()));
+    assert_eq!(new.hits().len(), hits + 1, "it began anew");
+    let told = format!("{} {}", gateway.log(), gateway.api("GET", "/api/reload", None).1);
+    assert!(!told.contains("credential") && !told.contains("MfKQ9"), "no secret is told");
+}
+
+/// `countersign …` as that key's holder; gives exit code, stdout, stderr.
+fn cli(gateway: &Gateway, key: &str, args: &[&str]) -> (Option<i32>, String, String) {
+    let url = format!("http://127.0.0.1:{}", gateway.port);
+    let output = command(&[("COUNTERSIGN_KEY", key)]).args(args).args(["--url", &url]).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_command_line_lists_tests_and_tries_again_and_a_viewer_only_looks() {
+    let receiver = Receiver::new(|_| Does::Answers(404, ""));
+    let gateway = gateway(&receiver.config(", format: slack"));
+    let reviewer = gateway.reviewer().to_owned();
+    let viewer = gateway.create_key("viewer", "vera");
+    let (code, _, err) = cli(&gateway, &reviewer, &["webhooks", "test", "hook"]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("404"), "{err}");
+    receiver.now(fine);
+    let (code, out, err) = cli(&gateway, &reviewer, &["webhooks", "test", "hook"]);
+    assert_eq!((code, out.contains("Delivered")), (Some(0), true), "{err}");
+    let message = receiver.taken()[0].json();
+    assert!(message["text"].as_str().unwrap().contains("A test of this webhook"), "{message}");
+    let change = gateway.propose("<!channel> <https://evil|x>");
+    eventually("it arrives", || (receiver.taken().len() == 2).then_some(()));
+    let message = receiver.taken()[1].body.clone();
+    assert!(message.contains("&lt;!channel&gt;") && !message.contains("<!channel>"), "{message}");
+    assert!(message.contains(&format!("/#/inbox/{change}")), "{message}");
+    eventually("it is noted", || {
+        let (_, out, _) = cli(&gateway, &viewer, &["webhooks", "deliveries", "hook"]);
+        (out.contains("delivered") && out.contains(&change)).then_some(())
+    });
+    let (code, out, _) = cli(&gateway, &viewer, &["webhooks"]);
+    assert_eq!((code, out.contains("hook  up  slack to http://127.0.0.1:")), (Some(0), true), "{out}");
+    assert_eq!(cli(&gateway, &viewer, &["webhooks", "retry", "hook"]).0, Some(5));
+    assert_eq!(cli(&gateway, &viewer, &["webhooks", "test", "hook"]).0, Some(5));
+    assert_eq!(cli(&gateway, &reviewer, &["webhooks", "deliveries", "none"]).0, Some(3));
+}
+
+#[test]
+fn the_audit_trail_is_exported_whole_by_both_ways() {
+    let gateway = Gateway::start();
+    let viewer = gateway.create_key("viewer", "vera");
+    let bearer = format!("Bearer {viewer}");
+    // More than one page of an export.
+    for n in 0..230 {
+        gateway.propose(&format!("n {n}"));
+    }
+    let change = gateway.propose("last");
+    let (status, _) = gateway.try_decide(&change, "reject", "=HYPERLINK(\"evil\")");
+    assert_eq!(status, 200);
+    let get = |path: &str| gateway.request("GET", path, &[("Authorization", &bearer)], b"");
+    let answer = get("/api/audit/export");
+    assert_eq!(answer.status, 200);
+    let text = String::from_utf8(answer.body.clone()).unwrap();
+    let entries: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // Each change, its decision, and the two keys that were made.
+    assert_eq!(entries.len(), 234);
+    for (before, entry) in entries.iter().zip(&entries[1..]) {
+        assert_eq!(entry["prevHash"], before["hash"]);
+        assert_eq!(entry["seq"].as_u64(), before["seq"].as_u64().map(|seq| seq + 1));
+    }
+    let data = gateway.data();
+    let (code, out, err) = support::run(&["audit", "export", "--data", data.to_str().unwrap()]);
+    assert_eq!((code, out == text), (Some(0), true), "{err}");
+    let csv = String::from_utf8(get("/api/audit/export?format=csv").body).unwrap();
+    assert!(csv.starts_with("seq,at,changeId,event,from,to,actor,details,prevHash,hash\r\n1,"), "{:.200}", csv);
+    assert_eq!(csv.matches("\r\n").count(), 235);
+    let last = entries[233]["at"].as_str().unwrap();
+    let one = String::from_utf8(get(&format!("/api/audit/export?since={last}")).body).unwrap();
+    assert!(one.lines().count() >= 1 && one.lines().last() == text.lines().last(), "{one}");
+    let none = get("/api/audit/export?until=2000-01-01T00:00:00Z");
+    assert_eq!((none.status, none.body.len()), (200, 0));
+    assert_eq!(get("/api/audit/export?format=xml").status, 400);
+    assert_eq!(gateway.request("GET", "/api/audit/export", &[], b"").status, 401);
+}

@@ -1,0 +1,631 @@
+//! What an approval is worth: whose word counts, what it is given to, and what an agent learns of what it may not read.
+
+use serde_json::{Value, json};
+use support::{
+    Gateway, Options, command, eventually,
+    mcp::{self, borrowed, modern_headers, with_meta},
+    ws::Ws,
+};
+use tempfile::TempDir;
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/approval/server.py");
+
+/// The folder of the server's files, and its ledger.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    /// What was called, and of which server.
+    fn ledger(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.0.path().join("ledger")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The server `fs` under that name of its own; `more` are keys of the server, `policy` those of the policy.
+    fn config(&self, name: &str, more: &str, policy: &str) -> String {
+        let args = json!([SERVER, self.0.path(), name]);
+        format!(
+            "mcpServers:\n  fs: {{ command: python3, args: {args}, trust_annotations: true{more} }}\npolicy:\n{policy}\n"
+        )
+    }
+}
+
+fn start(config: &str) -> Gateway {
+    on(tempfile::tempdir().unwrap(), config)
+}
+
+fn on(home: TempDir, config: &str) -> Gateway {
+    let gateway = Gateway::on(home, &Options { config: Some(config), ..Options::default() });
+    connected(&gateway);
+    gateway
+}
+
+fn connected(gateway: &Gateway) {
+    eventually("the server is connected", || {
+        let (status, body) = gateway.api("GET", "/api/providers/fs", None);
+        (status == 200 && body["tools"].as_array().is_some_and(|tools| tools.len() == 3)).then_some(())
+    });
+}
+
+/// Another configuration file in the place of the one that is there, at once.
+fn rewrite(gateway: &Gateway, config: &str) {
+    let file = gateway.home.path().join("countersign.yaml");
+    let new = file.with_extension("new");
+    std::fs::write(&new, config).unwrap();
+    std::fs::rename(new, &file).unwrap();
+}
+
+fn owned_key(gateway: &Gateway, role: &str, name: &str, owner: &str) -> String {
+    let (code, out, error) = make_key(gateway, role, name, Some(owner));
+    assert_eq!(code, Some(0), "{error}");
+    out.trim().to_owned()
+}
+
+fn make_key(gateway: &Gateway, role: &str, name: &str, owner: Option<&str>) -> (Option<i32>, String, String) {
+    let mut create = command(&[]);
+    create.args(["keys", "create", "--role", role, "--name", name]);
+    if let Some(owner) = owner {
+        create.args(["--owner", owner]);
+    }
+    create.arg("--data").arg(gateway.data());
+    let config = gateway.home.path().join("countersign.yaml");
+    if config.exists() {
+        create.arg("--config").arg(config);
+    }
+    let output = create.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A call at the plain door, with a key or without one; the arguments are sent as they stand.
+fn call(gateway: &Gateway, key: Option<&str>, tool: &str, arguments: &str) -> Value {
+    let bearer = key.map(|key| format!("Bearer {key}"));
+    let mut headers = vec![mcp::JSON];
+    headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
+    gateway.request("POST", &format!("/tools/{tool}"), &headers, arguments.as_bytes()).json()
+}
+
+/// The same for an agent without a key, as a result of the protocol.
+fn called(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
+    gateway.modern(1, "tools/call", json!({ "name": tool, "arguments": arguments })).json()["result"].clone()
+}
+
+#[track_caller]
+fn propose(gateway: &Gateway, tool: &str, arguments: &Value) -> String {
+    let result = called(gateway, tool, arguments);
+    assert_eq!(result["structuredContent"]["status"], "pending", "{result}");
+    result["structuredContent"]["changeId"].as_str().unwrap().to_owned()
+}
+
+/// The change of the newest call of that principal.
+fn newest(gateway: &Gateway, principal: &str) -> Value {
+    let (_, page) = gateway.api("GET", &format!("/api/changes?principal={principal}"), None);
+    page["changes"][0].clone()
+}
+
+fn act(gateway: &Gateway, key: &str, id: &str, act: &str, mut body: Value) -> (u16, Value) {
+    body["version"] = gateway.change(id)["version"].clone();
+    gateway.api_as(key, "POST", &format!("/api/changes/{id}/{act}"), Some(&body))
+}
+
+fn approve(gateway: &Gateway, key: &str, id: &str) -> (u16, Value) {
+    act(gateway, key, id, "decision", json!({ "decision": "approve" }))
+}
+
+fn code(answer: &(u16, Value)) -> (u16, &str) {
+    (answer.0, answer.1["code"].as_str().unwrap_or_default())
+}
+
+// ---------------------------------------------------------------------------------------------------- who is whom
+
+#[test]
+fn who_owns_an_agent_gives_it_no_standing_rule_and_takes_back_no_denial() {
+    let files = Files::new();
+    let gateway = start(&files.config("a", "", "  default: review_writes"));
+    let bot = owned_key(&gateway, "agent", "bot", "Paula");
+    // Named after the owner of the agent's key, and of another owner itself.
+    let paula = owned_key(&gateway, "reviewer", "paula", "someone");
+    let arguments = r#"{"path":"f","text":"t"}"#;
+    call(&gateway, Some(&bot), "fs__write", arguments);
+    let id = newest(&gateway, "bot")["id"].as_str().unwrap().to_owned();
+    assert_eq!(code(&approve(&gateway, &paula, &id)), (403, "SELF_APPROVAL"));
+    let rule = |verdict: &str| json!({ "verdict": verdict, "arguments": "any", "principal": "same", "for": 600 });
+    let path = format!("/api/changes/{id}/rule");
+    let given = gateway.api_as(&paula, "POST", &path, Some(&rule("allow")));
+    assert_eq!(code(&given), (403, "SELF_APPROVAL"), "{}", given.1);
+    call(&gateway, Some(&bot), "fs__write", arguments);
+    assert_eq!(files.ledger(), Vec::<String>::new(), "nothing ran");
+    let edit = act(&gateway, &paula, &id, "edit", json!({ "arguments": { "path": "g" } }));
+    assert_eq!(code(&edit), (403, "SELF_APPROVAL"));
+
+    // A denial speaks of the person, whichever key they use, and they do not take it back.
+    let (status, denial) = gateway.api("POST", &path, Some(&rule("deny")));
+    assert_eq!(status, 200, "{denial}");
+    let second = owned_key(&gateway, "agent", "bot-2", "PAULA");
+    for key in [&bot, &second] {
+        let refused = call(&gateway, Some(key), "fs__write", arguments);
+        assert!(refused.to_string().contains("POLICY_DENIED"), "{refused}");
+    }
+    let other = owned_key(&gateway, "agent", "robot", "karl");
+    let pending = call(&gateway, Some(&other), "fs__write", arguments);
+    assert!(!pending.to_string().contains("POLICY_DENIED"), "{pending}");
+    let revoke = format!("/api/rules/{}/revoke", denial["id"].as_str().unwrap());
+    assert_eq!(code(&gateway.api_as(&paula, "POST", &revoke, Some(&json!({})))), (403, "SELF_APPROVAL"));
+    assert_eq!(gateway.api("POST", &revoke, Some(&json!({}))).0, 200);
+}
+
+#[test]
+fn one_person_has_one_vote_however_the_owner_is_written() {
+    let files = Files::new();
+    let policy =
+        "  groups: { dba: [dora, erik] }\n  rules: [{ tools: fs__write, then: review, reviewers: [dba], quorum: 2 }]";
+    let gateway = start(&files.config("a", "", policy));
+    let [desk, phone, erik] = [("desk", "DORA"), ("phone", "\u{ff24}ora"), ("laptop", "Erik")]
+        .map(|(name, owner)| owned_key(&gateway, "reviewer", name, owner));
+    let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
+    assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (403, "FORBIDDEN"), "she is not of the group");
+    assert_eq!(approve(&gateway, &desk, &id).0, 200);
+    assert_eq!(code(&approve(&gateway, &phone, &id)), (409, "ALREADY_VOTED"));
+    assert_eq!(approve(&gateway, &erik, &id).0, 200);
+    gateway.reached(&id, "applied");
+    assert_eq!(files.ledger(), ["a write t"]);
+}
+
+#[test]
+fn a_key_is_not_made_whose_name_or_owner_passes_for_a_known_one() {
+    let files = Files::new();
+    let gateway = start(&files.config("a", "", "  groups: { dba: [Karla] }"));
+    owned_key(&gateway, "agent", "bot", "Paula");
+    let revoked = owned_key(&gateway, "reviewer", "mike", "Zoe");
+    assert!(!revoked.is_empty());
+    for (name, owner) in [
+        ("x", Some("P\u{430}ula")),
+        ("x", Some("\u{420}aula")),
+        ("x", Some("Pau\u{406}a")),
+        ("paufa", Some("Karl\u{430}")),
+        ("Pau1a", None),
+        ("rnike", None),
+        ("b0t", Some("B\u{3bf}t")),
+        ("systern", None),
+    ] {
+        let (code, out, error) = make_key(&gateway, "reviewer", name, owner);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{name} {owner:?}: {error}");
+        assert!(error.contains("looks like"), "{name} {owner:?}: {error}");
+    }
+    // The same name again is the same person, and other names are other ones.
+    for (name, owner) in [("bot", None), ("desk", Some("PAULA")), ("paula", None), ("x", Some("Petra"))] {
+        assert_eq!(make_key(&gateway, "agent", name, owner).0, Some(0), "{name} {owner:?}");
+    }
+}
+
+// ------------------------------------------------------------------------------------ what an approval is given to
+
+#[test]
+fn what_was_proposed_to_one_command_is_stale_at_another() {
+    let files = Files::new();
+    let at = |name: &str| files.config(name, "", "  default: review_writes");
+    let gateway = start(&at("a"));
+    let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
+    let before = gateway.change(&id);
+    assert_eq!(before["servedBy"]["label"], "command python3");
+
+    // By a reload. What was accepted tells when the other command is there.
+    let read = |gateway: &Gateway| {
+        let (_, body) = gateway.api("GET", "/api/providers/fs", None);
+        body["tools"].as_array()?.iter().find(|tool| tool["name"] == "fs__read").cloned()
+    };
+    let accepted = read(&gateway).unwrap();
+    let tools = json!({ "tools": [{ "name": "fs__read", "hash": accepted["hash"] }] });
+    assert_eq!(gateway.api("POST", "/api/providers/fs/accept", Some(&tools)).0, 200);
+    rewrite(&gateway, &at("b"));
+    eventually("another command is there", || read(&gateway).filter(|tool| tool["standing"] == "changed"));
+    let stale = approve(&gateway, gateway.reviewer(), &id);
+    assert_eq!(code(&stale), (409, "CHANGE_STALE"), "{}", stale.1);
+    assert!(stale.1.to_string().contains("another command or address"), "{}", stale.1);
+    let after = gateway.change(&id);
+    assert_eq!(after["state"], "pending", "with a fresh preview");
+    assert_ne!(after["servedBy"]["fingerprint"], before["servedBy"]["fingerprint"]);
+    assert_ne!(after["digest"], before["digest"]);
+    assert_eq!(files.ledger(), Vec::<String>::new());
+    let (_, trail) = gateway.api("GET", &format!("/api/audit?change={id}"), None);
+    let events: Vec<&str> = trail["entries"].as_array().unwrap().iter().map(|e| e["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["refreshed", "stale", "created"]);
+
+    // By a restart, and with another decision it runs at what is there.
+    let (_, home) = gateway.stop();
+    let gateway = on(home, &at("c"));
+    assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (409, "CHANGE_STALE"));
+    assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
+    gateway.reached(&id, "applied");
+    assert_eq!(files.ledger(), ["c write t"]);
+    let (_, home) = gateway.stop();
+    let verified = command(&[]).args(["audit", "verify", "--data"]).arg(home.path().join("data")).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+#[test]
+fn what_was_approved_for_one_command_does_not_run_at_another() {
+    let files = Files::new();
+    let at = |name: &str| files.config(name, "", "  default: review_writes\n  review: { undo_for: 10s }");
+    let gateway = start(&at("a"));
+    let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
+    assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
+    let gateway = on(gateway.kill(), &at("b"));
+    let again = eventually("it was looked at before it ran", || {
+        Some(gateway.change(&id)).filter(|change| change["state"] != "approved")
+    });
+    let again = if again["state"] == "stale" { gateway.reached(&id, "pending") } else { again };
+    assert_eq!((&again["state"], &again["decisions"]), (&json!("pending"), &json!([])));
+    assert_eq!(files.ledger(), Vec::<String>::new());
+}
+
+#[test]
+fn a_standing_rule_counts_for_the_command_that_it_was_given_on() {
+    let files = Files::new();
+    let at = |name: &str| files.config(name, "", "  default: review_writes");
+    let gateway = start(&at("a"));
+    let arguments = json!({ "path": "f", "text": "t" });
+    let id = propose(&gateway, "fs__write", &arguments);
+    let rule = json!({ "verdict": "allow", "arguments": "any", "principal": "same", "for": 600 });
+    assert_eq!(gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule)).0, 200);
+    assert_eq!(called(&gateway, "fs__write", &arguments)["content"][0]["text"], "done");
+    let (_, home) = gateway.stop();
+    let gateway = on(home, &at("b"));
+    propose(&gateway, "fs__write", &arguments);
+    // Nor is one given on a change that was shown of another command.
+    let refused = gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule));
+    assert_eq!(code(&refused), (409, "VERSION_CONFLICT"));
+    assert_eq!(files.ledger(), ["a write t"]);
+}
+
+#[test]
+fn a_change_from_before_targets_were_noted_is_stale_at_its_first_check() {
+    let gateway = Gateway::start();
+    let id = gateway.propose("Old");
+    let home = gateway.kill();
+    // As older gateways have stored it.
+    let db = rusqlite::Connection::open(home.path().join("data/countersign.db")).unwrap();
+    let stripped =
+        db.execute("UPDATE changes SET body = json_remove(body, '$.servedBy') WHERE id = ?1", [&id]).unwrap();
+    assert_eq!(stripped, 1);
+    drop(db);
+    let gateway = Gateway::on(home, &Options::default());
+    assert_eq!(gateway.change(&id)["servedBy"], Value::Null);
+    let stale = approve(&gateway, gateway.reviewer(), &id);
+    assert_eq!(code(&stale), (409, "CHANGE_STALE"), "{}", stale.1);
+    assert!(stale.1.to_string().contains("not on record"), "{}", stale.1);
+    assert_eq!(approve(&gateway, gateway.reviewer(), &id).0, 200);
+    gateway.reached(&id, "applied");
+}
+
+// --------------------------------------------------------------------------------------------- what a rule asks for
+
+/// Of which nothing is seen.
+const BLANK: &str = "\u{3164}\u{2800}\u{200b}\u{202e}\u{e0041} \u{a0}";
+
+#[test]
+fn how_an_unknown_outcome_ended_is_said_by_those_whom_the_rule_asks_for() {
+    let files = Files::new();
+    let policy = "  groups: { dba: [dora] }\n  rules: [{ tools: fs__die, then: review, reviewers: [dba], require_comment: true }]";
+    let gateway = start(&files.config("a", "", policy));
+    let dora = gateway.create_key("reviewer", "dora");
+    let id = propose(&gateway, "fs__die", &json!({}));
+    for comment in ["", BLANK] {
+        let refused = act(&gateway, &dora, &id, "decision", json!({ "decision": "approve", "comment": comment }));
+        assert_eq!(code(&refused), (422, "COMMENT_REQUIRED"), "{}", refused.1);
+    }
+    assert_eq!(act(&gateway, &dora, &id, "decision", json!({ "decision": "approve", "comment": "go" })).0, 200);
+    gateway.reached(&id, "outcome_unknown");
+    let settle = |key: &str, comment: Value| {
+        act(&gateway, key, &id, "settle", json!({ "outcome": "applied", "comment": comment }))
+    };
+    assert_eq!(code(&settle(gateway.reviewer(), json!("I looked"))), (403, "FORBIDDEN"));
+    for comment in [Value::Null, json!(""), json!(BLANK)] {
+        assert_eq!(code(&settle(&dora, comment)), (422, "COMMENT_REQUIRED"));
+    }
+    let (status, settled) = settle(&dora, json!("I looked"));
+    assert_eq!((status, &settled["state"]), (200, &json!("applied")));
+}
+
+#[test]
+fn who_edits_leaves_the_approval_to_somebody_else_where_the_rule_says_so() {
+    let files = Files::new();
+    let policy = "  rules:\n    - { tools: fs__write, then: review, edit: other }\n    - { tools: fs__read, then: review, quorum: 2 }";
+    let gateway = start(&files.config("a", "", policy));
+    let [alice, bob, phone] = [
+        gateway.reviewer().to_owned(),
+        gateway.create_key("reviewer", "bob"),
+        owned_key(&gateway, "reviewer", "phone", "ALICE"),
+    ];
+    let edited = json!({ "arguments": { "path": "f", "text": "better" } });
+    let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
+    assert_eq!(gateway.change(&id)["terms"]["edit"], "other");
+    assert_eq!(act(&gateway, &alice, &id, "edit", edited.clone()).0, 200);
+    for key in [&alice, &phone] {
+        let refused = approve(&gateway, key, &id);
+        assert_eq!(code(&refused), (403, "SELF_APPROVAL"), "{}", refused.1);
+        assert!(refused.1.to_string().contains("edited"), "{}", refused.1);
+        let rule = json!({ "verdict": "allow", "arguments": "exact", "principal": "same", "for": 600 });
+        let refused = gateway.api_as(key, "POST", &format!("/api/changes/{id}/rule"), Some(&rule));
+        assert_eq!(code(&refused), (403, "SELF_APPROVAL"), "{}", refused.1);
+    }
+    assert_eq!(approve(&gateway, &bob, &id).0, 200);
+    gateway.reached(&id, "applied");
+    assert_eq!(files.ledger(), ["a write better"]);
+
+    // Where two are asked, an edit and a vote of the same person would make it one.
+    let id = propose(&gateway, "fs__read", &json!({ "path": "x" }));
+    assert_eq!(act(&gateway, &alice, &id, "edit", edited).0, 200);
+    assert_eq!(code(&approve(&gateway, &alice, &id)), (403, "SELF_APPROVAL"));
+    assert_eq!(approve(&gateway, &bob, &id).0, 200);
+    assert_eq!(gateway.change(&id)["state"], "pending");
+    let carol = gateway.create_key("reviewer", "carol");
+    assert_eq!(approve(&gateway, &carol, &id).0, 200);
+    gateway.reached(&id, "applied");
+}
+
+#[test]
+fn a_standing_rule_asks_for_a_comment_that_can_be_seen() {
+    let files = Files::new();
+    let gateway = start(&files.config("a", "", "  review: { require_comment: true }"));
+    let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t" }));
+    let give = |comment: &str| {
+        let rule =
+            json!({ "verdict": "allow", "arguments": "any", "principal": "same", "for": 60, "comment": comment });
+        gateway.api("POST", &format!("/api/changes/{id}/rule"), Some(&rule))
+    };
+    assert_eq!(code(&give(BLANK)), (422, "VALIDATION_FAILED"));
+    assert_eq!(give("it only writes here").0, 200);
+}
+
+// ------------------------------------------------------------------------------------------- what an agent learns
+
+/// All that goes to a socket until the resource is told of.
+fn updates(ws: &mut Ws, until: &str) -> Vec<String> {
+    let mut told = Vec::new();
+    loop {
+        let message = ws.message();
+        if message["method"] == "notifications/resources/updated" {
+            let uri = message["params"]["uri"].as_str().unwrap().to_owned();
+            let last = uri == until;
+            told.push(uri);
+            if last {
+                return told;
+            }
+        }
+    }
+}
+
+#[test]
+fn notices_of_a_change_reach_only_those_who_may_read_it() {
+    let gateway = Gateway::start();
+    let [own, other] = ["bot-1", "bot-2"].map(|name| gateway.create_key("agent", name));
+    let project = gateway.project();
+    let make = |key: &str, title: &str| {
+        let arguments = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
+        call(&gateway, Some(key), "create_issue", &arguments);
+        let name = if key == own { "bot-1" } else { "bot-2" };
+        newest(&gateway, name)["id"].as_str().unwrap().to_owned()
+    };
+    let first = make(&own, "one");
+    let uri = format!("change://{first}");
+
+    let open = |key: &str| {
+        let bearer = format!("Bearer {key}");
+        let mut ws = Ws::try_open(&gateway, "/ws", &[("Sec-WebSocket-Protocol", "mcp"), ("Authorization", &bearer)]);
+        assert_eq!(ws.head.status, 101);
+        ws.initialize("2025-11-25");
+        ws
+    };
+    let (mut mine, mut theirs, mut reviewer) = (open(&own), open(&other), open(gateway.reviewer()));
+    // To subscribe answers as to read does, whether there is such a change or not.
+    for unreadable in [uri.as_str(), "change://chg_none", "change://a/b"] {
+        let read = theirs.call(5, "resources/read", json!({ "uri": unreadable }));
+        let subscribed = theirs.call(6, "resources/subscribe", json!({ "uri": unreadable }));
+        assert!(read["error"].is_object(), "{read}");
+        assert_eq!(subscribed["error"], read["error"]);
+    }
+    for (id, ws) in [(7, &mut mine), (8, &mut reviewer)] {
+        let answer = ws.call(id, "resources/subscribe", json!({ "uri": uri }));
+        assert_eq!(answer["result"], json!({}), "{answer}");
+    }
+    for ws in [&mut mine, &mut theirs] {
+        ws.call(9, "resources/subscribe", json!({ "uri": "countersign://changes" }));
+    }
+    // Something of the other's, and then something of one's own that ends what is waited for.
+    make(&own, "two");
+    call(&gateway, Some(&own), "withdraw_change", &json!({ "changeId": first }).to_string());
+    let last = make(&other, "three");
+    let last_uri = format!("change://{last}");
+    theirs.send_json(&mcp::request(10, "resources/subscribe", json!({ "uri": last_uri })));
+    // A notice may come before the answer.
+    let (_, before) = theirs.answer(&json!(10));
+    let mut told: Vec<String> = before.iter().filter_map(|m| m["params"]["uri"].as_str()).map(str::to_owned).collect();
+    call(&gateway, Some(&other), "withdraw_change", &json!({ "changeId": last }).to_string());
+    told.extend(updates(&mut theirs, &last_uri));
+    assert_eq!(told, ["countersign://changes", &*last_uri], "of its own changes only");
+    let told = updates(&mut mine, &uri);
+    assert_eq!(told, ["countersign://changes", &*uri], "of its own: the second, and the withdrawal");
+    assert_eq!(updates(&mut reviewer, &uri), [&*uri]);
+}
+
+#[test]
+fn a_listener_is_told_of_no_change_that_it_may_not_read() {
+    let gateway = Gateway::start();
+    let [own, other] = ["bot-1", "bot-2"].map(|name| gateway.create_key("agent", name));
+    let project = gateway.project();
+    let make = |key: &str, name: &str| {
+        let arguments = json!({ "projectId": project, "title": "t", "type": "Story" }).to_string();
+        call(&gateway, Some(key), "create_issue", &arguments);
+        newest(&gateway, name)["id"].as_str().unwrap().to_owned()
+    };
+    let first = make(&own, "bot-1");
+    let mine = make(&other, "bot-2");
+    let uris = [format!("change://{first}"), format!("change://{mine}"), "countersign://changes".to_owned()];
+    let params = with_meta(json!({ "notifications": { "resourceSubscriptions": uris } }));
+    let mut headers = modern_headers("subscriptions/listen", &params);
+    headers.push(("Authorization".into(), format!("Bearer {other}")));
+    let mut conn = gateway.connect();
+    let body = mcp::request(1, "subscriptions/listen", params).to_string();
+    conn.request("POST", "/mcp", &borrowed(&headers), body.as_bytes());
+    assert_eq!(conn.head().status, 200);
+    let mut next = || loop {
+        let event = conn.event().expect("an event");
+        if let Ok(message) = serde_json::from_str::<Value>(event.data.as_deref().unwrap_or_default())
+            && message["method"].is_string()
+        {
+            return message;
+        }
+    };
+    let acknowledged = next();
+    assert_eq!(acknowledged["params"]["notifications"]["resourceSubscriptions"], json!([uris[1], uris[2]]));
+    call(&gateway, Some(&own), "withdraw_change", &json!({ "changeId": first }).to_string());
+    call(&gateway, Some(&other), "withdraw_change", &json!({ "changeId": mine }).to_string());
+    let told = [next(), next()].map(|message| message["params"]["uri"].as_str().unwrap().to_owned());
+    assert_eq!(told, [uris[1].clone(), uris[2].clone()], "of its own change alone");
+}
+
+/// What an agent is told, without what differs from one change to another anyway.
+fn told(mut answer: Value, id: &str) -> String {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(members) => {
+                members.retain(|name, _| !name.ends_with("At") && name != "version");
+                members.values_mut().for_each(strip);
+            }
+            Value::Array(items) => items.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    strip(&mut answer);
+    let text = answer.to_string().replace(id, "ID");
+    // Times within sentences.
+    let mut out = String::new();
+    for word in text.split(' ') {
+        let time = word.contains('T') && word.contains(':') && word.contains('Z') && word.starts_with("20");
+        out.push_str(if time { "TIME" } else { word });
+        out.push(' ');
+    }
+    out
+}
+
+/// Everything that an agent can see of its change.
+fn all_told(gateway: &Gateway, result: &Value) -> String {
+    let id = result["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{result}"));
+    let tool = |name: &str, arguments: Value| told(called(gateway, name, &arguments), id);
+    let resource = |uri: &str| {
+        let answer = gateway.modern(2, "resources/read", json!({ "uri": uri })).json();
+        let text = answer["result"]["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let line = |list: &Value| {
+        let own = list["changes"].as_array().unwrap().iter().find(|change| change["changeId"] == id).unwrap();
+        told(own.clone(), id)
+    };
+    [
+        told(result.clone(), id),
+        tool("get_change", json!({ "changeId": id })),
+        tool("wait_for_change", json!({ "changeId": id, "timeoutSeconds": 1 })),
+        line(&called(gateway, "list_changes", &json!({ "status": "open" }))["structuredContent"]),
+        told(resource(&format!("change://{id}")), id),
+        line(&resource("countersign://changes")),
+    ]
+    .join("\n")
+}
+
+const RECIPE: &str = ", previews: { write: { target: '\"the file\"', summary: '\"Write the file\"', \
+                      before: { tool: read, arguments: { path: arguments.path }, missing: '^ENOENT' }, after: arguments.text } }";
+
+#[test]
+fn a_preview_tells_nothing_to_whom_its_state_is_hidden() {
+    let files = Files::new();
+    let policy = "  default: review_writes\n  rules: [{ tools: fs__read, roles: [agent], then: review }]";
+    let gateway = start(&files.config("a", RECIPE, policy));
+    files.put("same", "guess");
+    files.put("other", "the secret");
+    let mut answers = Vec::new();
+    for (path, shown) in [("other", "the secret"), ("same", "nothing would change"), ("missing", ""), ("broken", "EIO")]
+    {
+        let result = called(&gateway, "fs__write", &json!({ "path": path, "text": "guess" }));
+        let id = result["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned();
+        let change = gateway.change(&id);
+        let reviewer = json!([change["diff"], change["preview"]]).to_string();
+        assert!(reviewer.contains(shown), "a reviewer sees what is there: {reviewer}");
+        answers.push(all_told(&gateway, &result));
+        gateway.decide(&id, "reject");
+    }
+    for answer in &answers {
+        assert_eq!(answer, &answers[0]);
+    }
+    assert!(answers[0].contains("shown to reviewers only"), "{}", answers[0]);
+
+    // The fresh preview of what went stale tells no more.
+    let result = called(&gateway, "fs__write", &json!({ "path": "other", "text": "guess" }));
+    let id = result["structuredContent"]["changeId"].as_str().unwrap().to_owned();
+    let before = all_told(&gateway, &result);
+    files.put("other", "guess");
+    assert_eq!(code(&approve(&gateway, gateway.reviewer(), &id)), (409, "CHANGE_STALE"));
+    let after = called(&gateway, "get_change", &json!({ "changeId": id }));
+    assert_eq!(all_told(&gateway, &after), before);
+    // Who may read the state sees the preview.
+    let (_, home) = gateway.stop();
+    let gateway = on(home, &files.config("a", RECIPE, "  default: review_writes"));
+    let shown = called(&gateway, "fs__write", &json!({ "path": "same", "text": "new" }));
+    assert_eq!(shown["structuredContent"]["diff"]["fields"][0]["before"], "guess", "{shown}");
+}
+
+#[test]
+fn a_module_tells_no_more_to_whom_its_records_are_hidden() {
+    let config = "policy: { rules: [{ tools: get_issue, roles: [agent], then: review }] }";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    let project = gateway.project();
+    let made = gateway.tool("create_issue", json!({ "projectId": project, "title": "Hidden", "type": "Story" }));
+    let id = made["changeId"].as_str().unwrap();
+    gateway.decide(id, "approve");
+    gateway.reached(id, "applied");
+    let listed = gateway.tool("list_issues", json!({ "projectId": project }));
+    let issue = listed["issues"].as_array().unwrap().iter().find(|issue| issue["title"] == "Hidden").unwrap();
+    let issue = issue["key"].as_str().unwrap().to_owned();
+    let missing = format!("{}-99999", issue.split('-').next().unwrap());
+    let mut answers = Vec::new();
+    for (issue, title) in [(&issue, "Guess"), (&issue, "Hidden"), (&missing, "Guess")] {
+        let result = called(&gateway, "update_issue", &json!({ "issueId": issue, "title": title }));
+        answers.push(all_told(&gateway, &result));
+        assert!(!answers[0].contains("Hidden"), "{}", answers[0]);
+        gateway.decide(result["structuredContent"]["changeId"].as_str().unwrap(), "reject");
+    }
+    for answer in &answers {
+        assert_eq!(answer, &answers[0]);
+    }
+    // What is wrong whatever is there is said at once.
+    let wrong = called(&gateway, "update_issue", &json!({ "issueId": issue, "title": "" }));
+    assert_eq!(wrong["isError"], true, "{wrong}");
+}
+
+#[test]
+fn what_could_turn_a_dry_run_into_the_write_is_refused_before_anything_is_sent() {
+    let files = Files::new();
+    let recipe = ", previews: { write: { dry_run: { arguments: { dryRun: true } } } }";
+    let gateway = start(&files.config("a", recipe, "  default: review_writes"));
+    for (arguments, name, code) in [
+        (r#"{"path":"f","text":"t","dryRun":false,"dryrun":false}"#, "dryrun", "VALIDATION_FAILED"),
+        (r#"{"path":"f","text":"t","DryRun":false}"#, "DryRun", "VALIDATION_FAILED"),
+        (r#"{"path":"f","text":"t","dry_run":false}"#, "dry_run", "VALIDATION_FAILED"),
+        (r#"{"path":"f","text":"t","dryRun":true,"dryRun":false}"#, "dryRun", "INVALID_PARAMS"),
+    ] {
+        let refused = call(&gateway, None, "fs__write", arguments).to_string();
+        assert!(refused.contains(code), "{arguments}: {refused}");
+        assert!(refused.contains(name), "{arguments}: {refused}");
+    }
+    assert_eq!(files.ledger(), Vec::<String>::new(), "nothing was sent");
+    let id = propose(&gateway, "fs__write", &json!({ "path": "f", "text": "t", "dryRun": false }));
+    assert!(gateway.change(&id)["diff"].to_string().contains("it would be written"));
+    assert_eq!(files.ledger(), Vec::<String>::new(), "it was a dry run");
+}

@@ -1,0 +1,229 @@
+//! The policy through the program: rules that ask for reviewers, standing rules, and a policy that is only simulated.
+
+use serde_json::{Value, json};
+use support::{Gateway, Options};
+
+/// Runs a command against the gateway with a key; answers exit code, stdout and stderr.
+fn cli(gateway: &Gateway, key: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let url = format!("http://{}", gateway.address());
+    let output = support::command(&[("COUNTERSIGN_KEY", key), ("COUNTERSIGN_URL", &url)])
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[track_caller]
+fn done(gateway: &Gateway, key: &str, arguments: &[&str]) -> String {
+    let (code, out, err) = cli(gateway, key, arguments);
+    assert_eq!(code, Some(0), "{arguments:?}: {out}{err}");
+    out
+}
+
+fn story(gateway: &Gateway, title: &str) -> Value {
+    json!({ "projectId": gateway.project(), "title": title, "type": "Story" })
+}
+
+/// What a call of `create_issue` came to: `pending`, `done`, or the code of an error.
+fn outcome(gateway: &Gateway, arguments: &Value) -> String {
+    let call = json!({ "name": "create_issue", "arguments": arguments });
+    let answer = gateway.modern(1, "tools/call", call).json();
+    let result = &answer["result"];
+    if result["isError"] == true {
+        let told: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+        return told["code"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    }
+    match result["structuredContent"]["status"].as_str() {
+        Some("pending") => "pending".to_owned(),
+        _ => {
+            assert!(result["structuredContent"].is_object(), "{answer}");
+            "done".to_owned()
+        }
+    }
+}
+
+#[test]
+fn a_standing_rule_lets_the_same_call_through_until_it_is_revoked() {
+    let gateway = Gateway::start();
+    let key = gateway.reviewer().to_owned();
+    let id = gateway.propose("Again");
+    let again = story(&gateway, "Again");
+    assert_eq!(outcome(&gateway, &again), "pending");
+
+    let (code, _, err) = cli(&gateway, &key, &["changes", "rule", &id]);
+    assert_eq!(code, Some(2), "one of --allow-for and --deny: {err}");
+    let (code, _, err) = cli(&gateway, &key, &["changes", "rule", &id, "--allow-for", "31 days"]);
+    assert!(code == Some(1) && err.contains("VALIDATION_FAILED"), "{code:?} {err}");
+    let shown = done(&gateway, &key, &["changes", "rule", &id, "--allow-for", "1h", "--comment", "while I watch"]);
+    assert!(shown.contains("srl_") && shown.contains("by local-agent") && shown.contains("while I watch"), "{shown}");
+
+    assert_eq!(outcome(&gateway, &again), "done");
+    assert_eq!(gateway.issues_titled("Again"), 1);
+    assert_eq!(outcome(&gateway, &story(&gateway, "Another")), "pending");
+    let test = ["policy", "test", "create_issue", "--json", "--arguments", &again.to_string()];
+    let tested: Value = serde_json::from_str(&done(&gateway, &key, &test)).unwrap();
+    assert_eq!((&tested["verdict"], &tested["standingRule"]["uses"]), (&json!("allow"), &json!(1)), "{tested}");
+    assert!(gateway.log().contains("a standing rule decided on a call"));
+
+    // It outlives the gateway, and so does what it was used for.
+    let (status, home) = gateway.stop();
+    assert!(status.success());
+    let gateway = Gateway::on(home, &Options::default());
+    assert_eq!(outcome(&gateway, &again), "done");
+    let rules: Value = serde_json::from_str(&done(&gateway, &key, &["rules", "--json"])).unwrap();
+    let rule = &rules["rules"][0];
+    assert_eq!((&rule["uses"], &rule["fromChange"]), (&json!(2), &json!(id)), "{rule}");
+    let listed = done(&gateway, &key, &["rules", "list"]);
+    assert!(listed.contains("allow") && listed.contains("used 2 times"), "{listed}");
+
+    let srl = rule["id"].as_str().unwrap();
+    assert_eq!(done(&gateway, &key, &["rules", "revoke", srl]), "Revoked.\n");
+    assert_eq!(outcome(&gateway, &again), "pending");
+    assert_eq!(cli(&gateway, &key, &["rules", "revoke", srl]).0, Some(4));
+    assert_eq!(cli(&gateway, &key, &["rules", "revoke", "srl_none"]).0, Some(3));
+    assert!(done(&gateway, &key, &["rules", "list", "--all"]).contains("revoked"));
+
+    // Never again.
+    done(&gateway, &key, &["changes", "rule", &id, "--deny", "--any-arguments"]);
+    assert_eq!(outcome(&gateway, &story(&gateway, "Another")), "POLICY_DENIED");
+    let rules: Value = serde_json::from_str(&done(&gateway, &key, &["rules", "--json"])).unwrap();
+    let denial = rules["rules"].as_array().unwrap().iter().find(|rule| rule["verdict"] == "deny").unwrap();
+    assert!(denial["createdAt"].as_str().unwrap().len() <= "2026-07-28T12:00:00.123Z".len(), "{denial}");
+    let told = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    assert!(told.starts_with("deny  tracker / create_issue\n") && told.contains("listed      no"), "{told}");
+    assert!(done(&gateway, &key, &["policy", "test", "create_issue", "--principal", "ci"]).starts_with("review"));
+
+    let (code, out, err) = support::run(&["audit", "verify", "--data", gateway.data().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let (_, audit) = gateway.api("GET", "/api/audit", None);
+    let events: Vec<&str> =
+        audit["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
+    for event in ["standing_rule_created", "standing_rule_used", "standing_rule_revoked"] {
+        assert!(events.contains(&event), "{events:?}");
+    }
+}
+
+#[test]
+fn without_a_gateway_the_configuration_and_the_store_answer() {
+    let upstreams = r#"
+mcpServers:
+  files: { command: /nonexistent/server, args: [], tools: { deny: ["secret_*"] } }
+  trusted: { command: /nonexistent/other, args: [], trust_annotations: true }
+"#;
+    let config = format!("{RULES}{upstreams}");
+    let home = tempfile::tempdir().unwrap();
+    let (file, data) = (home.path().join("countersign.yaml"), home.path().join("data"));
+    std::fs::write(&file, &config).unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut all = vec!["policy", "test", "--config", file.to_str().unwrap(), "--data", data.to_str().unwrap()];
+        all.extend(arguments);
+        support::run(&all)
+    };
+    let (code, out, err) = ask(&["create_issue", "--arguments", r#"{"type": "Story"}"#]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.starts_with("review  tracker / create_issue\n") && out.contains("2 approvals by leads"), "{out}");
+    assert!(out.contains("not known   there is no store yet") && err.contains("No gateway runs on"), "{out}{err}");
+    assert!(!data.exists(), "it only looks");
+    let (code, out, _) = ask(&["files__read", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["verdict"], &answer["server"]), (Some(0), &json!("review"), &json!("files")), "{answer}");
+    assert!(
+        answer["unknown"][1].as_str().unwrap().contains("no definition of this server was ever pinned"),
+        "{answer}"
+    );
+    assert!(ask(&["trusted__read"]).1.contains("which would count (trust_annotations)"));
+    let (code, _, err) = ask(&["files__secret_key"]);
+    assert!(code == Some(1) && err.contains("tools.deny"), "{err}");
+    let (code, _, err) = ask(&["nothing"]);
+    assert!(code == Some(1) && err.contains("there is no tool nothing"), "{err}");
+
+    // What reviewers said is in the store.
+    let options = Options { config: Some(&config), ..Options::default() };
+    let gateway = Gateway::on(home, &options);
+    let key = gateway.reviewer().to_owned();
+    let id = gateway.propose("Never");
+    let deny = ["changes", "rule", &id, "--deny", "--any-arguments", "--comment", "not these"];
+    done(&gateway, &key, &deny);
+    let asked = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    let (_, home) = gateway.stop();
+    let data = home.path().join("data");
+    let config = home.path().join("countersign.yaml");
+    let (code, out, err) = support::run(&[
+        "policy",
+        "test",
+        "create_issue",
+        "--config",
+        config.to_str().unwrap(),
+        "--data",
+        data.to_str().unwrap(),
+    ]);
+    assert_eq!((code, out.as_str()), (Some(0), asked.as_str()), "as with a gateway: {err}");
+    assert!(out.starts_with("deny") && out.contains("decided by  standing rule srl_"), "{out}");
+    drop(home);
+}
+
+const RULES: &str = "
+policy:
+  groups: { leads: [alice, bob] }
+  review: { require_comment: true }
+  rules:
+    - { name: stories, tools: create_issue, when: 'arguments.type == \"Story\"', then: review, reviewers: [leads],
+        quorum: 2, edit: forbidden, expire_after: 2h, on_expiry: reject, undo_for: 10s }
+    - { name: nothing-else, tools: create_issue, then: deny, reason: only stories }
+";
+
+#[test]
+fn the_policy_says_which_rule_decides_and_what_a_review_asks_for() {
+    let gateway = Gateway::with(&Options { config: Some(RULES), ..Options::default() });
+    let key = gateway.reviewer().to_owned();
+    let shown = done(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Story"}"#]);
+    for line in [
+        "review  tracker / create_issue",
+        "decided by  stories",
+        "2 approvals by leads",
+        "expires after 2h",
+        "rejected when it expires",
+        "with a comment",
+        "arguments may not be edited",
+        "may be undone for 10s",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let denied = done(&gateway, &key, &["policy", "test", "create_issue", "--arguments", r#"{"type": "Bug"}"#]);
+    assert!(denied.starts_with("deny") && denied.contains("because     only stories"), "{denied}");
+    let (code, _, err) = cli(&gateway, &key, &["policy", "test", "no_such_tool"]);
+    assert!(code == Some(1) && err.contains("TOOL_NOT_FOUND"), "{code:?} {err}");
+
+    // A change keeps what the rule asked of it.
+    let id = gateway.propose("Two of them");
+    let terms = gateway.change(&id)["terms"].clone();
+    assert_eq!((&terms["quorum"], &terms["reviewers"]), (&json!(2), &json!(["leads"])), "{terms}");
+    // No standing rule stands in for two people.
+    let comment = ["--comment", "fine"];
+    let rule = [&["changes", "rule", &id, "--allow-for", "1h"], comment.as_slice()].concat();
+    let (code, _, err) = cli(&gateway, &key, &rule);
+    assert!(code == Some(5) && err.contains("more than one approval"), "{code:?} {err}");
+    let carol = gateway.create_key("reviewer", "carol");
+    let (code, _, err) = cli(&gateway, &carol, &rule);
+    assert!(code == Some(5) && err.contains("other reviewers"), "{code:?} {err}");
+}
+
+#[test]
+fn a_simulated_policy_lets_calls_through_and_counts_what_it_would_have_done() {
+    let config = "policy: { mode: simulate, default: deny }\n";
+    let gateway = Gateway::with(&Options { config: Some(config), ..Options::default() });
+    assert!(gateway.log().contains("policy.mode is simulate"), "{}", gateway.log());
+    assert_eq!(outcome(&gateway, &story(&gateway, "At once")), "done");
+    assert_eq!(gateway.issues_titled("At once"), 1);
+    let metrics = gateway.request("GET", "/metrics", &[], b"").text();
+    let counted = metrics.lines().find(|l| l.starts_with("countersign_policy_simulated_total{verdict=\"deny\"}"));
+    let count: u32 = counted.unwrap_or_else(|| panic!("{metrics}")).rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(count >= 3, "each call: {count}");
+    let info = gateway.request("GET", "/info", &[], b"").json();
+    assert_eq!((&info["policy"], &info["policyMode"]), (&json!("deny"), &json!("simulate")), "{info}");
+    let key = gateway.reviewer().to_owned();
+    let told = done(&gateway, &key, &["policy", "test", "create_issue"]);
+    assert!(told.starts_with("deny") && told.contains("the call would go through"), "{told}");
+}

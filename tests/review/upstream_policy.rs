@@ -1,0 +1,209 @@
+//! The policy for tools of upstream servers, through the real program: claims that count once a reviewer accepted
+//! them, definitions that change, rules, and approved calls that run exactly as they were approved.
+
+use serde_json::{Value, json};
+use support::{Gateway, Options, eventually, http::Response};
+use tempfile::TempDir;
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/upstream_policy/server.py");
+
+/// What the server is given: where it notes its calls, and what it says of `read`.
+struct Files {
+    dir: TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        let files = Self { dir: tempfile::tempdir().unwrap() };
+        files.say("Reads");
+        files
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn say(&self, words: &str) {
+        std::fs::write(self.path("words"), words).unwrap();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("ledger")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn config(&self, policy: &str) -> String {
+        let args = json!([SERVER, self.path("ledger"), self.path("words")]);
+        format!("mcpServers:\n  fs: {{ command: python3, args: {args} }}\npolicy:\n{policy}")
+    }
+}
+
+const RULES: &str = r#"
+  default: review_writes
+  rules:
+    - { name: not-for-agents, tools: "*__secret", roles: [agent], then: deny }
+    - { name: keep-out, tools: "fs__write", when: 'arguments.path.startsWith("/etc/")', then: deny, reason: hands off }
+    - { name: notes, tools: fs__write, when: 'arguments.path.startsWith("/notes/")', then: allow }
+"#;
+
+fn start(home: TempDir, files: &Files) -> Gateway {
+    start_under(RULES, home, files)
+}
+
+fn start_under(policy: &str, home: TempDir, files: &Files) -> Gateway {
+    let gateway = Gateway::on(home, &Options { config: Some(&files.config(policy)), ..Options::default() });
+    eventually("the server is connected", || (!tools(&gateway).is_empty()).then_some(()));
+    gateway
+}
+
+fn tools(gateway: &Gateway) -> Vec<Value> {
+    let (status, body) = gateway.api("GET", "/api/providers/fs", None);
+    if status == 200 { body["tools"].as_array().unwrap().clone() } else { Vec::new() }
+}
+
+fn tool(gateway: &Gateway, name: &str) -> Value {
+    tools(gateway).into_iter().find(|tool| tool["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn accept(gateway: &Gateway, tools: &[&Value]) -> u16 {
+    let tools: Vec<_> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
+    gateway.api("POST", "/api/providers/fs/accept", Some(&json!({ "tools": tools }))).0
+}
+
+/// The result of a call, whose arguments are sent as this text.
+fn call(gateway: &Gateway, name: &str, arguments: &str) -> Value {
+    let session = gateway.session("2025-11-25");
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"{name}","arguments":{arguments}}}}}"#
+    );
+    let answer: Response = session.post(&body);
+    let answer = answer.json();
+    // The session does not outlive the call.
+    session.delete();
+    assert!(answer["result"].is_object(), "{answer}");
+    answer["result"].clone()
+}
+
+fn pending(result: &Value) -> String {
+    assert_eq!(result["structuredContent"]["status"], "pending", "{result}");
+    result["structuredContent"]["changeId"].as_str().unwrap().to_owned()
+}
+
+fn listed(gateway: &Gateway) -> Vec<String> {
+    let session = gateway.session("2025-11-25");
+    let answer = session.call(3, "tools/list", json!({}));
+    let names = answer["result"]["tools"].as_array().unwrap().iter();
+    names.map(|tool| tool["name"].as_str().unwrap().to_owned()).filter(|name| name.starts_with("fs__")).collect()
+}
+
+#[test]
+fn claims_count_once_accepted_and_until_the_definition_changes() {
+    let files = Files::new();
+    let gateway = start(tempfile::tempdir().unwrap(), &files);
+    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
+    assert_eq!(change["review"], json!({ "reason": "nobody has accepted yet that it only reads" }));
+    assert!(files.calls().is_empty(), "nothing was sent");
+    let read = tool(&gateway, "fs__read");
+    assert_eq!((&read["standing"], &read["claimsRead"]), (&json!("seen"), &json!(true)));
+    assert_eq!(accept(&gateway, &[&read]), 200);
+    assert_eq!(call(&gateway, "fs__read", r#"{"path":"a"}"#)["content"][0]["text"], "done");
+    assert_eq!(files.calls(), [r#"read {"path":"a"}"#]);
+
+    // Another definition of a tool that was accepted, and a tool that was not there: known after a restart too.
+    let (_, home) = gateway.stop();
+    files.say("Reads, and does more");
+    let gateway = start(home, &files);
+    let changed = tool(&gateway, "fs__read");
+    assert_eq!(changed["mark"], "TOOL_CHANGED");
+    assert!(changed["previous"].as_str().unwrap().contains(r#""Reads""#), "{changed}");
+    assert_eq!(tool(&gateway, "fs__more")["mark"], "TOOL_NEW");
+    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"b"}"#)));
+    assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
+    assert_eq!(accept(&gateway, &[&read]), 409, "what was accepted once is not what is there");
+    assert_eq!(accept(&gateway, &[&changed]), 200);
+    assert_eq!(call(&gateway, "fs__read", r#"{"path":"b"}"#)["content"][0]["text"], "done");
+    assert_eq!(files.calls(), [r#"read {"path":"a"}"#, r#"read {"path":"b"}"#]);
+}
+
+#[test]
+fn another_command_under_the_same_name_inherits_no_acceptance() {
+    let files = Files::new();
+    let gateway = start(tempfile::tempdir().unwrap(), &files);
+    let read = tool(&gateway, "fs__read");
+    assert_eq!(accept(&gateway, &[&read]), 200);
+    assert_eq!(tool(&gateway, "fs__read")["standing"], "accepted");
+
+    // By a reload: it says the same of itself, and is another program.
+    let file = gateway.home.path().join("countersign.yaml");
+    let original = std::fs::read_to_string(&file).unwrap();
+    let write = |yaml: &str| {
+        let new = file.with_extension("new");
+        std::fs::write(&new, yaml).unwrap();
+        std::fs::rename(new, &file).unwrap();
+    };
+    let other = original.replacen("\"]", "\",\"--other\"]", 1);
+    assert_ne!(other, original);
+    write(&other);
+    let standing = |gateway: &Gateway, is: &str| {
+        eventually("it stands so", || {
+            tools(gateway).into_iter().find(|t| t["name"] == "fs__read" && t["standing"] == is)
+        })
+    };
+    let changed = standing(&gateway, "changed");
+    assert_eq!((&changed["mark"], &changed["hash"]), (&json!("TOOL_CHANGED"), &read["hash"]));
+    assert_eq!(changed["previous"], Value::Null);
+    let change = gateway.change(&pending(&call(&gateway, "fs__read", r#"{"path":"a"}"#)));
+    assert_eq!(change["review"]["mark"], "TOOL_CHANGED");
+    // What was accepted still is what it was.
+    write(&original);
+    standing(&gateway, "accepted");
+
+    // By a restart; accepted anew, it counts, and then the first is no longer what was accepted.
+    let (_, home) = gateway.stop();
+    std::fs::write(home.path().join("countersign.yaml"), &other).unwrap();
+    let gateway = Gateway::on(home, &Options { config: Some(&other), ..Options::default() });
+    let changed = standing(&gateway, "changed");
+    assert!(gateway.log().contains("another command or address"), "{}", gateway.log());
+    assert_eq!(accept(&gateway, &[&changed]), 200);
+    standing(&gateway, "accepted");
+    let gateway = start(gateway.stop().1, &files);
+    standing(&gateway, "changed");
+}
+
+#[test]
+fn an_approved_call_runs_exactly_its_bytes_and_once_though_its_session_is_gone() {
+    let files = Files::new();
+    // Without rules: a condition could not tell this number exactly, and its rule would deny.
+    let plain = "  default: review_writes\n";
+    let gateway = start_under(plain, tempfile::tempdir().unwrap(), &files);
+    let arguments = r#"{ "path":"/tmp/x",  "n":12345678901234567890123, "f":1.10, "e":"\u00e9", "z":{"b":1,"a":2} }"#;
+    let id = pending(&call(&gateway, "fs__write", arguments));
+    assert!(files.calls().is_empty());
+    // A restart between proposal and approval changes nothing.
+    let (_, home) = gateway.stop();
+    let gateway = start_under(plain, home, &files);
+    eventually("it is approved", || (gateway.try_decide(&id, "approve", "fine").0 == 200).then_some(()));
+    gateway.reached(&id, "applied");
+    assert_eq!(files.calls(), [format!("write {arguments}")]);
+    assert_eq!(gateway.try_decide(&id, "approve", "again").0, 409);
+    assert_eq!(files.calls().len(), 1);
+}
+
+#[test]
+fn rules_by_arguments_and_roles_decide_and_what_is_denied_is_not_listed() {
+    let files = Files::new();
+    let gateway = start(tempfile::tempdir().unwrap(), &files);
+    assert_eq!(listed(&gateway), ["fs__read", "fs__write"]);
+    let denied = call(&gateway, "fs__write", r#"{"path":"/etc/passwd"}"#);
+    assert_eq!(denied["isError"], true);
+    let text = denied["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("POLICY_DENIED") && text.contains("keep-out") && text.contains("hands off"), "{text}");
+    assert!(call(&gateway, "fs__secret", "{}")["content"][0]["text"].as_str().unwrap().contains("not-for-agents"));
+    assert_eq!(call(&gateway, "fs__write", r#"{"path":"/notes/a"}"#)["content"][0]["text"], "done");
+    // What a condition cannot tell is reviewed, or, where a rule would deny, denied.
+    let change = call(&gateway, "fs__write", r#"{"path":"/notes/a","path":"/etc/passwd"}"#);
+    assert_eq!(change["isError"], true, "{change}");
+    let unclear = call(&gateway, "fs__write", "{}");
+    assert!(unclear["content"][0]["text"].as_str().unwrap().contains("keep-out"), "{unclear}");
+    assert_eq!(files.calls(), [r#"write {"path":"/notes/a"}"#]);
+}

@@ -1,0 +1,208 @@
+//! Children for tests, what they sent, and which of their processes live.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use countersign_config::{Secret, UpstreamConfig, UpstreamTarget};
+use countersign_provider::request::UpstreamRequest;
+use countersign_upstream::{
+    Connector, Link, LinkError, Listener, Outgoing, Response, UpstreamNotification, child::ChildConnector,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+/// Never a measure of speed: only so that a broken test ends.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/upstreams/upstream_child/server.py");
+
+/// Whose guards these are: the library under test is of these sources, and so must the guard be.
+pub use super::built as gateway;
+
+/// A word that stands in the arguments of every process of one test.
+pub fn marker() -> String {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    format!("marker-{}-{}", std::process::id(), LAST.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The processes with that marker in their arguments.
+pub fn alive(marker: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if line.split(|&b| b == 0).any(|argument| argument == marker.as_bytes()) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// The guard of a child that has no other process: the one whose program is the gateway's.
+pub fn guard(marker: &str) -> i32 {
+    let program = std::fs::canonicalize(gateway()).unwrap();
+    let guards: Vec<i32> = alive(marker)
+        .into_iter()
+        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program))
+        .collect();
+    assert_eq!(guards.len(), 1);
+    guards[0]
+}
+
+/// Dead guards that this process has not taken leave of.
+pub fn zombies() -> usize {
+    let me = format!(" Z {} ", std::process::id());
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    stats
+        .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
+        // The name is cut off at 15 bytes.
+        .filter(|stat| stat.contains("(countersign-und)") && stat.contains(&me))
+        .count()
+}
+
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// Keeps what it hears.
+#[derive(Default)]
+pub struct Heard {
+    pub notifications: Mutex<Vec<(String, String)>>,
+    pub requests: Mutex<Vec<UpstreamRequest>>,
+}
+
+impl Heard {
+    pub fn methods(&self) -> Vec<String> {
+        self.notifications.lock().iter().map(|(method, _)| method.clone()).collect()
+    }
+}
+
+impl Listener for Heard {
+    fn notification(&self, notification: UpstreamNotification) {
+        let params = notification.params.map_or_else(String::new, |params| params.get().to_owned());
+        self.notifications.lock().push((notification.method, params));
+    }
+
+    fn request(&self, request: UpstreamRequest) {
+        self.requests.lock().push(request);
+    }
+}
+
+/// A child that runs.
+pub struct Child {
+    pub link: Arc<dyn Link>,
+    pub marker: String,
+    pub unsolicited: Arc<Heard>,
+    last: AtomicU64,
+    data: tempfile::TempDir,
+}
+
+pub fn config(marker: &str, flags: &[&str]) -> UpstreamConfig {
+    let args = [SERVER, marker].iter().chain(flags).map(|&arg| arg.to_owned()).collect();
+    let target = UpstreamTarget::Command { command: "python3".to_owned(), args, env: BTreeMap::new(), cwd: None };
+    UpstreamConfig::new("test", target)
+}
+
+pub fn set_env(config: &mut UpstreamConfig, name: &str, value: &str) {
+    let UpstreamTarget::Command { env, .. } = &mut config.target else { panic!("no command") };
+    env.insert(name.to_owned(), Secret(value.to_owned()));
+}
+
+pub fn connector(config: UpstreamConfig, data: &Path) -> ChildConnector {
+    ChildConnector::new(&Arc::new(config), data).guarded_by(&gateway())
+}
+
+impl Child {
+    pub async fn start(flags: &[&str]) -> Self {
+        let marker = marker();
+        let config = config(&marker, flags);
+        Self::start_with(&marker, |data| connector(config, data)).await
+    }
+
+    pub async fn start_with(marker: &str, connector: impl FnOnce(&Path) -> ChildConnector) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let unsolicited = Arc::new(Heard::default());
+        let link = soon("a start", connector(data.path()).connect(unsolicited.clone())).await.unwrap();
+        Self { link, marker: marker.to_owned(), unsolicited, last: AtomicU64::new(0), data }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.data.path().canonicalize().unwrap()
+    }
+
+    pub fn outgoing(&self, method: &str, params: &str) -> Outgoing {
+        Outgoing::new(self.last.fetch_add(1, Ordering::Relaxed) + 1, method, Some(params))
+    }
+
+    pub async fn call(&self, method: &str, params: &str) -> Result<Response, LinkError> {
+        let outgoing = self.outgoing(method, params);
+        let request = self.link.request(&outgoing, Arc::new(Heard::default()));
+        soon(method, request).await
+    }
+
+    /// The result, as the server wrote it.
+    pub async fn result(&self, method: &str, params: &str) -> String {
+        match self.call(method, params).await {
+            Ok(Response::Result(result)) => result.get().to_owned(),
+            other => panic!("{method}: {other:?}"),
+        }
+    }
+
+    pub async fn value(&self, method: &str, params: &str) -> Value {
+        serde_json::from_str(&self.result(method, params).await).unwrap()
+    }
+
+    pub async fn ended(&self) {
+        soon("its end", self.link.closed().cancelled()).await;
+    }
+
+    /// Until no process of it is left.
+    pub async fn gone(&self) {
+        until("all processes gone", || alive(&self.marker).is_empty()).await;
+    }
+}
+
+/// What a log has written.
+#[derive(Clone, Default)]
+pub struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock()).into_owned()
+    }
+}
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Written {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}

@@ -1,0 +1,245 @@
+//! A home of its own for each test, the program as a child process in it, and ends of what was started.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// Far longer than anything takes: only a hang is an error.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A home directory, and the data directory in it.
+pub struct Home {
+    dir: tempfile::TempDir,
+    vars: Vec<(String, String)>,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), vars: Vec::new() }
+    }
+
+    pub fn var(mut self, name: &str, value: &str) -> Self {
+        self.vars.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path().join(".local/state/countersign")
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// The program with this home and nothing else of our environment.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(super::binary());
+        command.args(arguments).env_clear().env("HOME", self.path()).env("PATH", "/usr/bin:/bin");
+        command.current_dir(self.path()).stdin(Stdio::null());
+        command.envs(self.vars.iter().map(|(k, v)| (k, v)));
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        Ran(self.command(arguments).output().unwrap())
+    }
+
+    /// Runs it with variables.
+    pub fn run_with(&self, vars: &[(&str, &str)], arguments: &[&str]) -> Ran {
+        Ran(self.command(arguments).envs(vars.iter().copied()).output().unwrap())
+    }
+
+    pub fn gateway_file(&self) -> Option<serde_json::Value> {
+        let text = std::fs::read_to_string(self.data().join("gateway.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// One request to the gateway of this home, with that key or as the local agent; the head and the body of its answer.
+    pub fn ask(&self, method: &str, path: &str, key: Option<&str>, body: &str) -> (String, String) {
+        let url = self.gateway_file().unwrap()["url"].as_str().unwrap().to_owned();
+        let address = url.strip_prefix("http://").unwrap();
+        let authorization = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: {address}\r\n{authorization}content-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    pub fn gateway_pid(&self) -> Option<i32> {
+        i32::try_from(self.gateway_file()?["pid"].as_i64()?).ok()
+    }
+}
+
+/// A gateway that was started in the background must not outlive its test.
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Some(pid) = self.gateway_pid() {
+            signal(pid, Signal::TERM);
+            wait_until("the gateway ends", || !alive(pid));
+        }
+    }
+}
+
+/// The JSON object in a body, which may have come in chunks.
+#[track_caller]
+pub fn object_in(body: &str) -> serde_json::Value {
+    let start = body.find('{').unwrap_or_else(|| panic!("no object: {body}"));
+    serde_json::Deserializer::from_str(&body[start..]).into_iter().next().unwrap().unwrap()
+}
+
+pub fn signal(pid: i32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
+
+pub fn alive(pid: i32) -> bool {
+    test_kill_process(Pid::from_raw(pid).unwrap()).is_ok() && !zombie(pid)
+}
+
+fn zombie(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
+
+#[track_caller]
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// How a run ended.
+pub struct Ran(pub Output);
+
+impl Ran {
+    pub fn code(&self) -> i32 {
+        self.0.status.code().unwrap_or(-1)
+    }
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+    }
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+    #[track_caller]
+    pub fn ends(self, code: i32) -> Self {
+        assert_eq!(self.code(), code, "stdout: {}\nstderr: {}", self.stdout(), self.stderr());
+        self
+    }
+    #[track_caller]
+    pub fn says(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(self.stdout().contains(part), "{part:?} is not on stdout:\n{}", self.stdout());
+        }
+        self
+    }
+    #[track_caller]
+    pub fn complains(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(self.stderr().contains(part), "{part:?} is not on stderr:\n{}", self.stderr());
+        }
+        self
+    }
+}
+
+/// A child whose stdin and stdout are lines.
+pub struct Lines {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Lines {
+    pub fn start(home: &Home, arguments: &[&str]) -> Self {
+        Self::spawn(home.command(arguments))
+    }
+
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::with_capacity(1 << 20, child.stdout.take().unwrap());
+        Self { child, stdin, stdout }
+    }
+
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    pub fn send(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(line.as_bytes()).unwrap();
+        stdin.write_all(b"\n").unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// The next line; empty at the end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Pings, and checks the answer.
+    #[track_caller]
+    pub fn ping(&mut self, id: &str) {
+        self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+        let line = self.line();
+        let answer: serde_json::Value =
+            serde_json::from_str(&line).unwrap_or_else(|e| self.dead(&format!("{e}: {line:?}")));
+        assert_eq!(answer["id"].to_string(), id, "{line}");
+        assert!(answer["result"].is_object(), "{line}");
+    }
+
+    /// Sends a line and takes the next one as its answer.
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> serde_json::Value {
+        self.send(line);
+        let answer = self.line();
+        serde_json::from_str(&answer).unwrap_or_else(|e| self.dead(&format!("{e}: {answer:?}")))
+    }
+
+    fn dead(&mut self, what: &str) -> ! {
+        let _ = self.child.kill();
+        let mut said = String::new();
+        let _ = self.child.stderr.take().unwrap().read_to_string(&mut said);
+        panic!("{what}; stderr: {said}");
+    }
+
+    /// Ends its input.
+    pub fn close(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for its end: exit code, the rest of stdout, stderr.
+    pub fn finish(mut self) -> (i32, String, String) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let status = self.child.wait().unwrap();
+        (status.code().unwrap_or(-1), rest, said)
+    }
+}

@@ -1,0 +1,270 @@
+//! Answers that do not come from the upstream that was asked, or not this time: kept ones, those of another server while
+//! one is not tried, and those to requests that the gateway does not know.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{
+    ARGUMENTS, ENVELOPE, HANDSHAKE, Pair, mcp, text,
+    upstream::{RESULT, STATELESS, Upstream, VENDOR},
+};
+use support::{command, eventually};
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(&text.replace("12345678901234567890123", "1").replace("1e400", "1")).unwrap()
+}
+
+fn caching(client: &str, upstream: &'static str, server: Value) -> Pair {
+    let upstream = Upstream::start(upstream);
+    let mut server = server;
+    server["url"] = json!(upstream.url);
+    server["prefix"] = json!("");
+    let config = json!({
+        "policy": {"default": "allow"}, "modules": {"tracker": {"enabled": false}}, "mcpServers": {"fake": server},
+    });
+    Pair::before(client, upstream, &config, "read", &json!({}))
+}
+
+/// Reads, or calls, so often; how often the upstream was asked, and the last answer.
+fn again(pair: &Pair, method: &str, what: &str, params: &str, meta: &str) -> (usize, Value) {
+    let before = pair.upstream.count(what);
+    let mut last = Value::Null;
+    for _ in 0..3 {
+        last = parsed(&text(&mut pair.start(method, what, params, meta)));
+    }
+    (pair.upstream.count(what) - before, last)
+}
+
+#[test]
+fn reads_are_kept_as_long_as_their_server_says() {
+    for client in [HANDSHAKE, STATELESS] {
+        let pair = caching(client, STATELESS, json!({"cache": true, "trust_annotations": true}));
+        for uri in ["x:mine", "x:ours"] {
+            let params = format!(r#"{{"uri":"{uri}"}}"#);
+            let (asked, last) = again(&pair, "resources/read", uri, &params, "");
+            assert_eq!(asked, 1, "{client} {uri}");
+            assert_eq!(last["result"]["contents"][0]["n"], 1.0);
+            let ttl = last["result"]["ttlMs"].as_u64();
+            assert_eq!(ttl.is_some_and(|ttl| ttl < 3_600_000), pair.is_stateless(), "{last}");
+            // What the key does not know of is asked anew.
+            for meta in [r#""progressToken":1"#, r#""vendor.example/who":"b""#] {
+                assert_eq!(again(&pair, "resources/read", uri, &params, meta).0, 3, "{client} {meta}");
+            }
+            let other = format!(r#"{{"uri":"{uri}","page":1}}"#);
+            assert_eq!(again(&pair, "resources/read", uri, &other, "").0, 1, "{client}");
+        }
+        let call = |number: u32| format!(r#"{{"name":"read","arguments":{{"n":{number}}}}}"#);
+        let read = r#""name":"read""#;
+        for number in 0..2 {
+            let before = pair.upstream.count(read);
+            for _ in 0..3 {
+                text(&mut pair.start("tools/call", "read", &call(number), ""));
+            }
+            assert_eq!(pair.upstream.count(read) - before, 1, "{client} {number}");
+        }
+        let (hit, missed) = (
+            r#"countersign_cache_hits_total{cache="upstreams"}"#,
+            r#"countersign_cache_misses_total{cache="upstreams"}"#,
+        );
+        let metrics = pair.gateway.request("GET", "/metrics", &[], b"").text();
+        for name in [hit, missed] {
+            let value = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{metrics}"));
+            assert!(value.trim().parse::<f64>().unwrap() > 0.0, "{value}");
+        }
+        // Whoever may write may have changed it.
+        text(&mut pair.call("bytes", "", ""));
+        text(&mut pair.start("tools/call", "read", &call(0), ""));
+        assert_eq!(pair.upstream.count(read), 3, "{client}");
+    }
+}
+
+#[test]
+fn what_names_no_time_or_is_not_believed_to_read_is_asked_for_each_time() {
+    let uri = r#"{"uri":"x:mine"}"#;
+    let off = caching(STATELESS, STATELESS, json!({"trust_annotations": true}));
+    assert_eq!(again(&off, "resources/read", "x:mine", uri, "").0, 3, "off by default");
+    let pair = caching(STATELESS, STATELESS, json!({"cache": true}));
+    assert_eq!(again(&pair, "resources/read", "x:here", r#"{"uri":"x:here"}"#, "").0, 3);
+    let before = pair.upstream.count(r#""name":"read""#);
+    for _ in 0..3 {
+        text(&mut pair.start("tools/call", "read", r#"{"name":"read","arguments":{}}"#, ""));
+    }
+    assert_eq!(pair.upstream.count(r#""name":"read""#) - before, 3, "nobody believes that it reads");
+    let legacy = caching(STATELESS, HANDSHAKE, json!({"cache": true}));
+    assert_eq!(again(&legacy, "resources/read", "x:mine", uri, "").0, 3);
+}
+
+#[test]
+fn a_principals_answers_are_its_own_unless_they_are_public() {
+    let pair = caching(STATELESS, STATELESS, json!({"cache": true}));
+    let read = |uri: &str, key: Option<&str>| {
+        let params = format!(r#"{{"uri":"{uri}","_meta":{{{ENVELOPE}}}}}"#);
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{params}}}"#);
+        let bearer = key.map(|key| format!("Bearer {key}")).unwrap_or_default();
+        let mut headers = vec![mcp::JSON, mcp::ACCEPT, ("MCP-Protocol-Version", STATELESS)];
+        headers.extend([("Mcp-Method", "resources/read"), ("Mcp-Name", uri)]);
+        if key.is_some() {
+            headers.push(("Authorization", &bearer));
+        }
+        let answer = pair.gateway.request("POST", "/mcp", &headers, body.as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        pair.upstream.count(uri)
+    };
+    let key = pair.gateway.create_key("agent", "other");
+    assert_eq!((read("x:mine", None), read("x:mine", Some(&key)), read("x:mine", None)), (1, 2, 2));
+    assert_eq!((read("x:ours", None), read("x:ours", Some(&key))), (1, 1));
+}
+
+/// A server whose circuit is open, and one that may stand in for it.
+fn broken(server: Value, rules: Value) -> (Pair, Arc<Upstream>) {
+    let (upstream, spare) = (Upstream::start(STATELESS), Upstream::start(HANDSHAKE));
+    let mut first = json!({
+        "url": upstream.url, "breaker": {"threshold": 2, "window": "1h", "cooldown": "1h"}, "fallback": "spare",
+    });
+    first.as_object_mut().unwrap().extend(server.as_object().unwrap().clone());
+    let config = json!({
+        "policy": {"default": "allow", "rules": rules},
+        "modules": {"tracker": {"enabled": false}},
+        "mcpServers": {"fake": first, "spare": {"url": spare.url, "tools": {"deny": ["error"]}}},
+    });
+    let pair = Pair::before(STATELESS, upstream, &config, "spare__url", &json!({}));
+    eventually("the first is there too", || {
+        let listed = pair.gateway.modern(1, "tools/list", json!({})).text();
+        listed.contains("fake__bytes").then_some(())
+    });
+    pair.upstream.break_down();
+    for _ in 0..2 {
+        let failed = parsed(&text(&mut pair.call("fake__talk", "", "")));
+        assert_eq!(failed["result"]["isError"], true, "{failed}");
+    }
+    (pair, spare)
+}
+
+#[test]
+fn another_server_answers_for_one_that_is_not_tried() {
+    let (pair, spare) = broken(json!({"fallback_text": "later"}), json!([]));
+    let got = text(&mut pair.call("fake__bytes", "", ""));
+    assert!(got.contains(RESULT.strip_suffix('}').unwrap()), "{got}");
+    let (_, body) = spare.got(r#""name":"bytes""#, 0);
+    assert!(body.contains(ARGUMENTS), "{body}");
+    // The plain door goes there too.
+    let plain = pair.gateway.request("POST", "/tools/fake__bytes", &[mcp::JSON], b"{}");
+    assert_eq!((plain.status, spare.count(r#""name":"bytes""#)), (200, 2), "{}", plain.text());
+    // What the other one does not have, and what answers its question, has the text.
+    for (tool, more) in [("fake__error", ""), ("fake__bytes", r#","inputResponses":{}"#)] {
+        let got = parsed(&text(&mut pair.call(tool, more, "")));
+        assert_eq!(got["result"]["content"][0]["text"], "later", "{tool} {got}");
+    }
+}
+
+#[test]
+fn nothing_goes_where_the_policy_would_not_let_it() {
+    let rules = json!([
+        {"tools": ["spare__bytes"], "then": "deny"},
+        {"tools": ["spare__talk"], "then": "review"},
+        {"tools": ["fake__slow"], "then": "review"},
+    ]);
+    let (pair, spare) = broken(json!({}), rules);
+    for tool in ["fake__bytes", "fake__url"] {
+        let refused = parsed(&text(&mut pair.call(tool, "", "")));
+        let open = refused.to_string().contains("CIRCUIT_OPEN");
+        assert_eq!(open, tool == "fake__bytes", "{refused}");
+    }
+    let refused = parsed(&text(&mut pair.call("fake__talk", "", "")));
+    assert!(refused.to_string().contains("CIRCUIT_OPEN"), "{refused}");
+    let pending = parsed(&text(&mut pair.call("fake__slow", "", "")));
+    assert!(pending.to_string().contains("pending"), "{pending}");
+    for tool in ["bytes", "talk", "slow"] {
+        assert_eq!(spare.count(&format!(r#""name":"{tool}""#)), 0, "{tool}");
+    }
+}
+
+#[test]
+fn names_that_clients_refuse_are_told_of() {
+    let pair = caching(STATELESS, STATELESS, json!({}));
+    let (status, providers) = pair.gateway.api("GET", "/api/providers", None);
+    assert_eq!(status, 200);
+    let fake = providers["providers"].as_array().unwrap().iter().find(|p| p["name"] == "fake").unwrap();
+    assert!(fake["warnings"][0].as_str().unwrap().contains("odd name"), "{fake}");
+    let url = format!("http://{}", pair.gateway.address());
+    let env = [("COUNTERSIGN_URL", url.as_str()), ("COUNTERSIGN_KEY", pair.gateway.reviewer())];
+    let shown = command(&env).args(["providers", "show", "fake"]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("! some clients refuse the tool name \"odd name\""), "{shown}");
+}
+
+fn unknown(client: &str, upstream: &'static str, policy: Value, declares: bool) -> Pair {
+    let upstream = Upstream::start(upstream);
+    let config = json!({
+        "policy": policy,
+        "modules": {"tracker": {"enabled": false}},
+        "mcpServers": {"fake": {"url": upstream.url, "prefix": ""}},
+    });
+    let capabilities = if declares { json!({"experimental": {"vendor.example/do": {}}}) } else { json!({}) };
+    Pair::before(client, upstream, &config, "bytes", &capabilities)
+}
+
+/// The status and the body of the answer, and the upstream's share of the request.
+fn do_it(pair: &Pair, params: Option<&str>, declares: bool) -> (u16, String) {
+    let capabilities = if declares { r#""experimental":{"vendor.example/do":{}}"# } else { "" };
+    let envelope = format!(
+        r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{{"name":"c","version":"1"}},"io.modelcontextprotocol/clientCapabilities":{{{capabilities}}}"#
+    );
+    let params = match (params, pair.is_stateless()) {
+        (Some(params), false) => format!(r#","params":{params}"#),
+        (None, false) => String::new(),
+        (params, true) => {
+            let open = params.map_or("{", |params| params.strip_suffix('}').unwrap());
+            let comma = if open.trim_end().ends_with('{') { "" } else { "," };
+            format!(r#","params":{open}{comma}"_meta":{{{envelope}}}}}"#)
+        }
+    };
+    let body = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"vendor/do"{params}}}"#);
+    let answer = pair.post("vendor/do", "", &body).response();
+    (answer.status, answer.text())
+}
+
+#[test]
+fn requests_of_an_extension_that_both_declare_pass_as_they_are() {
+    for era in [HANDSHAKE, STATELESS] {
+        let pair = unknown(era, era, json!({"default": "allow"}), true);
+        let odd = r#"{ "uri":"x:here","n":1E+2,"z":12345678901234567890123}"#;
+        let (status, got) = do_it(&pair, Some(odd), true);
+        assert_eq!((status, got), (200, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{VENDOR}}}"#)), "{era}");
+        let (head, body) = pair.upstream.got("vendor/do", 0);
+        assert!(body.contains(odd.strip_suffix('}').unwrap()), "{era}: {body}");
+        assert_eq!(head.contains("mcp-method: vendor/do"), era == STATELESS, "{head}");
+        assert_eq!(do_it(&pair, None, true).0, 200);
+        assert_eq!(pair.upstream.got("vendor/do", 1).1.contains("params"), era == STATELESS);
+    }
+}
+
+#[test]
+fn requests_that_nobody_declared_or_the_policy_does_not_know_do_not_pass() {
+    let allow = json!({"default": "allow"});
+    let rule = json!({"default": "allow", "rules": [{"tools": ["vendor/*"], "then": "review"}]});
+    let elsewhere = json!({"default": "allow", "rules": [{"tools": ["fs_*"], "then": "deny"}]});
+    let cases = [
+        (STATELESS, STATELESS, &allow, false, Some("no such method")),
+        (HANDSHAKE, HANDSHAKE, &allow, false, Some("no such method")),
+        (HANDSHAKE, STATELESS, &allow, true, Some("another era")),
+        (STATELESS, HANDSHAKE, &allow, true, Some("another era")),
+        (STATELESS, STATELESS, &json!({"default": "review_writes"}), true, Some("policy")),
+        (HANDSHAKE, HANDSHAKE, &rule, true, Some("policy")),
+        (STATELESS, STATELESS, &elsewhere, true, None),
+    ];
+    for (client, upstream, policy, declares, refused) in cases {
+        let pair = unknown(client, upstream, policy.clone(), declares);
+        let (status, got) = do_it(&pair, Some("{}"), declares);
+        let case = format!("{client} {upstream} {policy} {declares}: {status} {got}");
+        match refused {
+            Some(why) => {
+                assert!(got.contains("-32601") && got.contains(why), "{case}");
+                assert_eq!(status, if client == STATELESS { 404 } else { 200 }, "{case}");
+                assert_eq!(pair.upstream.count("vendor/do"), 0, "{case}");
+            }
+            None => assert_eq!(status, 200, "{case}"),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Servers that misbehave: each fault is a clear error that says what may have been done.
+
+use countersign_config::UrlTransport;
+use countersign_protocol::Revision;
+use countersign_upstream::{LinkError, Outgoing, Response};
+use serde_json::json;
+use support::DeadPort;
+use tokio::net::TcpListener;
+
+use super::server::*;
+
+/// What one call to a server that answers with those bytes and closes comes to.
+async fn raw(bytes: impl AsRef<[u8]> + 'static) -> Result<Response, LinkError> {
+    let bytes = std::rc::Rc::new(bytes);
+    let server = Server::start(move |mut conn| {
+        let bytes = std::rc::Rc::clone(&bytes);
+        async move {
+            conn.request().await;
+            conn.write(&*bytes).await;
+        }
+    })
+    .await;
+    ask(&server.modern().await, call(5)).await
+}
+
+fn http(head: &str, body: &str) -> String {
+    format!("HTTP/1.1 {head}\r\n\r\n{body}")
+}
+
+#[actix_web::test]
+async fn what_breaks_off_is_lost() {
+    let good = json!({"jsonrpc": "2.0", "id": 5, "result": {}}).to_string();
+    for bytes in [
+        String::new(),
+        "HTTP/1.1 200".into(),
+        "HTTP/1.1 200 OK\r\ncontent-type: app".into(),
+        http("200 OK\r\ncontent-type: application/json\r\ncontent-length: 100", ""),
+        http("200 OK\r\ncontent-type: application/json\r\ncontent-length: 100", &good),
+        http("200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked", "10\r\n{\"jsonrpc\":"),
+        http("200 OK\r\ncontent-type: application/json\r\nconnection: close", &good[..20]),
+        http("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100", ""),
+        http("200 OK\r\ncontent-type: text/event-stream", ""),
+        http("200 OK\r\ncontent-type: text/event-stream", "id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"resu"),
+        http("200 OK\r\ncontent-type: text/event-stream", &format!("data: {good}\n")),
+        http("200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked", "5\r\ndata"),
+        http("200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9", "data: \n\n\n"),
+    ] {
+        let outcome = raw(bytes.clone()).await;
+        assert!(matches!(outcome, Err(LinkError::Lost(_))), "{bytes:?}: {outcome:?}");
+    }
+}
+
+#[actix_web::test]
+async fn what_is_no_answer_is_a_fault_of_the_protocol() {
+    let json = "200 OK\r\ncontent-type: application/json\r\nconnection: close";
+    let stream = "200 OK\r\ncontent-type: text/event-stream";
+    for bytes in [
+        "SSH-2.0-OpenSSH_9.2\r\n\r\n".to_owned(),
+        http(json, "<html>hello</html>"),
+        http(json, "{}"),
+        http(json, "[]"),
+        http(json, "null"),
+        http(json, r#"{"jsonrpc":"2.0","id":6,"result":{}}"#),
+        http(json, r#"{"jsonrpc":"2.0","id":"5","result":{}}"#),
+        http(json, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#),
+        http(json, r#"{"jsonrpc":"2.0","id":5,"result":{},"error":{"code":1,"message":"x"}}"#),
+        http(json, r#"{"jsonrpc":"1.0","id":5,"result":{}}"#),
+        http(json, &format!(r#"{{"jsonrpc":"2.0","id":5,"result":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000))),
+        http(stream, "data: garbage\n\n"),
+        http(&format!("{json}\r\ncontent-encoding: gzip"), "\u{1f}"),
+    ] {
+        let outcome = raw(bytes.clone()).await;
+        assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{:.200}: {outcome:?}", bytes);
+    }
+    let mut invalid = http(json, r#"{"jsonrpc":"2.0","id":5,"result":{"a":"?"}}"#).into_bytes();
+    let at = invalid.iter().rposition(|b| *b == b'?').unwrap();
+    invalid[at] = 0xFF;
+    assert!(matches!(raw(invalid).await, Err(LinkError::Protocol(_))));
+    // A wrong id on a stream is somebody else's; the right one never comes.
+    let wrong = http(stream, "data: {\"jsonrpc\":\"2.0\",\"id\":6,\"result\":{}}\n\n");
+    assert!(matches!(raw(wrong).await, Err(LinkError::Lost(_))));
+}
+
+#[actix_web::test]
+async fn a_status_without_an_answer_is_that_status() {
+    for (head, body, status) in [
+        ("500 Oops\r\ncontent-type: text/html", "<b>\u{1b}[31mboom</b>", 500),
+        ("502 Bad Gateway", "", 502),
+        ("401 Unauthorized\r\nwww-authenticate: Bearer", "{\"error\":\"x\"}", 401),
+        ("404 Not Found", "Cannot POST /mcp", 404),
+        ("204 No Content", "", 204),
+        ("202 Accepted\r\ncontent-length: 0", "", 202),
+        ("200 OK\r\ncontent-length: 0", "", 200),
+        ("503 Busy\r\ncontent-type: text/event-stream", "", 503),
+    ] {
+        match raw(http(&format!("{head}\r\nconnection: close"), body)).await {
+            Err(LinkError::Status { status: found, body }) => {
+                assert_eq!(found, status);
+                assert!(!body.contains('\u{1b}'), "{body}");
+            }
+            other => panic!("{head}: {other:?}"),
+        }
+    }
+}
+
+#[actix_web::test]
+async fn redirects_are_not_followed() {
+    let other = Server::each(|mut conn, request| async move {
+        conn.result(&request, json!({})).await;
+        conn
+    })
+    .await;
+    for status in ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"] {
+        let head = format!("{status}\r\nlocation: {}\r\ncontent-length: 0", other.url);
+        assert!(matches!(raw(http(&head, "")).await, Err(LinkError::Status { .. })), "{status}");
+    }
+    assert_eq!(*other.connections.borrow(), 0);
+}
+
+#[actix_web::test]
+async fn answers_of_100_mib_are_refused_before_they_are_here() {
+    const MIB: usize = 1 << 20;
+    for head in [
+        "content-type: application/json\r\ncontent-length: 104857600\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":\"",
+        "content-type: application/json\r\nconnection: close\r\n\r\n{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":\"",
+        "content-type: text/event-stream\r\n\r\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"result\":\"",
+        "content-type: text/event-stream\r\n\r\n: ",
+    ] {
+        let (sent, mut written) = tokio::sync::mpsc::unbounded_channel();
+        let server = Server::start(move |mut conn| {
+            let sent = sent.clone();
+            async move {
+                conn.request().await;
+                conn.write(format!("HTTP/1.1 200 OK\r\n{head}")).await;
+                let mut mibs = 0;
+                while mibs < 100 && conn.write(vec![b'x'; MIB]).await {
+                    mibs += 1;
+                }
+                sent.send(mibs).unwrap();
+            }
+        })
+        .await;
+        let outcome = ask(&server.modern().await, call(5)).await;
+        assert!(matches!(&outcome, Err(LinkError::Protocol(why)) if why.contains("16777216")), "{head}: {outcome:?}");
+        assert!(soon(written.recv()).await.unwrap() < 60, "the connection was closed before all of it had come");
+    }
+    // Just below the bound is fine.
+    let body = format!(r#"{{"jsonrpc":"2.0","id":5,"result":{{"x":"{}"}}}}"#, "y".repeat(15 * MIB));
+    let head = format!("200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+    assert!(raw(http(&head, &body)).await.is_ok());
+}
+
+#[actix_web::test]
+async fn what_was_never_sent_is_told_from_what_may_have_been() {
+    let nobody = DeadPort::new();
+    let url = url::Url::parse(&format!("http://{}/", nobody.address)).unwrap();
+    let refused = |url: &url::Url, headers: &[(&str, &str)]| {
+        let connector = connector(url, headers, UrlTransport::Auto);
+        async move {
+            let link = connector.connect(Heard::new()).await?;
+            link.opened(&negotiated(Revision::MODERN));
+            ask(&link, call(1)).await
+        }
+    };
+    assert!(matches!(refused(&url, &[]).await, Err(LinkError::Unreachable(_))));
+    // No certificate, no TLS at all.
+    let plain = Server::start(|conn| async move { drop(conn) }).await;
+    for mut https in [url.clone(), plain.url.clone()] {
+        https.set_scheme("https").unwrap();
+        assert!(matches!(refused(&https, &[]).await, Err(LinkError::Unreachable(_))), "{https}");
+    }
+    let secret = "line\nbreak";
+    match refused(&url, &[("x-key", secret)]).await {
+        Err(LinkError::Unreachable(why)) => assert!(why.contains("x-key") && !why.contains("break"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[actix_web::test]
+async fn a_kept_connection_that_ends_under_a_request_is_retried_only_where_that_is_safe() {
+    // Each connection answers once, then takes one more request and closes without a word.
+    let server = Server::start(|mut conn| async move {
+        let request = conn.request().await.unwrap();
+        conn.result(&request, json!({})).await;
+        conn.request().await;
+    })
+    .await;
+    let link = server.modern().await;
+    ask(&link, call(1)).await.unwrap();
+    assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Lost(_))));
+    assert_eq!(server.log.all().iter().filter(|r| r.id() == 2).count(), 1, "it may have been done: never twice");
+
+    ask(&link, call(3)).await.unwrap();
+    let read = Outgoing { repeatable: true, ..call(4) };
+    assert_eq!(text(ask(&link, read).await), "{}");
+    assert_eq!(server.log.all().iter().filter(|r| r.id() == 4).count(), 2);
+}
+
+#[actix_web::test]
+async fn connections_closed_between_requests_are_no_fault() {
+    let (closed, mut is_closed) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::start(move |mut conn| {
+        let closed = closed.clone();
+        async move {
+            let request = conn.request().await.unwrap();
+            conn.result(&request, json!({})).await;
+            drop(conn);
+            closed.send(()).unwrap();
+        }
+    })
+    .await;
+    let link = server.modern().await;
+    for id in 1..=20 {
+        assert_eq!(text(ask(&link, call(id)).await), "{}", "{id}");
+        soon(is_closed.recv()).await.unwrap();
+        // What the kernel knows of the end, the client is told by the next poll of its reactor.
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(*server.connections.borrow(), 20);
+}
+
+#[actix_web::test]
+async fn a_server_that_comes_and_goes_works_whenever_it_is_there() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut server = Some(Server::on(listener, echo));
+    let link = server.as_ref().unwrap().modern().await;
+    for id in 0..5 {
+        assert_eq!(text(ask(&link, call(id)).await), "{}");
+        drop(server.take());
+        // Its task is gone once the runtime has had a turn. Nobody else gets the port until it is back.
+        let nobody = soon(async {
+            loop {
+                match DeadPort::at(address) {
+                    Ok(nobody) => return nobody,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            }
+        })
+        .await;
+        let outcome = ask(&link, call(100 + id)).await;
+        assert!(matches!(outcome, Err(LinkError::Unreachable(_) | LinkError::Lost(_))), "{outcome:?}");
+        let listener = nobody.listen();
+        listener.set_nonblocking(true).unwrap();
+        server = Some(Server::on(TcpListener::from_std(listener).unwrap(), echo));
+    }
+}
+
+async fn echo(mut conn: Conn) {
+    while let Some(request) = conn.request().await {
+        conn.result(&request, json!({})).await;
+    }
+}

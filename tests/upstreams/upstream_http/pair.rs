@@ -1,0 +1,153 @@
+//! The 2024-11-05 pair: a stream by GET, messages by POST.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+
+use countersign_config::UrlTransport;
+use countersign_upstream::{Link, LinkError, Outgoing};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::server::*;
+
+/// Sends one event on the open stream, or ends it.
+pub type Feed = Rc<RefCell<Option<mpsc::UnboundedSender<Option<String>>>>>;
+
+/// A server of the pair; a POST to the stream's own URL gets `status`.
+pub async fn server(status: &'static str, endpoint: &'static str) -> (Server, Feed) {
+    let feed = Feed::default();
+    let own = Rc::clone(&feed);
+    let server = Server::each(move |mut conn, request| {
+        let feed = Rc::clone(&own);
+        async move {
+            if request.method == "GET" {
+                let (sender, mut events) = mpsc::unbounded_channel();
+                *feed.borrow_mut() = Some(sender);
+                conn.stream("").await;
+                conn.chunk(&format!("event: endpoint\r\ndata: {endpoint}\r\n\r\n")).await;
+                while let Some(Some(event)) = events.recv().await {
+                    conn.chunk(&event).await;
+                }
+                conn.end().await;
+                return conn;
+            }
+            if request.path == "/mcp" {
+                conn.answer(status, "", "no such thing").await;
+                return conn;
+            }
+            let tell = |message: Value| {
+                let feed = feed.borrow();
+                let _ = feed.as_ref().unwrap().send(Some(format!("event: message\ndata: {message}\n\n")));
+            };
+            match request.rpc().as_str() {
+                "initialize" => {
+                    let result = json!({"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}});
+                    tell(json!({"jsonrpc": "2.0", "id": request.id(), "result": result}));
+                }
+                "tools/call" => tell(json!({"jsonrpc": "2.0", "id": request.id(), "result": {"echo": request.id()}})),
+                "refused" => {
+                    conn.answer("400 Bad Request", "", "no").await;
+                    return conn;
+                }
+                "gone" => {
+                    conn.answer("404 Not Found", "", "no session").await;
+                    return conn;
+                }
+                _ => {}
+            }
+            conn.accepted().await;
+            conn
+        }
+    })
+    .await;
+    (server, feed)
+}
+
+async fn open(server: &Server, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>, LinkError> {
+    legacy(&*connector(&server.url, &[("x-key", "k")], UrlTransport::Sse), unsolicited).await
+}
+
+#[actix_web::test]
+async fn requests_go_by_post_and_answers_come_on_the_stream() {
+    let (server, feed) = server("405 No", "messages?s=1").await;
+    let rest = Heard::new();
+    let link = open(&server, rest.clone()).await.unwrap();
+    assert_eq!(text(ask(&link, call(1)).await), r#"{"echo":1}"#);
+    let all = server.log.all();
+    assert_eq!(server.log.rpcs(), ["GET", "initialize", "notifications/initialized", "tools/call"]);
+    assert!(all[1..].iter().all(|r| r.path == "/messages?s=1" && r.header("x-key") == Some("k")));
+    assert_eq!((all[0].header("accept"), all[0].header("x-key")), (Some("text/event-stream"), Some("k")));
+
+    // Messages that belong to nobody, a question, and a dropped request.
+    let say = |message: Value| feed.borrow().as_ref().unwrap().send(Some(format!("data: {message}\n\n"))).unwrap();
+    say(json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
+    assert_eq!(rest.next().await.method, "notifications/tools/list_changed");
+    say(json!({"jsonrpc": "2.0", "id": "q", "method": "roots/list"}));
+    rest.asked().await.reply.answer(Ok(serde_json::from_str("{}").unwrap()));
+    assert_eq!(server.log.find(|r| r.id() == "q").await.json()["result"], json!({}));
+    {
+        let outgoing = Outgoing::new(2, "silent", None);
+        let mut request = link.request(&outgoing, Heard::new());
+        tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 2) => {} }
+    }
+    assert_eq!(server.log.find(|r| r.rpc() == "notifications/cancelled").await.json()["params"]["requestId"], 2);
+}
+
+#[actix_web::test]
+async fn a_post_that_is_refused_fails_that_request_alone() {
+    let (server, _feed) = server("405 No", "/messages").await;
+    let link = open(&server, Heard::new()).await.unwrap();
+    let refused = ask(&link, Outgoing::new(1, "refused", None)).await;
+    assert!(matches!(refused, Err(LinkError::Status { status: 400, .. })), "{refused:?}");
+    assert_eq!(text(ask(&link, call(2)).await), r#"{"echo":2}"#);
+    // Whoever does not know the session any more has ended it.
+    assert!(ask(&link, Outgoing::new(3, "gone", None)).await.is_err());
+    soon(link.closed().cancelled()).await;
+}
+
+#[actix_web::test]
+async fn the_end_of_the_stream_is_the_end_of_the_link() {
+    let (server, feed) = server("405 No", "/messages").await;
+    let link = open(&server, Heard::new()).await.unwrap();
+    let outgoing = Outgoing::new(1, "silent", None);
+    let mut request = link.request(&outgoing, Heard::new());
+    tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
+    feed.borrow().as_ref().unwrap().send(None).unwrap();
+    assert!(matches!(soon(request).await, Err(LinkError::Lost(_))));
+    assert!(link.closed().is_cancelled());
+    assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
+}
+
+#[actix_web::test]
+async fn an_endpoint_elsewhere_is_refused() {
+    let other = Server::each(|mut conn, _| async move {
+        conn.accepted().await;
+        conn
+    })
+    .await;
+    let elsewhere: &'static str = Box::leak(other.url.to_string().into_boxed_str());
+    for endpoint in [elsewhere, "//example.com/m", "https://example.com/m"] {
+        let (server, _feed) = server("405 No", endpoint).await;
+        let outcome = open(&server, Heard::new()).await.map(|_| ());
+        assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{endpoint}: {outcome:?}");
+    }
+    assert_eq!(*other.connections.borrow(), 0);
+}
+
+#[actix_web::test]
+async fn a_stream_that_is_none_is_refused() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        "",
+    ] {
+        let server = Server::start(move |mut conn| async move {
+            conn.request().await;
+            conn.write(answer).await;
+        })
+        .await;
+        let outcome = open(&server, Heard::new()).await.map(|_| ());
+        assert!(outcome.is_err(), "{answer}");
+    }
+}

@@ -1,0 +1,319 @@
+//! What only the handshake era has: sessions, questions of the server, streams by GET, resumption.
+
+use std::{cell::Cell, rc::Rc};
+
+use countersign_upstream::{LinkError, Response};
+use serde_json::json;
+
+use super::server::*;
+
+#[actix_web::test]
+async fn a_session_has_its_headers_and_an_end() {
+    for (revision, version) in
+        [("2025-11-25", Some("2025-11-25")), ("2025-06-18", Some("2025-06-18")), ("2025-03-26", None)]
+    {
+        let server = Server::each(move |conn, request| async move {
+            match session(conn, request, revision).await {
+                Ok(conn) => conn,
+                Err((mut conn, request)) => {
+                    conn.result(&request, json!({})).await;
+                    conn
+                }
+            }
+        })
+        .await;
+        let link = server.legacy(Heard::new()).await;
+        assert_eq!(text(ask(&link, call(1)).await), "{}");
+        let get = server.log.find(|r| r.method == "GET").await;
+        link.close();
+        assert!(link.closed().is_cancelled());
+        assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
+        let delete = server.log.find(|r| r.method == "DELETE").await;
+        let all = server.log.all();
+        assert_eq!(server.log.rpcs()[..2], ["initialize", "notifications/initialized"]);
+        assert_eq!(all[0].header("mcp-session-id"), None);
+        assert_eq!(all[0].header("mcp-protocol-version"), None);
+        let called = all.iter().find(|r| r.rpc() == "tools/call").unwrap();
+        for request in [&all[1], called, &get, &delete] {
+            assert_eq!(request.header("mcp-session-id"), Some("s-1"), "{request:?}");
+            assert_eq!(request.header("mcp-protocol-version"), version, "{request:?}");
+            assert_eq!(request.header("mcp-method"), None);
+            assert_eq!(request.header("mcp-name"), None);
+        }
+        assert_eq!(get.header("accept"), Some("text/event-stream"));
+    }
+}
+
+#[actix_web::test]
+async fn a_dropped_link_ends_its_session() {
+    let server =
+        Server::each(|conn, request| async move { session(conn, request, "2025-11-25").await.ok().unwrap() }).await;
+    drop(server.legacy(Heard::new()).await);
+    assert_eq!(server.log.find(|r| r.method == "DELETE").await.header("mcp-session-id"), Some("s-1"));
+}
+
+#[actix_web::test]
+async fn a_session_id_that_none_may_have_is_refused() {
+    for id in ["a b", "ä", ""] {
+        let server = Server::each(move |mut conn, request| async move {
+            let body = json!({"jsonrpc": "2.0", "id": request.id(), "result": {"protocolVersion": "2025-11-25"}});
+            conn.answer("200 OK", &format!("mcp-session-id: {id}\r\n"), &body.to_string()).await;
+            conn
+        })
+        .await;
+        let outcome = legacy(&*server.connector(), Heard::new()).await.map(|_| ());
+        assert!(matches!(outcome, Err(LinkError::Protocol(_))), "{id}: {outcome:?}");
+    }
+}
+
+#[actix_web::test]
+async fn a_session_that_ended_says_so() {
+    for body in [
+        "",
+        "Session not found",
+        r#"{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}"#,
+    ] {
+        let server = Server::each(move |conn, request| async move {
+            match session(conn, request, "2025-11-25").await {
+                Ok(conn) => conn,
+                Err((mut conn, _)) => {
+                    conn.answer("404 Not Found", "", body).await;
+                    conn
+                }
+            }
+        })
+        .await;
+        let link = server.legacy(Heard::new()).await;
+        assert!(matches!(ask(&link, call(1)).await, Err(LinkError::SessionGone)));
+        assert!(link.closed().is_cancelled());
+        assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
+    }
+    // Without a session a 404 is only a status, and some servers use it for what they do not know.
+    let server = Server::each(|conn, request| async move {
+        match session(conn, request, "2025-11-25").await {
+            Ok(conn) => conn,
+            Err((mut conn, request)) => {
+                let error = json!({"code": -32601, "message": "no such method"});
+                conn.json("404 Not Found", &json!({"jsonrpc": "2.0", "id": request.id(), "error": error})).await;
+                conn
+            }
+        }
+    })
+    .await;
+    let link = server.legacy(Heard::new()).await;
+    assert!(matches!(ask(&link, call(1)).await, Ok(Response::Error(error)) if error.code == -32601));
+    assert!(!link.closed().is_cancelled());
+}
+
+#[actix_web::test]
+async fn a_dropped_request_is_cancelled_by_a_notification() {
+    let server = Server::each(|conn, request| async move {
+        match session(conn, request, "2025-11-25").await {
+            Ok(conn) => conn,
+            Err((mut conn, request)) => {
+                if request.rpc() == "tools/call" {
+                    conn.closed().await
+                } else {
+                    conn.accepted().await
+                }
+                conn
+            }
+        }
+    })
+    .await;
+    let link = server.legacy(Heard::new()).await;
+    {
+        let outgoing = call(9);
+        let mut request = link.request(&outgoing, Heard::new());
+        tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 9) => {} }
+    }
+    let cancelled = server.log.find(|r| r.rpc() == "notifications/cancelled").await;
+    assert_eq!(cancelled.json()["params"]["requestId"], 9);
+    assert_eq!(cancelled.header("mcp-session-id"), Some("s-1"));
+    // What was answered is not cancelled.
+    let _ = link.notify("notifications/roots/list_changed", None).await;
+    assert_eq!(server.log.rpcs().iter().filter(|rpc| *rpc == "notifications/cancelled").count(), 1);
+}
+
+#[actix_web::test]
+async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
+    let answered = Rc::new(tokio::sync::Notify::new());
+    let bell = Rc::clone(&answered);
+    let server = Server::each(move |conn, request| {
+        let bell = Rc::clone(&bell);
+        async move {
+            match session(conn, request, "2025-06-18").await {
+                Ok(conn) => conn,
+                Err((mut conn, request)) if request.rpc() == "tools/call" => {
+                    conn.stream("").await;
+                    conn.event(&json!({"jsonrpc": "2.0", "id": "p", "method": "ping"})).await;
+                    conn.event(&json!({"jsonrpc": "2.0", "id": "e", "method": "elicitation/create", "params": {"message": "?"}})).await;
+                    conn.event(&json!({"jsonrpc": "2.0", "id": "r", "method": "roots/list"})).await;
+                    conn.event(&json!({"jsonrpc": "2.0", "id": "x", "method": "roots/list"})).await;
+                    conn.event(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "x"}})).await;
+                    conn.event(&json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})).await;
+                    bell.notified().await;
+                    conn.event(&json!({"jsonrpc": "2.0", "id": request.id(), "result": {"done": 1}})).await;
+                    conn.end().await;
+                    conn
+                }
+                Err((mut conn, _)) => {
+                    conn.accepted().await;
+                    conn
+                }
+            }
+        }
+    })
+    .await;
+    let (rest, heard) = (Heard::new(), Heard::new());
+    let link = server.legacy(rest.clone()).await;
+    let outgoing = call(3);
+    let call = link.request(&outgoing, heard.clone());
+    let client = async {
+        let asked = heard.asked().await;
+        assert_eq!(
+            (asked.method.as_str(), asked.params.as_ref().unwrap().get()),
+            ("elicitation/create", r#"{"message":"?"}"#)
+        );
+        asked.reply.answer(Ok(serde_json::from_str("{\"action\":\n\"decline\",\"n\":1.0}").unwrap()));
+        drop(heard.asked().await);
+        let taken_back = heard.asked().await;
+        taken_back.cancelled.cancelled().await;
+        drop(taken_back);
+        let answers = [("p", "result"), ("e", "result"), ("r", "error")];
+        for (id, member) in answers {
+            let answer = server.log.find(|r| r.rpc().is_empty() && r.id() == id).await;
+            assert!(answer.json().get(member).is_some(), "{answer:?}");
+            assert_eq!(answer.header("mcp-session-id"), Some("s-1"));
+        }
+        let answer = server.log.find(|r| r.id() == "e").await;
+        assert_eq!(answer.body, "{\"jsonrpc\":\"2.0\",\"id\":\"e\",\"result\":{\"action\": \"decline\",\"n\":1.0}}");
+        answered.notify_one();
+    };
+    let (answer, ()) = soon(async { tokio::join!(call, client) }).await;
+    assert_eq!(text(answer), r#"{"done":1}"#);
+    assert!(server.log.all().iter().all(|r| r.id() != "x"), "what was taken back is not answered");
+    assert_eq!(rest.methods(), ["notifications/tools/list_changed"], "about the server, whatever stream it came on");
+}
+
+#[actix_web::test]
+async fn the_get_stream_is_listened_to_and_taken_up_again() {
+    let server = Server::each(|mut conn, request| async move {
+        if request.method != "GET" {
+            return match session(conn, request, "2025-11-25").await {
+                Ok(conn) => conn,
+                Err((mut conn, _)) => {
+                    conn.accepted().await;
+                    conn
+                }
+            };
+        }
+        conn.stream("").await;
+        if let Some(last) = request.header("last-event-id") {
+            assert_eq!(last, "e-2");
+            conn.event(&json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "b"}}))
+                .await;
+            conn.event(&json!({"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage"})).await;
+            conn.closed().await;
+        } else {
+            conn.chunk("id: e-1\nretry: 10\ndata:\n\n").await;
+            let message = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+            conn.chunk(&format!("id: e-2\ndata: {message}\n\n")).await;
+            conn.end().await;
+        }
+        conn
+    })
+    .await;
+    let rest = Heard::new();
+    let link = server.legacy(rest.clone()).await;
+    assert_eq!(rest.next().await.method, "notifications/tools/list_changed");
+    assert_eq!(rest.next().await.params.unwrap().get(), r#"{"uri":"b"}"#);
+    assert_eq!(rest.asked().await.method, "sampling/createMessage");
+    assert!(server.log.find(|r| r.id() == 1 && r.rpc().is_empty()).await.body.contains("-32601"));
+    drop(link);
+}
+
+#[actix_web::test]
+async fn an_interrupted_answer_is_taken_up_again() {
+    for revision in ["2025-03-26", "2025-11-25"] {
+        let gets = Rc::new(Cell::new(0));
+        let count = Rc::clone(&gets);
+        let server = Server::each(move |conn, request| {
+            let count = Rc::clone(&count);
+            async move {
+                match session(conn, request, revision).await {
+                    Ok(conn) => conn,
+                    Err((mut conn, request)) if request.method == "POST" => {
+                        conn.stream("").await;
+                        conn.chunk("id: a-1\nretry: 1\ndata: \n\n").await;
+                        conn.event(&json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": 1}})).await;
+                        // Half of an event must not spoil what comes after it.
+                        conn.chunk("id: half\ndata: {\"jsonrpc\":").await;
+                        conn.end().await;
+                        conn
+                    }
+                    Err((mut conn, request)) => {
+                        count.set(count.get() + 1);
+                        match count.get() {
+                            // Not every attempt succeeds.
+                            1 => conn.answer("503 Busy", "", "").await,
+                            2 => {
+                                assert_eq!(request.header("last-event-id"), Some("a-1"));
+                                conn.stream("").await;
+                                conn.chunk("id: a-2\ndata: \n\n").await;
+                                conn.end().await;
+                            }
+                            _ => {
+                                assert_eq!(request.header("last-event-id"), Some("a-2"));
+                                assert_eq!(request.header("mcp-session-id"), Some("s-1"));
+                                conn.stream("").await;
+                                conn.event(&json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": 2}})).await;
+                                conn.event(&json!({"jsonrpc": "2.0", "id": 4, "result": {"resumed": true}})).await;
+                                conn.end().await;
+                            }
+                        }
+                        conn
+                    }
+                }
+            }
+        })
+        .await;
+        let link = server.legacy(Heard::new()).await;
+        let heard = Heard::new();
+        let answer = soon(link.request(&call(4), heard.clone())).await;
+        assert_eq!(text(answer), r#"{"resumed":true}"#);
+        assert_eq!(heard.methods(), ["notifications/message"; 2]);
+        assert_eq!(gets.get(), 3);
+        assert_eq!(server.log.rpcs().iter().filter(|rpc| *rpc == "tools/call").count(), 1, "it is not called again");
+    }
+}
+
+#[actix_web::test]
+async fn what_cannot_be_taken_up_again_is_lost() {
+    // No id to go by, a server that has no such thing, and one that never says anything new.
+    for (primer, status) in
+        [("data: \n\n", ""), ("id: 1\nretry: 1\ndata: \n\n", "405 No"), ("id: 1\nretry: 1\ndata: \n\n", "")]
+    {
+        let server = Server::each(move |conn, request| async move {
+            match session(conn, request, "2025-11-25").await {
+                Ok(conn) => conn,
+                Err((mut conn, request)) => {
+                    if request.method == "GET" && !status.is_empty() {
+                        conn.answer(status, "", "").await;
+                    } else {
+                        conn.stream("").await;
+                        if request.method == "POST" {
+                            conn.chunk(primer).await;
+                        }
+                        conn.end().await;
+                    }
+                    conn
+                }
+            }
+        })
+        .await;
+        let link = server.legacy(Heard::new()).await;
+        let outcome = ask(&link, call(4)).await;
+        assert!(matches!(outcome, Err(LinkError::Lost(_))), "{outcome:?}");
+    }
+}

@@ -1,0 +1,252 @@
+//! stdio as a desktop agent uses it: lines in, lines out, in one process and attached to a shared gateway.
+
+use std::{
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use support::{Gateway, LISTEN, eventually, mcp, signal, stdio::Agent};
+use tempfile::TempDir;
+
+/// `--standalone` on a free port with data of its own.
+fn standalone() -> (TempDir, Agent) {
+    let home = tempfile::tempdir().unwrap();
+    let agent = Agent::start(home.path(), &["--standalone", "--listen", LISTEN], &[]);
+    (home, agent)
+}
+
+#[test]
+fn lines_in_lines_out() {
+    let (_home, mut agent) = standalone();
+    assert_eq!(agent.initialize("2025-11-25")["result"]["protocolVersion"], "2025-11-25");
+    assert_eq!(agent.call(1, "ping", json!({}))["result"], json!({}));
+    let tools = agent.call(2, "tools/list", json!({}));
+    assert!(tools["result"]["tools"].as_array().unwrap().len() > 10, "{tools}");
+    // CRLF, blank lines and spaces around a message are forgiven.
+    agent.send_bytes(b"\r\n\n  {\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\t\r\n");
+    assert_eq!(agent.answer(&json!(3))["result"], json!({}));
+    for (line, code) in [("{", -32700), ("5", -32600), ("[]", -32600), ("\u{feff}5", -32700)] {
+        agent.send(line);
+        let answer = agent.message();
+        assert_eq!(answer["error"]["code"], code, "{line}: {answer}");
+    }
+    agent.send_bytes(b"\xff\xfe\n");
+    assert_eq!(agent.message()["error"]["code"], -32700, "no UTF-8");
+    // Several messages in one write, and one message in several.
+    agent.send_bytes(b"{\"jsonrpc\":\"2.0\",\"id\":10,\"method\":\"ping\"}\n{\"jsonrpc\":\"2.0\",\"id\":11,\"method\":\"ping\"}\n{\"jsonrpc\":\"2.0\",");
+    agent.send_bytes(b"\"id\":12,\"method\":\"ping\"}\n");
+    for id in 10..13 {
+        assert_eq!(agent.answer(&json!(id))["result"], json!({}));
+    }
+}
+
+#[test]
+fn the_modern_era_needs_no_handshake() {
+    let (_home, mut agent) = standalone();
+    let discovered = agent.call(1, "server/discover", mcp::with_meta(json!({})));
+    assert_eq!(discovered["result"]["resultType"], "complete", "{discovered}");
+    let called = agent.call(2, "tools/call", mcp::with_meta(json!({"name": "list_projects", "arguments": {}})));
+    assert!(called["result"]["structuredContent"]["projects"].is_array(), "{called}");
+}
+
+#[test]
+fn long_messages_go_both_ways() {
+    let (_home, mut agent) = standalone();
+    agent.initialize("2025-11-25");
+    for size in [64 << 10, (8 << 20) - 100] {
+        // The id comes back byte for byte, so the answer is as long as the question.
+        let id = "x".repeat(size - 40);
+        agent.send(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"ping"}}"#));
+        let line = agent.line();
+        assert!(line.len() > size - 40 && line.contains(&id), "{size}: {} bytes", line.len());
+    }
+    agent.send(&format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(9 << 20)));
+    let refused = agent.message();
+    assert_eq!(refused["error"]["code"], -32600, "over the limit: {}", refused["error"]);
+    assert_eq!(agent.call(5, "ping", json!({}))["result"], json!({}), "and it goes on");
+}
+
+#[test]
+fn requests_run_at_the_same_time() {
+    let (home, mut agent) = standalone();
+    agent.initialize("2025-11-25");
+    let project = agent.call(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
+    let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
+    let arguments = json!({"projectId": project, "title": "Waited for over stdio", "type": "Story"});
+    let proposed = agent.call(2, "tools/call", json!({"name": "create_issue", "arguments": arguments}));
+    let change = proposed["result"]["structuredContent"]["changeId"].clone();
+    agent.send_json(&mcp::request(
+        3,
+        "tools/call",
+        json!({"name": "wait_for_change", "arguments": {"changeId": change}}),
+    ));
+    for id in 4..40 {
+        agent.send_json(&mcp::request(id, "ping", json!({})));
+    }
+    for id in 4..40 {
+        assert_eq!(agent.answer(&json!(id))["result"], json!({}), "the wait holds up nothing");
+    }
+    agent.send_json(&mcp::request(
+        50,
+        "tools/call",
+        json!({"name": "withdraw_change", "arguments": {"changeId": change}}),
+    ));
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let message = agent.message();
+        if message["id"].is_number() {
+            assert_eq!(message["result"]["structuredContent"]["status"], "withdrawn", "{message}");
+            seen.push(message["id"].as_i64().unwrap());
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [3, 50]);
+    assert!(home.path().join("data").is_dir());
+}
+
+/// Ends in time, with exit code 0. The promise is a second; the bound leaves room for a loaded machine.
+#[track_caller]
+fn ends_well(agent: &mut Agent, since: Instant) {
+    let status = agent.process.ended();
+    assert_eq!(status.code(), Some(0), "{status:?}");
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+}
+
+#[test]
+fn eof_ends_it_after_the_finished_answers_are_flushed() {
+    let (_home, mut agent) = standalone();
+    agent.initialize("2025-11-25");
+    let proposed = {
+        let project = agent.call(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
+        let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
+        let arguments = json!({"projectId": project, "title": "Held at EOF", "type": "Story"});
+        agent.call(2, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
+    };
+    let change = proposed["result"]["structuredContent"]["changeId"].clone();
+    // One that is held, and many that can be answered.
+    agent.send_json(&mcp::request(
+        3,
+        "tools/call",
+        json!({"name": "wait_for_change", "arguments": {"changeId": change}}),
+    ));
+    let mut pings = String::new();
+    for id in 100..300 {
+        pings.push_str(&format!("{}\n", mcp::request(id, "ping", json!({}))));
+    }
+    agent.send_bytes(pings.as_bytes());
+    let since = Instant::now();
+    agent.close();
+    let rest = agent.rest();
+    ends_well(&mut agent, since);
+    let ids: Vec<Value> = rest.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
+    for id in 100..300 {
+        assert!(ids.contains(&json!(id)), "the answer to {id} was flushed");
+    }
+    assert!(!ids.contains(&json!(3)), "what was held is abandoned");
+}
+
+#[test]
+fn eof_before_anything_ends_it_too() {
+    let (_home, mut agent) = standalone();
+    let since = Instant::now();
+    agent.close();
+    ends_well(&mut agent, since);
+}
+
+#[test]
+fn sigterm_ends_it_with_exit_code_0() {
+    let (_home, mut agent) = standalone();
+    agent.initialize("2025-11-25");
+    let since = Instant::now();
+    agent.process.terminate();
+    ends_well(&mut agent, since);
+}
+
+#[test]
+fn attached_agents_share_one_gateway_with_the_dashboard() {
+    let gateway = Gateway::start();
+    let socket = gateway.data().join("gateway.sock");
+    let meta = std::fs::symlink_metadata(&socket).unwrap();
+    assert!(meta.file_type().is_socket());
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600, "nobody else may connect");
+    assert_eq!(std::fs::metadata(gateway.data()).unwrap().permissions().mode() & 0o777, 0o700);
+
+    let mut first = Agent::start(gateway.home.path(), &[], &[]);
+    let mut second = Agent::start(gateway.home.path(), &[], &[]);
+    first.initialize("2025-11-25");
+    second.initialize("2025-03-26");
+    let arguments = json!({"projectId": gateway.project(), "title": "Shared", "type": "Story"});
+    let proposed = first.call(1, "tools/call", json!({"name": "create_issue", "arguments": arguments}));
+    let change = proposed["result"]["structuredContent"]["changeId"].as_str().unwrap().to_owned();
+    assert_eq!(gateway.change(&change)["proposer"]["transport"], "stdio");
+    let seen = second.call(1, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
+    assert!(seen["result"]["content"][0]["text"].as_str().unwrap().contains("pending"), "{seen}");
+    // One that ends takes neither the other nor the gateway down.
+    let since = Instant::now();
+    first.close();
+    ends_well(&mut first, since);
+    gateway.decide(&change, "approve");
+    let after = second.call(2, "tools/call", json!({"name": "wait_for_change", "arguments": {"changeId": change}}));
+    assert!(after["result"].is_object(), "{after}");
+    second.process.terminate();
+    assert_eq!(second.process.ended().code(), Some(0));
+    assert_eq!(gateway.request("GET", "/health", &[], b"").status, 200);
+}
+
+#[test]
+fn an_attached_agent_ends_when_the_gateway_does() {
+    let gateway = Gateway::start();
+    let mut agent = Agent::start(gateway.home.path(), &[], &[]);
+    agent.initialize("2025-11-25");
+    let (status, _home) = gateway.stop();
+    assert_eq!(status.code(), Some(0));
+    agent.process.ended();
+    assert!(agent.rest().iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "nothing but JSON on stdout");
+}
+
+/// The processes that serve that data directory and are no children of ours.
+fn detached(data: &Path) -> Vec<u32> {
+    let data = data.to_str().unwrap().as_bytes().to_vec();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let args: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            args.contains(&data.as_slice()) && !args.contains(&&b"stdio"[..])
+        })
+        .collect()
+}
+
+#[test]
+fn without_a_gateway_one_is_started_shared_and_ends_by_itself() {
+    let home = tempfile::tempdir().unwrap();
+    let env = [("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "1s")];
+    let mut agents: Vec<Agent> = (0..3).map(|_| Agent::start(home.path(), &["--listen", LISTEN], &env)).collect();
+    for agent in &mut agents {
+        agent.initialize("2025-11-25");
+    }
+    let data = home.path().join("data");
+    let serving = detached(&data);
+    assert_eq!(serving.len(), 1, "three agents that start at once share one gateway: {serving:?}");
+    let project = agents[0].call(1, "tools/call", json!({"name": "list_projects", "arguments": {}}));
+    let project = project["result"]["structuredContent"]["projects"][0]["id"].clone();
+    let arguments = json!({"projectId": project, "title": "Detached", "type": "Story"});
+    let proposed = agents[0].call(2, "tools/call", json!({"name": "create_issue", "arguments": arguments}));
+    let change = proposed["result"]["structuredContent"]["changeId"].clone();
+    drop(agents.remove(0));
+    let seen = agents[0].call(3, "tools/call", json!({"name": "get_change", "arguments": {"changeId": change}}));
+    assert_eq!(seen["result"]["structuredContent"]["status"], "pending", "{seen}");
+    for agent in &mut agents {
+        agent.close();
+        agent.process.ended();
+    }
+    let ended =
+        std::panic::catch_unwind(|| eventually("it ends by itself", || detached(&data).is_empty().then_some(())));
+    for pid in detached(&data) {
+        signal(pid, rustix::process::Signal::KILL);
+    }
+    assert!(ended.is_ok(), "the gateway that was started ends after its last user");
+}
