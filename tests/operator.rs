@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/upstream_policy/server.py");
-const README: &str = include_str!("../README.md");
+const POLICY_PAGE: &str = include_str!("../docs/policy.md");
 
 /// Runs a command of the terminal on the gateway's data directory, by nothing but that; answers exit code, stdout and
 /// stderr.
@@ -88,8 +88,8 @@ impl Files {
 
 #[test]
 fn a_call_passes_by_its_path_only_where_the_path_surely_is_within_the_folder() {
-    // The README's own rule, on a server of this test's.
-    let rule = README.lines().find(|line| line.contains("path_within(")).unwrap().trim();
+    // The rule of docs/policy.md, on a server of this test's.
+    let rule = POLICY_PAGE.lines().find(|line| line.contains("path_within(")).unwrap().trim();
     assert!(rule.starts_with("- {") && rule.contains("fs__write_file") && !rule.contains("startsWith"), "{rule}");
     let rule = rule.replace("fs__write_file", "fs__write");
     let files = Files::start(&format!("  rules:\n    {rule}\n"));
