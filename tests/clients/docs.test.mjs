@@ -113,5 +113,5 @@ test('a backup is made and restored: docs/operating.md', async (t) => {
   shell(t, gateway, placed('countersign backup'));
   // The trail of the copy is verified in place of a gateway on it, which would run on.
   const restore = placed('install -m 600').replace('countersign --data', 'countersign audit verify --data');
-  assert.match(shell(t, gateway, restore), /1 change/);
+  assert.match(shell(t, gateway, restore), / 1 changes,/);
 });
