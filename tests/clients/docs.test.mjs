@@ -47,7 +47,7 @@ const shell = (t, gateway, text, env) => run(t, gateway, 'sh', ['-e'], text, 'sh
 function propose(t, gateway) {
   const proposed = shell(t, gateway, snippet('README.md', 'sh', 'Say hello'));
   assert.match(proposed, /Change pending approval\. ID: chg_/);
-  return proposed.match(/chg_\w+/)[0];
+  return proposed.match(/chg_[\w-]+/)[0];
 }
 
 test('the README leads to the first approved change', async (t) => {
@@ -113,5 +113,5 @@ test('a backup is made and restored: docs/operating.md', async (t) => {
   shell(t, gateway, placed('countersign backup'));
   // The trail of the copy is verified in place of a gateway on it, which would run on.
   const restore = placed('install -m 600').replace('countersign --data', 'countersign audit verify --data');
-  assert.match(shell(t, gateway, restore), / 1 changes,/);
+  assert.equal(shell(t, gateway, restore), shell(t, gateway, 'countersign audit verify\n'));
 });
