@@ -5,6 +5,7 @@
 mod attach;
 mod cli;
 mod config;
+mod docs;
 mod first_hours;
 mod operator;
 mod program;

@@ -14,7 +14,7 @@ use support::{Gateway, Options, Process, eventually, mcp};
 use tempfile::TempDir;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/review/upstream_policy/server.py");
-const README: &str = include_str!("../../README.md");
+const POLICY_PAGE: &str = include_str!("../../docs/policy.md");
 
 /// Runs a command of the terminal on the gateway's data directory, by nothing but that; answers exit code, stdout and
 /// stderr.
@@ -81,8 +81,8 @@ impl Files {
 
 #[test]
 fn a_call_passes_by_its_path_only_where_the_path_surely_is_within_the_folder() {
-    // The README's own rule, on a server of this test's.
-    let rule = README.lines().find(|line| line.contains("path_within(")).unwrap().trim();
+    // The rule of docs/policy.md, on a server of this test's.
+    let rule = POLICY_PAGE.lines().find(|line| line.contains("path_within(")).unwrap().trim();
     assert!(rule.starts_with("- {") && rule.contains("fs__write_file") && !rule.contains("startsWith"), "{rule}");
     let rule = rule.replace("fs__write_file", "fs__write");
     let files = Files::start(&format!("  rules:\n    {rule}\n"));
@@ -398,7 +398,7 @@ fn keys_and_acceptances_of_an_older_store_are_recorded_once_and_are_no_tampering
     let data = home.path().join("data");
     std::fs::create_dir(&data).unwrap();
     let conn = rusqlite::Connection::open(data.join("countersign.db")).unwrap();
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/migrations");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/src/migrations");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let at = files.iter().position(|file| file.to_str().unwrap().contains("trail_covers")).unwrap();

@@ -1,0 +1,117 @@
+// The snippets of the README and of docs/, taken from the pages and run against a gateway: what they say is what works.
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { startGatewayWith } from './fixture.mjs';
+import { binary, environment, eventually, startGateway } from './gateway.mjs';
+import { SERVERS } from './servers.mjs';
+
+const root = new URL('../..', import.meta.url).pathname;
+
+/** The one snippet of the page, in that language, that has this text in it. */
+function snippet(page, language, words) {
+  const text = readFileSync(join(root, page), 'utf8');
+  const blocks = [...text.matchAll(/```(\w+)\n(.*?)```/gs)].filter(([, name, block]) => name === language && block.includes(words));
+  assert.equal(blocks.length, 1, `one ${language} snippet of ${page} with ${words}`);
+  return blocks[0][2];
+}
+
+/** A folder for the length of a test. */
+function folder(t, parent = os.tmpdir()) {
+  const made = realpathSync(mkdtempSync(join(parent, '.snippets-')));
+  t.after(() => rmSync(made, { recursive: true, force: true }));
+  return made;
+}
+
+/** Runs a snippet as somebody would who has the program on the PATH and uses this gateway; gives what it prints. */
+function run(t, gateway, command, args, text, extension, env = {}) {
+  // Beside the packages that it imports.
+  const dir = folder(t, join(root, 'tests/clients'));
+  const file = join(dir, `snippet.${extension}`);
+  writeFileSync(file, text.replaceAll('127.0.0.1:8080', new URL(gateway.url).host));
+  writeFileSync(join(dir, 'countersign'), `#!/bin/sh\nexec "${binary}" "$@"\n`);
+  chmodSync(join(dir, 'countersign'), 0o755);
+  const own = environment({ COUNTERSIGN_DATA: gateway.data, ...env });
+  const ran = spawnSync(command, [...args, file], { encoding: 'utf8', timeout: 60_000, env: { ...own, PATH: `${dir}:${own.PATH}` } });
+  assert.equal(ran.status, 0, `${text}\n${ran.stdout}${ran.stderr}`);
+  return ran.stdout;
+}
+
+const shell = (t, gateway, text, env) => run(t, gateway, 'sh', ['-e'], text, 'sh', env);
+
+/** Makes the proposal of the README; gives the change's id. */
+function propose(t, gateway) {
+  const proposed = shell(t, gateway, snippet('README.md', 'sh', 'Say hello'));
+  assert.match(proposed, /Change pending approval\. ID: chg_/);
+  return proposed.match(/chg_[\w-]+/)[0];
+}
+
+test('the README leads to the first approved change', async (t) => {
+  const gateway = await startGateway();
+  t.after(() => gateway.stop());
+  const id = propose(t, gateway);
+  const review = snippet('README.md', 'sh', 'changes approve').replaceAll('chg_…', id);
+  assert.match(shell(t, gateway, review), /Say hello/);
+  const change = await gateway.reached(id, 'applied');
+  assert.equal(change.decisions[0].comment, 'yes, please');
+  assert.match(shell(t, gateway, snippet('README.md', 'sh', 'audit verify')), /applied/);
+});
+
+test('the programs of docs/clients.md connect', async (t) => {
+  const gateway = await startGateway();
+  t.after(() => gateway.stop());
+  const page = 'docs/clients.md';
+  assert.match(shell(t, gateway, snippet(page, 'sh', 'Mcp-Method')), /"resultType":"complete"/);
+  assert.match(shell(t, gateway, snippet(page, 'sh', '/tools/list_projects')), /CORE/);
+  assert.match(run(t, gateway, process.execPath, [], snippet(page, 'js', '@modelcontextprotocol/client'), 'mjs'), /create_issue/);
+  assert.match(run(t, gateway, process.execPath, [], snippet(page, 'js', 'websocket.js'), 'mjs'), /CORE/);
+  const python = join(root, 'tests/.cache/venv-v2/bin/python');
+  if (existsSync(python)) {
+    assert.match(run(t, gateway, python, [], snippet(page, 'python', 'asyncio'), 'py'), /create_issue/);
+  } else {
+    t.diagnostic('the Python snippet is run once the Python suite has installed its SDK');
+  }
+});
+
+test('a server is put behind it, and its reads are accepted', async (t) => {
+  const documents = folder(t);
+  mkdirSync(join(documents, 'files'));
+  const files = SERVERS.filesystem.entry(join(documents, 'files'));
+  const gateway = await startGatewayWith({ mcpServers: { files: { ...files, required: true } } });
+  t.after(() => gateway.stop());
+  const key = { COUNTERSIGN_KEY: gateway.key };
+  await eventually('the tools are there', async () => (await gateway.api('GET', '/servers/files')).body.tools?.length > 0);
+  // There is no terminal to be asked at.
+  const unasked = (page, words) => snippet(page, 'sh', words).replace('--all-reads', '--all-reads --yes').replaceAll(/(accept .*--tool \S+)/g, '$1 --yes');
+  assert.match(shell(t, gateway, unasked('README.md', 'servers accept'), key), /files__read_text_file/);
+  assert.match(shell(t, gateway, unasked('docs/servers.md', 'servers accept'), key), /files__read_file/);
+});
+
+test('people and their decisions: docs/people.md, docs/rest.md, docs/policy.md', async (t) => {
+  const gateway = await startGateway();
+  t.after(() => gateway.stop());
+  const key = { COUNTERSIGN_KEY: gateway.key };
+  assert.match(shell(t, gateway, snippet('docs/people.md', 'sh', '--owner alice')), /^csk_/);
+  const id = propose(t, gateway);
+  const rest = shell(t, gateway, snippet('docs/rest.md', 'sh', 'decision').replaceAll('chg_…', id), key);
+  assert.match(rest, /"state":"(approved|executing|applied)"/);
+  await gateway.reached(id, 'applied');
+  const said = shell(t, gateway, snippet('docs/policy.md', 'sh', 'policy test'), key);
+  assert.match(said, /review/);
+});
+
+test('a backup is made and restored: docs/operating.md', async (t) => {
+  const gateway = await startGateway();
+  t.after(() => gateway.stop());
+  const dir = folder(t);
+  const placed = (words) => snippet('docs/operating.md', 'sh', words).replaceAll('/backups/', `${dir}/`).replaceAll('DIR', join(dir, 'restored'));
+  propose(t, gateway);
+  shell(t, gateway, placed('countersign backup'));
+  // The trail of the copy is verified in place of a gateway on it, which would run on.
+  const restore = placed('install -m 600').replace('countersign --data', 'countersign audit verify --data');
+  assert.equal(shell(t, gateway, restore), shell(t, gateway, 'countersign audit verify\n'));
+});

@@ -1,0 +1,337 @@
+//! The README and the pages of `docs/` are held to the program: their links, commands, configurations, keys, doors, and the
+//! tests that they name. `tests/clients/docs.test.mjs` runs their snippets.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use serde_json::Value;
+use support::Gateway;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A page, as its text and its parts.
+struct Page {
+    /// From the root of the repository.
+    name: String,
+    text: String,
+    blocks: Vec<Block>,
+    /// What stands in backticks outside of blocks.
+    codes: Vec<String>,
+    /// The text without blocks and codes.
+    prose: String,
+}
+
+struct Block {
+    language: String,
+    text: String,
+}
+
+fn pages() -> Vec<Page> {
+    let mut files = vec![PathBuf::from(ROOT).join("README.md"), PathBuf::from(ROOT).join("CHANGELOG.md")];
+    let docs = fs::read_dir(Path::new(ROOT).join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    files.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    files.sort();
+    assert!(files.len() > 10, "{files:?}");
+    files.iter().map(|file| page(file)).collect()
+}
+
+fn page(file: &Path) -> Page {
+    let name = file.strip_prefix(ROOT).unwrap().to_str().unwrap().to_owned();
+    let text = fs::read_to_string(file).unwrap();
+    let (mut blocks, mut codes, mut prose) = (Vec::new(), Vec::new(), String::new());
+    let mut open: Option<Block> = None;
+    for line in text.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(language), None) => open = Some(Block { language: language.to_owned(), text: String::new() }),
+            (Some(_), block @ Some(_)) => blocks.extend(block.take()),
+            (None, Some(block)) => block.text.extend([line, "\n"]),
+            (None, None) => prose.extend([line, "\n"]),
+        }
+    }
+    assert!(open.is_none(), "{name}: a block does not end");
+    let mut outside = String::new();
+    for (at, part) in prose.split('`').enumerate() {
+        // A code may be broken at a line's end.
+        if at % 2 == 1 { codes.push(part.replace('\n', " ")) } else { outside.push_str(part) }
+    }
+    Page { name, text, blocks, codes, prose: outside }
+}
+
+#[test]
+fn the_readme_is_one_that_is_read_to_the_end() {
+    let lines = pages().iter().find(|page| page.name == "README.md").unwrap().text.lines().count();
+    assert!(lines <= 250, "README.md has {lines} lines, and may have 250: what is more belongs into docs/");
+}
+
+/// The names by which links reach the headings of a page.
+fn headings(page: &Page) -> BTreeSet<String> {
+    let headings = page.text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#'));
+    let anchor = |heading: &str| {
+        let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let pages = pages();
+    for page in &pages {
+        let targets = page.prose.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+        for target in targets.filter(|target| !target.starts_with("https://")) {
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let folder = Path::new(&page.name).parent().unwrap();
+            let path = if file.is_empty() { PathBuf::from(&page.name) } else { folder.join(file) };
+            let path = path.to_str().unwrap().replace("docs/../", "");
+            let there = Path::new(ROOT).join(&path).is_file();
+            assert!(there, "{}: the link {target} leads to no file", page.name);
+            let found = pages.iter().find(|other| other.name == path);
+            assert!(
+                heading.is_empty() || found.is_some_and(|other| headings(other).contains(heading)),
+                "{}: the link {target} leads to no heading",
+                page.name
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_named_in_the_repository_is_there() {
+    for page in pages() {
+        let blocks = page.blocks.iter().filter(|block| block.language == "sh").flat_map(|block| block.text.split(' '));
+        let words = page.codes.iter().flat_map(|code| code.split(' ')).chain(blocks.flat_map(str::split_whitespace));
+        for word in words {
+            let named =
+                ["scripts/", "src/", "tests/", "config/", "docs/"].iter().any(|folder| word.starts_with(folder));
+            assert!(!named || Path::new(ROOT).join(word).exists(), "{}: there is no {word}", page.name);
+        }
+    }
+}
+
+/// The commands of a shell's text, as far as pages use one: quotes, pipes, substitutions, comments.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let mut all: Vec<Vec<String>> = vec![Vec::new()];
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if quote == Some(c) {
+            quote = None;
+        } else if quote.is_some() {
+            word.get_or_insert_default().push(c);
+        } else if matches!(c, '\'' | '"') {
+            quote = Some(c);
+            word.get_or_insert_default();
+        } else if c == '\\' {
+            chars.next();
+        } else if c == '#' && word.is_none() {
+            while chars.next_if(|c| *c != '\n').is_some() {}
+        } else if c.is_whitespace() || "|;&()>".contains(c) {
+            all.last_mut().unwrap().extend(word.take());
+            if c != ' ' {
+                all.push(Vec::new());
+            }
+        } else {
+            word.get_or_insert_default().push(c);
+        }
+    }
+    all.last_mut().unwrap().extend(word);
+    all.retain(|command| !command.is_empty());
+    all
+}
+
+/// What of a shell's text is given to the program: its arguments.
+fn own_commands(text: &str) -> Vec<Vec<String>> {
+    let arguments = |command: Vec<String>| {
+        let began = match command[0].as_str() {
+            "countersign" => Some(1),
+            "cargo" => command.iter().position(|word| word == "--").map(|at| at + 1),
+            _ => None,
+        };
+        began.map(|at| command[at..].to_vec())
+    };
+    commands(text).into_iter().filter_map(arguments).collect()
+}
+
+/// Runs the program, without anything that it could work on; gives its exit code and what it says on stderr.
+fn run(arguments: &[String], more: &[&str]) -> (Option<i32>, String) {
+    let home = tempfile::tempdir().unwrap();
+    // The configuration is proved before anything is opened, and this one is not there.
+    let config = home.path().join("none.yaml");
+    let mut command = support::command(&[("COUNTERSIGN_CONFIG", config.to_str().unwrap())]);
+    let output = command.args(arguments).args(more).current_dir(&home).stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn every_command_is_one_that_the_program_takes() {
+    const USAGE: Option<i32> = Some(2);
+    assert_eq!(run(&["rules".into(), "revoke".into()], &[]).0, USAGE, "a command that lacks something is found");
+    assert_eq!(run(&["rules".into(), "--revoke".into()], &["--help"]).0, USAGE, "and so is a wrong option");
+    let mut checked = 0;
+    for page in pages() {
+        let blocks = page.blocks.iter().filter(|block| block.language == "sh");
+        for arguments in blocks.flat_map(|block| own_commands(&block.text)) {
+            let (code, err) = run(&arguments, &[]);
+            assert!(code.is_some_and(|code| code != 2 && code != 70), "{}: {arguments:?}: {err}", page.name);
+            checked += 1;
+        }
+        // In a sentence, a command may lack what belongs to it.
+        for arguments in page.codes.iter().flat_map(|code| own_commands(code)) {
+            let (code, err) = run(&arguments, &["--help"]);
+            assert_eq!(code, Some(0), "{}: {arguments:?}: {err}", page.name);
+            checked += 1;
+        }
+        for block in page.blocks.iter().filter(|block| block.language == "json") {
+            let servers: Value = serde_json::from_str(&block.text).unwrap();
+            let entry = &servers["mcpServers"]["countersign"];
+            assert_eq!(entry["command"], "countersign", "{}", page.name);
+            let arguments: Vec<String> = serde_json::from_value(entry["args"].clone()).unwrap();
+            assert_eq!(run(&arguments, &["--help"]).0, Some(0), "{}: {arguments:?}", page.name);
+        }
+    }
+    assert!(checked > 50, "{checked}");
+}
+
+#[test]
+fn every_block_of_yaml_is_a_configuration() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("countersign.yaml");
+    // The files that a configuration names must be there.
+    for name in ["cert.pem", "key.pem"] {
+        fs::write(home.path().join(name), "").unwrap();
+    }
+    for page in pages() {
+        for block in page.blocks.iter().filter(|block| block.language == "yaml") {
+            fs::write(&file, &block.text).unwrap();
+            let variables = block.text.split("${").skip(1).map(|rest| rest.split('}').next().unwrap());
+            let filled = variables.map(|name| {
+                let url = name.ends_with("_URL");
+                (name, if url { "https://chat.example/x" } else { "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA" })
+            });
+            let mut command = support::command(&filled.collect::<Vec<_>>());
+            let output = command.args(["config", "check", "--config"]).arg(&file).output().unwrap();
+            let err = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}:\n{}\n{err}", page.name, block.text);
+        }
+    }
+}
+
+/// All keys of the default file, those in its commented examples too, where the names of servers and webhooks are `<name>`.
+fn keys() -> BTreeSet<String> {
+    let text = fs::read_to_string(Path::new(ROOT).join("config/countersign.yaml")).unwrap();
+    let mut keys = BTreeSet::new();
+    let mut open: Vec<(usize, String)> = Vec::new();
+    for line in text.lines() {
+        let line = line.strip_prefix('#').unwrap_or(line);
+        let indent = line.len() - line.trim_start().len();
+        let Some((key, _)) = line.trim_start().split_once(':') else { continue };
+        if key.is_empty() || !key.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
+            continue;
+        }
+        open.retain(|(above, _)| *above < indent);
+        let named = open.len() == 1 && matches!(open[0].1.as_str(), "mcpServers" | "webhooks");
+        open.push((indent, if named { "<name>".to_owned() } else { key.to_owned() }));
+        keys.insert(open.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>().join("."));
+    }
+    keys
+}
+
+#[test]
+fn every_key_that_is_named_is_in_the_default_file() {
+    let keys = keys();
+    let first: BTreeSet<&str> = keys.iter().map(|key| key.split('.').next().unwrap()).collect();
+    assert!(keys.contains("limits.max_uri") && keys.contains("mcpServers.<name>.previews"), "{keys:?}");
+    let mut checked = 0;
+    for page in pages() {
+        for code in &page.codes {
+            // With a value behind it, or without.
+            let key = code.split(':').next().unwrap();
+            let is_key = key.contains('.') && key.chars().all(|c| c.is_ascii_alphanumeric() || "._<>".contains(c));
+            if is_key && first.contains(key.split('.').next().unwrap()) {
+                assert!(keys.contains(key), "{}: there is no key {key}", page.name);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 40, "{checked}");
+}
+
+#[test]
+fn the_doors_are_those_of_the_description() {
+    let gateway = Gateway::start();
+    let (status, api) = gateway.api("GET", "/api/openapi.json", None);
+    assert_eq!(status, 200);
+    let mut named = BTreeSet::new();
+    for page in pages() {
+        for code in &page.codes {
+            let Some((method, path)) = code.split_once(' ') else { continue };
+            if matches!(method, "GET" | "POST") && (path.starts_with("/api") || path.starts_with("/events")) {
+                let door = &api["paths"][path][method.to_lowercase()];
+                assert!(door.is_object(), "{}: there is no {code}", page.name);
+                if page.name == "docs/rest.md" {
+                    named.insert(path.to_owned());
+                }
+            }
+        }
+    }
+    let all = api["paths"].as_object().unwrap().keys().filter(|path| !path.starts_with("/api/providers"));
+    let missing: Vec<_> = all.filter(|path| !named.contains(*path)).collect();
+    assert!(missing.is_empty(), "docs/rest.md does not name {missing:?}");
+}
+
+/// The text of all tests, in Rust and in JavaScript.
+fn sources(folder: &Path, rust: &mut String, js: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "node_modules" && name != "target" {
+                sources(&path, rust, js);
+            }
+        } else if name.ends_with(".rs") {
+            rust.push_str(&fs::read_to_string(&path).unwrap());
+        } else if name.ends_with(".mjs") {
+            js.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// Whether it can be nothing but a test's name.
+fn is_long_name(code: &str) -> bool {
+    code.split('_').count() >= 5 && code.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'))
+}
+
+#[test]
+fn tests_that_are_named_exist() {
+    let (mut rust, mut js) = (String::new(), String::new());
+    for folder in ["src", "tests"] {
+        sources(&Path::new(ROOT).join(folder), &mut rust, &mut js);
+    }
+    let exists = |name: &str| {
+        if name.contains(' ') { js.contains(&format!("test('{name}'")) } else { rust.contains(&format!("fn {name}(")) }
+    };
+    let mut promises = 0;
+    for page in pages() {
+        for name in page.codes.iter().filter(|code| is_long_name(code)) {
+            assert!(exists(name), "{}: there is no test {name}", page.name);
+        }
+        if page.name != "docs/SECURITY.md" {
+            continue;
+        }
+        let rows = page.text.lines().skip_while(|line| !line.starts_with("## What is promised"));
+        for row in rows.filter(|row| row.starts_with("| ") && !row.starts_with("| promise |")) {
+            let tests: Vec<&str> = row.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+            assert!(!tests.is_empty(), "no test holds: {row}");
+            for name in tests {
+                assert!(exists(name), "there is no test {name}");
+            }
+            promises += 1;
+        }
+    }
+    assert!(promises > 20, "{promises}");
+}
