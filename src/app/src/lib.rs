@@ -1,4 +1,4 @@
 //! TODO ('app',)
 
-pub mod provider_news;
 pub mod serve;
+pub mod server_status_events;

@@ -47,18 +47,18 @@ use countersign_review::{
 use countersign_routing::{
     Directory, Published, RouteTable, Router, Target,
     actor::{PublishProviders, RuleAnew},
-    definitions::{Definitions, Rebuild},
-    standing_rules::{self, Board, StandingRules},
+    standing_rules::{self, StandingRuleCache, StandingRules},
     table::{Aliases, RouteError},
+    tool_acceptance::{Definitions, Rebuild},
 };
 use countersign_runtime::ending::Ending;
 use countersign_session::{
     SessionServices,
-    handlers::{lifecycle, reviewed::page},
+    handlers::{lifecycle, reviewed::approval_page},
     registry::Registry,
 };
 use countersign_store::{
-    LockError, Pinboard, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir,
+    LockError, PinStore, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir,
 };
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::{Tracker, TrackerError};
@@ -152,12 +152,12 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(Directory(Arc::clone(&routes)));
-    let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await?);
+    let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
     let people = Arc::new(People::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&keys) as _))));
     let pending = PendingConfig { people: Arc::clone(&people) as _, ..(&config.changes).into() };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
     // After it, because what a restored backup allowed is ended there.
-    let board = Board::open(&store).await?;
+    let board = StandingRuleCache::open(&store).await?;
     let router_thread = Arbiter::new();
     let router = {
         let policy = Policy::new(&config.policy)
@@ -215,13 +215,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let webhooks_thread = Arbiter::new();
     let socket = bind(&services, options)?;
     // Before the doors open, so that nobody is told of none; links need the port.
-    let (hooks, dashboard) = (&services.config.webhooks, page::dashboard(&services));
+    let (hooks, dashboard) = (&services.config.webhooks, approval_page::dashboard(&services));
     webhooks
         .begin(&services.config.data, hooks, &dashboard, webhooks_thread.handle(), &services.shutdown.child_token())
         .await?;
     let doors = open_doors(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
     let (server, serving, address) = doors?;
-    actix::spawn(crate::provider_news::run(Arc::clone(&services)));
+    actix::spawn(crate::server_status_events::run(Arc::clone(&services)));
     actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
@@ -275,7 +275,7 @@ fn providers(config: &Config, changes: &Changes, routes: &Arc<Published>) -> Res
     Ok(all)
 }
 
-fn definitions(services: &Arc<HttpServices>, pins: Arc<Pinboard>) -> Definitions {
+fn definitions(services: &Arc<HttpServices>, pins: Arc<PinStore>) -> Definitions {
     Definitions::new(Arc::clone(&services.routes), pins, rebuild(services), services.feed.clone())
 }
 

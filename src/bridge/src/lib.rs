@@ -15,11 +15,11 @@ pub mod carried;
 pub mod content;
 pub mod error;
 pub mod extension;
-pub mod kept;
 pub mod park;
 pub mod questions;
 pub mod relay;
 pub mod request;
+pub mod response_cache;
 pub mod result;
 pub mod rounds;
 pub mod seal;
@@ -79,7 +79,7 @@ pub struct Bridge {
     /// Tasks of upstreams that clients may ask for.
     pub tasks: tasks::Tasks,
     /// Calls that wait for what their stateless clients answer.
-    pub parked: Arc<park::Lot>,
+    pub parked: Arc<park::ParkedCalls>,
     /// Seals what stateless upstreams have their clients carry.
     pub carrier: carried::Carrier,
 }
@@ -87,7 +87,7 @@ pub struct Bridge {
 impl Bridge {
     #[must_use]
     pub fn new(carrier: carried::Carrier) -> Self {
-        Self { tasks: tasks::Tasks::default(), parked: park::Lot::new(), carrier }
+        Self { tasks: tasks::Tasks::default(), parked: park::ParkedCalls::new(), carrier }
     }
 }
 
@@ -141,8 +141,8 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
         // What is asked about the task later must reach the process that has it.
         ready.caller.pinned = Pinned::noted();
     }
-    ready.question = kept::question(&ready);
-    if let Some(reply) = kept::answer(&ready)? {
+    ready.question = response_cache::question(&ready);
+    if let Some(reply) = response_cache::answer(&ready)? {
         return Ok(reply);
     }
     match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
@@ -253,7 +253,7 @@ impl<'a> Ready<'a> {
             more,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.mint(), revision, &draft);
-        outgoing.repeatable = self.call.reads && more.is_empty() && !kept::is_retry(&self.params.object);
+        outgoing.repeatable = self.call.reads && more.is_empty() && !response_cache::is_retry(&self.params.object);
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
             outgoing.headers = countersign_protocol::param_headers::of_call(self.call.headers, arguments);
@@ -374,7 +374,7 @@ impl<'a> Ready<'a> {
         let Some(urls) = member(data, "elicitations") else { return Ok(None) };
         let mut shown = Vec::new();
         for (_, url) in edit::elements(urls) {
-            if let Err(why) = countersign_upstream::asker::address(url) {
+            if let Err(why) = countersign_upstream::elicitation::address(url) {
                 let why = format!("the upstream wants a page opened first that nobody is sent to: {why}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, why));
             }

@@ -75,7 +75,7 @@ pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
     }
     let (relay, requests) = Relay::asking(ready.hearer(), false);
     let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
-    let mut course = Course {
+    let mut course = RunningCall {
         work: Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
         requests,
         capabilities: ready.caller.capabilities.clone(),
@@ -113,7 +113,7 @@ async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Repl
     let claim = lot.sealer.open(state, &binding(ready)).map_err(|broken| refused(broken.why()))?;
     let visits = lot.redeem(&claim)?;
     let (reply, event) = oneshot::channel();
-    let visit = Visit { answers, hearer: ready.hearer(), reply };
+    let visit = Resume { answers, hearer: ready.hearer(), reply };
     // A call that ends just now takes its channel with it.
     visits.send(visit).await.map_err(|_| refused(ENDED))?;
     match event.await.map_err(|_| refused(ENDED))? {
@@ -223,7 +223,7 @@ struct Open {
 }
 
 /// A call on its way. Dropped, it is cancelled at the upstream, and its questions are declined.
-struct Course {
+struct RunningCall {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
@@ -239,7 +239,7 @@ struct Course {
     ahead: Answers,
 }
 
-impl Course {
+impl RunningCall {
     /// Goes on until the call ends or there is something to ask.
     async fn advance(&mut self) -> Event {
         loop {
@@ -337,7 +337,7 @@ impl Course {
 }
 
 /// A client that has come back for its call.
-struct Visit {
+struct Resume {
     answers: Answers,
     hearer: Hearer,
     /// Gets what happened next and the ticket for the visit after it.
@@ -345,7 +345,7 @@ struct Visit {
 }
 
 /// Keeps a parked call until its client has its result, gives it up, or does not come.
-async fn keep(mut course: Course, relay: Arc<Relay>, mut place: Place, mut visits: mpsc::Receiver<Visit>) {
+async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, mut visits: mpsc::Receiver<Resume>) {
     loop {
         let mut patience = std::pin::pin!(tokio::time::sleep_until(place.deadline));
         let visit = loop {
@@ -364,7 +364,7 @@ async fn keep(mut course: Course, relay: Arc<Relay>, mut place: Place, mut visit
                 () = course.step() => {}
             }
         };
-        let Some(Visit { answers, hearer, mut reply }) = visit else { return };
+        let Some(Resume { answers, hearer, mut reply }) = visit else { return };
         let before = course.open.len();
         course.answer(answers);
         let answered = before == 0 || course.open.len() < before;
@@ -391,7 +391,7 @@ async fn keep(mut course: Course, relay: Arc<Relay>, mut place: Place, mut visit
 
 /// All parked calls of the process.
 #[derive(Default)]
-pub struct Lot {
+pub struct ParkedCalls {
     sealer: Sealer,
     calls: Mutex<HashMap<[u8; 16], Parked>>,
     started: Option<Instant>,
@@ -404,12 +404,12 @@ struct Parked {
     /// They count up.
     number: u64,
     given_up: CancellationToken,
-    visits: mpsc::Sender<Visit>,
+    visits: mpsc::Sender<Resume>,
     /// The one that is good now; none while its client is there.
     ticket: Option<u64>,
 }
 
-impl Lot {
+impl ParkedCalls {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self { started: Some(Instant::now()), ..Self::default() })
@@ -432,7 +432,7 @@ impl Lot {
         principal: &str,
         upstream: &str,
         most: usize,
-    ) -> Result<(Place, mpsc::Receiver<Visit>), McpError> {
+    ) -> Result<(Slot, mpsc::Receiver<Resume>), McpError> {
         let call = *uuid::Uuid::new_v4().as_bytes();
         let mut calls = self.calls.lock();
         let here = |parked: &Parked| parked.principal == principal && parked.upstream == upstream;
@@ -459,11 +459,11 @@ impl Lot {
         };
         calls.insert(call, parked);
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        Ok((Place { lot: Arc::clone(self), call, ticket: 1, deadline, given_up }, receiver))
+        Ok((Slot { lot: Arc::clone(self), call, ticket: 1, deadline, given_up }, receiver))
     }
 
     /// Takes a ticket, which is good once.
-    fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Visit>, McpError> {
+    fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Resume>, McpError> {
         let mut calls = self.calls.lock();
         let parked = calls.get_mut(&claim.call).filter(|_| claim.expires >= self.now());
         let parked = parked.ok_or_else(|| refused(ENDED))?;
@@ -480,9 +480,9 @@ impl Lot {
     }
 }
 
-/// A parked call's place in the [`Lot`], given back when it is dropped.
-struct Place {
-    lot: Arc<Lot>,
+/// A parked call's place in the [`ParkedCalls`], given back when it is dropped.
+struct Slot {
+    lot: Arc<ParkedCalls>,
     call: [u8; 16],
     ticket: u64,
     deadline: tokio::time::Instant,
@@ -490,7 +490,7 @@ struct Place {
     given_up: CancellationToken,
 }
 
-impl Place {
+impl Slot {
     /// Gives out the next ticket; the client has its time anew if it has answered something.
     fn renew(&mut self, answered: bool) {
         self.ticket += 1;
@@ -503,7 +503,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.lot.calls.lock().remove(&self.call);
     }

@@ -11,7 +11,7 @@ use countersign_protocol::{
 };
 
 pub use countersign_upstream::{
-    asker::{asked_by, attributed, attributed_requests},
+    elicitation::{asked_by, attributed, attributed_requests},
     questions::{ELICITATION, ROOTS, SAMPLING, for_client, is_url, lacking, may_ask},
 };
 

@@ -7,10 +7,11 @@ use futures_util::future::join_all;
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    Ready, Verb, kept,
+    Ready, Verb,
     park::binding,
     questions,
     relay::{Relay, tell_completed},
+    response_cache,
     result::{Glance, Kind},
     tasks,
 };
@@ -45,11 +46,11 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let glance = Glance::at(result.get());
     match glance.kind() {
         Kind::Complete if ready.may_be_task() || ready.call.verb == Verb::Extension => {
-            kept::keep(ready, &response);
+            response_cache::keep(ready, &response);
             ready.reply(response)
         }
         Kind::Complete => {
-            kept::keep(ready, &response);
+            response_cache::keep(ready, &response);
             let outcome = ready.dress().outcome(result.get(), &glance)?;
             match response {
                 Response::Result(result) => Ok(outcome.reply(result)),
@@ -129,7 +130,7 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
                     tell_completed(&ready.call.exchange.related, elicitation);
                 }
                 if asked_nothing {
-                    kept::keep(ready, &response);
+                    response_cache::keep(ready, &response);
                 }
                 return ready.reply(response);
             }

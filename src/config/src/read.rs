@@ -32,10 +32,10 @@ pub(super) fn config(r: &mut Reader) -> Config {
             mode: r.choice("auth.mode", &[("local", AuthMode::Local), ("keys", AuthMode::Keys)], AuthMode::Keys),
         },
         tls: tls(r),
-        behind_tls_proxy: r.truth("behind_tls_proxy"),
+        behind_tls_proxy: r.boolean("behind_tls_proxy"),
         allowed_hosts: r.list("allowed_hosts", check::host),
         public_url: r.optional_text("public_url", check::public_url),
-        strict_versions: r.truth("strict_versions"),
+        strict_versions: r.boolean("strict_versions"),
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
         modules: ModulesConfig { tracker: tracker(r) },
         upstreams: servers::read(r),
@@ -92,9 +92,9 @@ fn stdio(r: &mut Reader) -> StdioConfig {
 
 fn tracker(r: &mut Reader) -> TrackerConfig {
     TrackerConfig {
-        enabled: r.truth("modules.tracker.enabled"),
+        enabled: r.boolean("modules.tracker.enabled"),
         workflow: r.lists("modules.tracker.workflow", check::status),
-        sample_project: r.truth("modules.tracker.sample_project"),
+        sample_project: r.boolean("modules.tracker.sample_project"),
         people: r.list("modules.tracker.people", check::person),
     }
 }
@@ -125,13 +125,13 @@ fn review(r: &mut Reader) -> Terms {
         quorum: r.count("policy.review.quorum", terms::QUORUM),
         expire_after: r.optional_seconds("policy.review.expire_after", terms::EXPIRE_AFTER),
         on_expiry: r.choice("policy.review.on_expiry", &terms::ON_EXPIRY, OnExpiry::Expire),
-        require_comment: r.truth("policy.review.require_comment"),
+        require_comment: r.boolean("policy.review.require_comment"),
         edit: r.choice("policy.review.edit", &terms::EDIT, Editing::Allowed),
         preview_required: r.choice("policy.review.preview", &terms::PREVIEW, false),
         on_review: r.choice("policy.review.on_review", &terms::ON_REVIEW, OnReview::Return),
         hold_for: r.seconds("policy.review.hold_for", terms::HOLD_FOR),
         undo_for: r.seconds("policy.review.undo_for", terms::UNDO_FOR),
-        open_page: r.truth("policy.review.open_page"),
+        open_page: r.boolean("policy.review.open_page"),
         questions: r.choice("policy.review.questions", &terms::QUESTIONS, false),
     }
 }

@@ -132,7 +132,7 @@ impl Reader {
         .flatten()
     }
 
-    pub fn truth(&mut self, key: &'static str) -> bool {
+    pub fn boolean(&mut self, key: &'static str) -> bool {
         let parse = |placed: &Placed, _: &Environment| match &placed.node {
             Node::Bool(value) => Ok(*value),
             Node::Text(text) if textual(placed) && matches!(text.as_str(), "true" | "1") => Ok(true),

@@ -59,14 +59,14 @@ pub(super) fn read(one: &mut One<'_>, entry: &Entry, terms: &mut Terms) {
             node => seconds(node, &EXPIRE_AFTER).map(Some),
         }),
         "on_expiry" => set(one, value, &mut terms.on_expiry, |node| word(node, &ON_EXPIRY)),
-        "require_comment" => set(one, value, &mut terms.require_comment, truth),
+        "require_comment" => set(one, value, &mut terms.require_comment, boolean),
         "edit" => set(one, value, &mut terms.edit, |node| word(node, &EDIT)),
         "preview" => set(one, value, &mut terms.preview_required, |node| word(node, &PREVIEW)),
         "on_review" => set(one, value, &mut terms.on_review, |node| word(node, &ON_REVIEW)),
         "hold_for" => set(one, value, &mut terms.hold_for, |node| seconds(node, &HOLD_FOR)),
         "undo_for" => set(one, value, &mut terms.undo_for, |node| seconds(node, &UNDO_FOR)),
         "questions" => set(one, value, &mut terms.questions, |node| word(node, &QUESTIONS)),
-        _ => set(one, value, &mut terms.open_page, truth),
+        _ => set(one, value, &mut terms.open_page, boolean),
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) fn seconds(node: &Node, range: &RangeInclusive<Duration>) -> Result<u
     Err((format!("{} is no whole number of seconds", show_duration(duration)), "Write whole seconds.".to_owned()))
 }
 
-fn truth(node: &Node) -> Result<bool, Wrong> {
+fn boolean(node: &Node) -> Result<bool, Wrong> {
     match node {
         Node::Bool(value) => Ok(*value),
         other => Err((format!("expected true or false, found {}", other.kind()), "Write one.".to_owned())),

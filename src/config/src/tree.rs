@@ -64,7 +64,7 @@ impl Node {
 /// Bad syntax, duplicate keys, more than one document, or nesting and aliases beyond any honest file.
 pub fn parse(text: &str) -> Result<Spot, SyntaxError> {
     let options = serde_saphyr::options! {
-        // `yes`, `on` and `no` stay texts: a key that wants a truth says so.
+        // `yes`, `on` and `no` stay texts: a key that wants a boolean says so.
         strict_booleans: true,
         with_snippet: false,
         budget: serde_saphyr::budget! {

@@ -13,7 +13,7 @@ use countersign_routing::{
     actor::{PublishProviders, Reconfigure},
     table::Aliases,
 };
-use countersign_store::{Pinboard, Record, Store};
+use countersign_store::{PinStore, Record, Store};
 use countersign_telemetry::logs;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
@@ -41,14 +41,14 @@ pub struct Live {
     /// Providers that are compiled in: they come before the servers.
     pub built_in: Vec<Target>,
     pub upstreams: Arc<Upstreams>,
-    pub pins: Arc<Pinboard>,
+    pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
     pub people: Arc<People>,
     pub webhooks: Arc<Webhooks>,
 }
 
 /// Says which acceptances do not hold for what is behind the names of these servers now.
-pub async fn behind(pins: &Pinboard, servers: &[UpstreamConfig]) {
+pub async fn behind(pins: &PinStore, servers: &[UpstreamConfig]) {
     for server in servers {
         let tools = pins.behind(&server.name, &server.target.fingerprint()).await;
         if tools > 0 {

@@ -15,9 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
     daily::Daily,
+    duplicate_calls::Twins,
     feed::{Feed, FeedEvent},
     ledger::{Counts, Deadlines, Ledger},
-    twins::Twins,
     watch::Watchers,
 };
 use countersign_domain::changes::{Change, ChangeState, machine::EventKind};

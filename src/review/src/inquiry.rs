@@ -27,7 +27,7 @@ use countersign_provider::{
     request::{Replier, UpstreamRequest},
 };
 use countersign_upstream::{
-    asker::asked_by,
+    elicitation::asked_by,
     questions::{ELICITATION, may_ask},
 };
 

@@ -10,14 +10,15 @@ pub mod bench;
 mod commit;
 mod daily;
 mod decide;
+mod duplicate_calls;
 mod edit;
 mod executor;
 mod expiry;
 pub mod feed;
-mod flood;
 pub mod gateway_tools;
 mod inquiry;
 mod ledger;
+mod proposal_rate;
 mod propose;
 mod prune;
 mod recheck;
@@ -28,7 +29,6 @@ mod start;
 mod testing;
 #[cfg(test)]
 mod tests;
-mod twins;
 mod votes;
 mod watch;
 

@@ -4,7 +4,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use jiff::SignedDuration;
 
-use super::{MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, recheck, record, start::Inner, store_error, twins};
+use super::{
+    MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, duplicate_calls, recheck, record, start::Inner, store_error,
+};
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{Draft, crash::crash_point};
@@ -64,7 +66,8 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     check(inner, &proposal)?;
     let key_id = proposal.proposer.key_id.clone();
     let mut change = new_change(inner, proposal);
-    let call = twins::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
+    let call =
+        duplicate_calls::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
     let id = change.id.clone();
     // With a key, the caller says which calls are one and which are not.
     if change.idempotency_key.is_none() {

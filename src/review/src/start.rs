@@ -18,14 +18,13 @@ use super::{
     actor::{Approved, Metrics, PendingChanges},
     commit::StepError,
     daily::{self, Daily},
+    duplicate_calls::Twins,
     executor, expiry,
     feed::Feed,
-    flood::Flood,
     inquiry::Inquiries,
     ledger::{Counts, Deadlines, Ledger},
-    prune,
-    twins::Twins,
-    votes,
+    proposal_rate::Flood,
+    prune, votes,
     watch::Watchers,
 };
 use countersign_domain::changes::{

@@ -4,21 +4,21 @@
 pub mod actor;
 pub mod aliases;
 pub mod awaited;
-pub mod briefing;
-pub mod claims;
-pub mod definitions;
-pub mod effort;
 pub mod listing;
-pub mod passed;
+pub mod name_conflicts;
 pub mod rendered;
 pub mod reserved;
 pub mod resources;
+pub mod revision_filter;
 pub mod ruling;
+pub mod schema_cost;
+pub mod server_instructions;
 pub mod standing_rules;
 pub mod subscribers;
 pub mod table;
 pub mod target;
 pub mod template;
+pub mod tool_acceptance;
 pub mod validate;
 
 pub use actor::Router;

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::value::RawValue;
 
-use super::{listing, passed, target::Target};
+use super::{listing, revision_filter, target::Target};
 use countersign_protocol::Revision;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef};
 
@@ -52,7 +52,7 @@ impl PromptRoute {
     #[must_use]
     pub fn listed(&self, revision: Revision) -> &str {
         let own = || listing::prompt(&self.def, revision);
-        self.rendered.text(revision, self.def.raw.as_ref(), |raw| passed::prompt(raw, revision), own)
+        self.rendered.text(revision, self.def.raw.as_ref(), |raw| revision_filter::prompt(raw, revision), own)
     }
 }
 
@@ -73,7 +73,7 @@ impl ResourceRoute {
     #[must_use]
     pub fn listed(&self, revision: Revision) -> &str {
         let own = || listing::resource(&self.def, revision);
-        self.rendered.text(revision, self.def.raw.as_ref(), |raw| passed::resource(raw, revision), own)
+        self.rendered.text(revision, self.def.raw.as_ref(), |raw| revision_filter::resource(raw, revision), own)
     }
 }
 
@@ -94,6 +94,6 @@ impl TemplateRoute {
     #[must_use]
     pub fn listed(&self, revision: Revision) -> &str {
         let own = || listing::template(&self.def, revision);
-        self.rendered.text(revision, self.def.raw.as_ref(), |raw| passed::resource(raw, revision), own)
+        self.rendered.text(revision, self.def.raw.as_ref(), |raw| revision_filter::resource(raw, revision), own)
     }
 }

@@ -7,7 +7,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    claims::{Claims, Rules, Settled, Warnings},
+    name_conflicts::{Claims, Rules, Settled, Warnings},
     rendered::{ResourceRoute, TemplateRoute},
     table::{RouteError, RouteTable},
     target::Target,

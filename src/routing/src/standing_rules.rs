@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Published, ToolRoute, definitions::Rebuild};
+use crate::{Published, ToolRoute, tool_acceptance::Rebuild};
 use countersign_domain::{
     changes::{Change, ServedBy, machine::SYSTEM, people::Person},
     policy::{
@@ -74,11 +74,11 @@ pub struct NewRule {
 }
 
 /// The rules as they are now, read where routes are built.
-pub struct Board {
+pub struct StandingRuleCache {
     rules: ArcSwap<Vec<Arc<StandingRule>>>,
 }
 
-impl StandingSource for Board {
+impl StandingSource for StandingRuleCache {
     fn of_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>> {
         let rules = self.rules.load();
         let speaks = |rule: &&Arc<StandingRule>| !rule.is_over() && rule.provider == provider && rule.tool == tool;
@@ -86,7 +86,7 @@ impl StandingSource for Board {
     }
 }
 
-impl Board {
+impl StandingRuleCache {
     /// Reads all rules.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ fn now() -> Timestamp {
 /// What [`StandingRules::new`] is made of.
 pub struct Parts {
     pub store: Arc<dyn Store>,
-    pub board: Arc<Board>,
+    pub board: Arc<StandingRuleCache>,
     pub people: Arc<dyn Reviewers>,
     pub routes: Arc<Published>,
     pub rebuild: Rebuild,

@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 pub use super::{aliases::Aliases, rendered::PromptRoute};
 use super::{
     awaited::Awaited,
-    briefing::Briefings,
-    claims::{Claims, Rules, Settled, Warnings},
-    effort, listing, passed,
+    listing,
+    name_conflicts::{Claims, Rules, Settled, Warnings},
     rendered::{Rendered, ResourceRoute, TemplateRoute},
     reserved::Reserved,
     resources::Resources,
-    ruling,
+    revision_filter, ruling, schema_cost,
+    server_instructions::Briefings,
     target::Target,
 };
 use crate::validate;
@@ -65,7 +65,7 @@ impl ToolRoute {
         self.rendered.text(
             revision,
             self.def.raw.as_ref(),
-            |raw| passed::tool(raw, pending, revision),
+            |raw| revision_filter::tool(raw, pending, revision),
             || listing::tool(&self.def, &self.name, pending, revision),
         )
     }
@@ -83,7 +83,7 @@ impl ToolRoute {
     }
 
     /// The input schema, compiled when it is first needed. Network `$ref`s are never followed. `None` for one of an
-    /// upstream's that would take too long ([`effort`]).
+    /// upstream's that would take too long ([`schema_cost`]).
     ///
     /// # Errors
     /// `TOOL_EXECUTION_ERROR` for a schema that is none; it concerns nobody but who calls the tool.
@@ -107,7 +107,7 @@ impl ToolRoute {
 }
 
 fn compile(def: &ToolDef) -> Result<Option<jsonschema::Validator>, String> {
-    if def.raw.is_some() && !effort::is_bounded(&def.input_schema) {
+    if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
         tracing::warn!(tool = %def.name, "its input schema is too intricate: only its server checks arguments against it");
         return Ok(None);
     }

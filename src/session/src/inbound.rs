@@ -32,7 +32,7 @@ use countersign_telemetry::{
 
 /// Where a message came in: everything about it but its own text.
 #[derive(Clone)]
-pub struct Door {
+pub struct Endpoint {
     pub services: Arc<SessionServices>,
     pub session: Arc<SessionShared>,
     pub identity: Identity,
@@ -75,7 +75,7 @@ fn answered(
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
-    let door = Door {
+    let door = Endpoint {
         services: services.clone(),
         session: session.clone(),
         identity: session.identity.clone(),
@@ -102,7 +102,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
     }
 }
 
-impl Door {
+impl Endpoint {
     /// Handles a whole frame or body; `None` where there is nothing to answer.
     async fn frame(self, frame: &[u8]) -> Option<Answer> {
         match envelope::parse(frame, &self.services.envelope_limits()) {

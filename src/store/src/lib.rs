@@ -18,8 +18,8 @@ pub mod open;
 pub mod pins;
 mod reader;
 mod retention;
+mod reviewer_decisions;
 mod rows;
-mod said;
 mod search;
 mod space;
 mod sqlite;
@@ -46,8 +46,8 @@ use countersign_domain::changes::{
 
 pub use audit_search::{AuditSearch, FoundEntries, FoundEntry};
 pub use error::StoreError;
-pub use pins::{PinWrite, Pinboard};
-pub use said::{Said, read_said};
+pub use pins::{PinStore, PinWrite};
+pub use reviewer_decisions::{Said, read_said};
 pub use search::Narrow;
 
 use countersign_domain::policy::{Pins, StandingRule};

@@ -19,13 +19,13 @@ pub struct PinWrite {
 }
 
 /// The pins of a running gateway: read as a snapshot, changed one after another.
-pub struct Pinboard {
+pub struct PinStore {
     store: Arc<dyn Store>,
     pins: ArcSwap<Pins>,
     changing: Mutex<()>,
 }
 
-impl Pinboard {
+impl PinStore {
     /// Reads all pins.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Pinboard {
     }
 }
 
-impl PinSource for Pinboard {
+impl PinSource for PinStore {
     fn pins(&self) -> Arc<Pins> {
         self.pins.load_full()
     }
@@ -266,8 +266,8 @@ mod tests {
         Definition { name: name.into(), hash: hash.into(), text: format!("{{\"{hash}\":1}}").into() }
     }
 
-    async fn board(dir: &std::path::Path) -> Pinboard {
-        Pinboard::open(Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap())).await.unwrap()
+    async fn board(dir: &std::path::Path) -> PinStore {
+        PinStore::open(Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap())).await.unwrap()
     }
 
     #[actix_web::test]
@@ -278,7 +278,7 @@ mod tests {
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         // Only the first time counts.
         pins.observe("fs", &[tool("read", "h9"), tool("new", "h3")]);
-        let is = |pins: &Pinboard, tool, hash| pins.pins().standing(("fs", "t"), tool, hash);
+        let is = |pins: &PinStore, tool, hash| pins.pins().standing(("fs", "t"), tool, hash);
         assert_eq!(is(&pins, "read", "h1"), Standing::Seen);
         assert_eq!(is(&pins, "read", "h9"), Standing::Changed);
         assert_eq!(is(&pins, "new", "h3"), Standing::New);
@@ -325,7 +325,7 @@ mod tests {
         let pins = board(dir.path()).await;
         pins.observe("fs", &[tool("read", "h1"), tool("write", "h2")]);
         pins.accept(("fs", "a"), &[tool("read", "h1")], "alice").await.unwrap();
-        let of = |pins: &Pinboard, target, tool, hash| pins.pins().standing(("fs", target), tool, hash);
+        let of = |pins: &PinStore, target, tool, hash| pins.pins().standing(("fs", target), tool, hash);
         assert_eq!(
             (pins.behind("fs", "a").await, pins.behind("fs", "b").await, pins.behind("git", "b").await),
             (0, 1, 0)
@@ -353,7 +353,7 @@ mod tests {
         drop(conn);
         let pins = board(dir.path()).await;
         assert_eq!(pins.behind("fs", "now").await, 0);
-        let of = |pins: &Pinboard, target| pins.pins().standing(("fs", target), "read", "h1");
+        let of = |pins: &PinStore, target| pins.pins().standing(("fs", target), "read", "h1");
         assert_eq!((of(&pins, "now"), of(&pins, "later")), (Standing::Accepted, Standing::Changed));
         pins.store.close();
         drop(pins);

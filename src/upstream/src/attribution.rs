@@ -26,8 +26,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    asked::{self, Asked, cancelled_id},
     received::{self, Received},
+    server_requests::{self, Asked, cancelled_id},
 };
 use countersign_protocol::{Era, RequestId};
 use countersign_runtime::ending::Ending;
@@ -55,7 +55,7 @@ pub struct Attribution {
     unsolicited: Arc<dyn Listener>,
     pending: Mutex<HashMap<u64, Pending>>,
     asked: Asked,
-    send: asked::Queue,
+    send: server_requests::Queue,
     modern: AtomicBool,
     closed: Ending,
     end: OnceLock<LinkError>,
@@ -74,7 +74,7 @@ impl Attribution {
     pub fn new(unsolicited: Arc<dyn Listener>, closed: Ending) -> (Arc<Self>, mpsc::Receiver<Message>) {
         let (outbox, messages) = mpsc::channel::<Message>(OUTBOX);
         let (answers, ended) = (outbox.clone(), closed.clone());
-        let send: asked::Queue = Arc::new(move |message| {
+        let send: server_requests::Queue = Arc::new(move |message| {
             if answers.try_send(message.into()).is_err() {
                 // It asks and cancels faster than it reads: nothing good comes of that connection.
                 ended.cancel();

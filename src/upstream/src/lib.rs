@@ -8,8 +8,6 @@
 //! Who calls an upstream for a client goes through `countersign_bridge`, which speaks for clients of any era.
 
 mod actor;
-mod asked;
-pub mod asker;
 pub mod attribution;
 pub mod backoff;
 mod breaker;
@@ -22,6 +20,7 @@ mod clock;
 mod control;
 pub mod defs;
 pub mod detect;
+pub mod elicitation;
 mod endpoint;
 pub mod events;
 mod execute;
@@ -40,6 +39,7 @@ pub mod questions;
 pub mod received;
 mod registry;
 pub mod server;
+mod server_requests;
 mod silence;
 pub mod sse;
 pub mod status;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::asker;
+use super::elicitation;
 use countersign_protocol::{
     Era, Revision,
     capabilities::ClientCapabilities,
@@ -35,7 +35,7 @@ pub fn may_ask(can: &ClientCapabilities, method: &str, params: Option<&str>) -> 
             let url = is_url(method, params);
             if if url { can.elicitation_url } else { can.elicitation_form } {
                 // Nobody is sent anywhere but to a page of the web.
-                return match url.then(|| asker::address(params.unwrap_or("{}"))) {
+                return match url.then(|| elicitation::address(params.unwrap_or("{}"))) {
                     Some(Err(why)) => {
                         Err(RpcError::new(INVALID_PARAMS, format!("the client is not asked this: {why}")))
                     }

@@ -32,10 +32,10 @@ fn question(id: &str, method: &str, params: Option<&str>) -> (UpstreamRequest, T
 }
 
 /// A course, where its upstream's questions go in, and what ends it.
-fn course() -> (Course, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
+fn course() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sender<Result<Response, McpError>>) {
     let (questions, requests) = mpsc::channel(64);
     let (end, ended) = oneshot::channel();
-    let course = Course {
+    let course = RunningCall {
         work: Box::pin(async move { ended.await.unwrap() }),
         requests,
         capabilities: URL_AND_ALL,
@@ -118,12 +118,12 @@ async fn a_question_that_was_taken_back_is_not_asked_and_the_end_is_told() {
     assert!(matches!(course.advance().await, Event::Done(Ok(_))));
 }
 
-fn visit(answers: &str) -> (Visit, oneshot::Receiver<(Event, u64)>) {
+fn visit(answers: &str) -> (Resume, oneshot::Receiver<(Event, u64)>) {
     let (reply, event) = oneshot::channel();
-    (Visit { answers: input(answers), hearer: Hearer::nobody(), reply }, event)
+    (Resume { answers: input(answers), hearer: Hearer::nobody(), reply }, event)
 }
 
-fn parked(course: Course, lot: &Arc<Lot>) -> mpsc::Sender<Visit> {
+fn parked(course: RunningCall, lot: &Arc<ParkedCalls>) -> mpsc::Sender<Resume> {
     let (relay, _requests) = Relay::asking(Hearer::nobody(), false);
     let (place, visits) = lot.admit("alice", "u", usize::MAX).unwrap();
     let sender = lot.calls.lock()[&place.call].visits.clone();
@@ -137,7 +137,7 @@ async fn a_parked_call_goes_from_question_to_question_to_its_result() {
     let (first, told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     course.advance().await;
-    let lot = Lot::new();
+    let lot = ParkedCalls::new();
     let visits = parked(course, &lot);
 
     let (incomplete, event) = visit("{}");
@@ -169,7 +169,7 @@ async fn a_retry_that_is_given_up_cancels_the_call() {
     let (first, _told, _) = question("\"a\"", "elicitation/create", None);
     questions.try_send(first).ok().unwrap();
     course.advance().await;
-    let lot = Lot::new();
+    let lot = ParkedCalls::new();
     let visits = parked(course, &lot);
     let (answered, event) = visit(r#"{"inputResponses":{"a":{}}}"#);
     visits.send(answered).await.ok().unwrap();
@@ -181,7 +181,7 @@ async fn a_retry_that_is_given_up_cancels_the_call() {
 #[actix::test]
 async fn tickets_are_good_once_and_places_are_few() {
     let started = Instant::now().checked_sub(Duration::from_secs(1));
-    let lot = Arc::new(Lot { started, ..Lot::default() });
+    let lot = Arc::new(ParkedCalls { started, ..ParkedCalls::default() });
     let mut held: Vec<_> = (0..MAX_PER_PRINCIPAL).map(|_| lot.admit("alice", "u", usize::MAX).unwrap()).collect();
     assert_eq!(lot.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
     assert!(lot.admit("bob", "u", usize::MAX).is_ok());
@@ -200,8 +200,8 @@ async fn tickets_are_good_once_and_places_are_few() {
 
 #[actix::test]
 async fn where_links_are_few_the_oldest_call_that_nobody_is_there_for_makes_room() {
-    let lot = Lot::new();
-    let claim = |place: &Place| Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
+    let lot = ParkedCalls::new();
+    let claim = |place: &Slot| Claim { call: place.call, ticket: place.ticket, expires: u64::MAX };
     let held: Vec<_> = (0..3).map(|_| lot.admit("alice", "u", 3).unwrap().0).collect();
     // Somebody is there for the first.
     lot.redeem(&claim(&held[0])).unwrap();

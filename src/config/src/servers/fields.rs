@@ -136,7 +136,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn truth(&mut self, name: &str) -> Option<bool> {
+    pub(super) fn boolean(&mut self, name: &str) -> Option<bool> {
         self.take(name, |node| match node {
             Node::Bool(value) => Ok(*value),
             other => {
@@ -146,7 +146,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn flag(&mut self, name: &str, into: &mut bool) {
-        *into = self.truth(name).unwrap_or(*into);
+        *into = self.boolean(name).unwrap_or(*into);
     }
 
     /// A text as it is written, without variables.

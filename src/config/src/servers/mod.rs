@@ -118,7 +118,7 @@ pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
             continue;
         };
         let mut fields = Fields::new(r, &placed, key, format!("{KEY}.{}", entry.key), values, entry);
-        if fields.truth("disabled").unwrap_or_default() {
+        if fields.boolean("disabled").unwrap_or_default() {
             continue;
         }
         if let Some(server) = server(&entry.key, &mut fields) {

@@ -143,7 +143,7 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
             continue;
         };
         let mut fields = Fields::new(r, &placed, key, format!("{KEY}.{}", entry.key), values, entry);
-        if fields.truth("disabled").unwrap_or_default() {
+        if fields.boolean("disabled").unwrap_or_default() {
             continue;
         }
         all.extend(webhook(&entry.key, &mut fields));

@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{Caller, Problem, RestState, events};
-use crate::transports::ws::bound::{FrameBound, Verdict};
+use crate::transports::ws::inbound_frame_limit::{FrameBound, Verdict};
 use countersign_auth::Credential;
 use countersign_exchange::{services::RECHECK, slots::StreamSlot};
 use countersign_protocol::ErrorKind;

@@ -49,7 +49,7 @@ use countersign_exchange::slots::StreamSlots;
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloads;
 use countersign_review::Changes;
-use countersign_routing::{definitions::Definitions, standing_rules::StandingRules};
+use countersign_routing::{standing_rules::StandingRules, tool_acceptance::Definitions};
 use countersign_runtime::lanes::{LARGE, aside};
 use countersign_webhooks::Webhooks;
 

@@ -14,8 +14,8 @@ use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 use countersign_routing::{
-    definitions::{MAX_TOOLS, Shown, ToolInfo, Waiting},
     standing_rules::MAX_OF_ONE,
+    tool_acceptance::{MAX_TOOLS, Shown, ToolInfo, Waiting},
 };
 
 /// Bytes of a body that names many definitions.

@@ -509,6 +509,6 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
 
     let many: Vec<_> = (0..20).map(|n| saying(&format!("s{n}"), &"x".repeat(9000), some(), true)).collect();
     let text = build(&many).briefings(&principal(Role::Agent)).to_string();
-    assert!(text.len() <= crate::briefing::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
+    assert!(text.len() <= crate::server_instructions::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
     assert!(!text.contains("`s7`"), "{}", text.len());
 }

@@ -13,7 +13,7 @@ use super::{
     reviewed::{
         self,
         ending::Settled,
-        missing::{self, Missing},
+        missing_arguments::{self, Missing},
     },
     tasks,
 };
@@ -120,7 +120,7 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         };
         match decision.verdict {
             Verdict::Allow => {
-                let retry = countersign_bridge::kept::is_retry(&request.object().object);
+                let retry = countersign_bridge::response_cache::is_retry(&request.object().object);
                 let other = if retry { None } else { stand_in(exchange, &route, arguments).await };
                 let allowed = match &other {
                     Some((other, decision)) => policy::carry_out(exchange, other, decision).map(|_| other),
@@ -324,7 +324,7 @@ pub async fn call(
         Ok(()) => raw,
         // What runs already as a task asks for nothing any more.
         Err(wrong) if allowed.is_some() => return Err(wrong),
-        Err(wrong) => match missing::ask_for(exchange, &route, raw, call).await {
+        Err(wrong) => match missing_arguments::ask_for(exchange, &route, raw, call).await {
             Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
             Some(Missing::Filled(whole)) => {
                 validate::check(&route, &whole)?;

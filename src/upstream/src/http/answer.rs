@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{
     LinkError, Listener, Response,
-    asked::cancelled_id,
     attribution::is_about_server,
     events::{Event, Events, TooLong},
     received::{self, MAX_MESSAGE, Received, shown},
+    server_requests::cancelled_id,
 };
 
 /// How often an interrupted stream is taken up again without anything new on it.

@@ -14,7 +14,7 @@ use super::{
     link::{self, METHOD, Mode, Shared},
     listen,
 };
-use crate::{LinkError, asked::Queue, received::shown};
+use crate::{LinkError, received::shown, server_requests::Queue};
 
 /// How long a server may take to accept what needs no answer.
 const ACCEPT: Duration = Duration::from_secs(30);

@@ -27,9 +27,8 @@ use super::{
     trust::Trust,
 };
 use crate::{
-    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
-    asked::{Asked, Queue},
-    attribution,
+    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, attribution,
+    server_requests::{Asked, Queue},
 };
 use countersign_protocol::{Era, Method, Revision, headers::encoded};
 use countersign_runtime::ending::Ending;

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     LinkError,
-    asked::Queue,
     events::Events,
     received::{self, MAX_MESSAGE, Received},
+    server_requests::Queue,
 };
 
 /// Between two connections if the server names no time.

@@ -49,11 +49,11 @@ use countersign_reload::{Applies, Source, Why};
 use countersign_review::{PendingConfig, Proposal};
 use countersign_routing::{
     Published, RouteTable,
-    standing_rules::{Board, Parts, StandingRules},
+    standing_rules::{Parts, StandingRuleCache, StandingRules},
     table::Aliases,
 };
 use countersign_session::services::SessionInfo;
-use countersign_store::{Pinboard, SqliteOptions, SqliteStore, Store};
+use countersign_store::{PinStore, SqliteOptions, SqliteStore, Store};
 
 /// Pretends to write, and counts how often.
 pub(super) struct Pretender {
@@ -128,8 +128,8 @@ impl Provider for Pretender {
 fn build(
     routes: Arc<Published>,
     provider: Arc<Pretender>,
-    pins: Arc<Pinboard>,
-    board: Arc<Board>,
+    pins: Arc<PinStore>,
+    board: Arc<StandingRuleCache>,
     people: Arc<People>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
@@ -291,9 +291,9 @@ impl Doors {
             tools: Mutex::default(),
             policy: Mutex::new(PolicyDefault::ReviewWrites.into()),
         });
-        let pins = Arc::new(Pinboard::open(Arc::clone(&store)).await.unwrap());
+        let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
-        let board = Board::open(&store).await.unwrap();
+        let board = StandingRuleCache::open(&store).await.unwrap();
         let stored = Arc::new(Stored::open(dir.path()).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
         let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));

@@ -41,7 +41,7 @@ use countersign_runtime::lanes::LARGE;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
-    inbound::{self, Door, OwnedRequest},
+    inbound::{self, Endpoint, OwnedRequest},
     registry::Entry,
 };
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
@@ -148,9 +148,9 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     respond(&post, &stream, work).await
 }
 
-fn door(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> Door {
+fn door(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> Endpoint {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
-    Door {
+    Endpoint {
         services: Arc::clone(&post.services.sessions),
         session: Arc::clone(session),
         identity: post.identity.clone(),

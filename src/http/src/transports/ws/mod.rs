@@ -3,8 +3,8 @@
 //! WebSocket is a transport of no MCP revision; this follows the custom of the SDKs. A handshake-era client that
 //! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
 
-pub mod bound;
 mod counted;
+pub mod inbound_frame_limit;
 mod pump;
 
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     SUBPROTOCOL,
-    bound::{FrameBound, Verdict},
     counted::{Counting, Room},
+    inbound_frame_limit::{FrameBound, Verdict},
 };
 use crate::transports::next_pump_id;
 use countersign_exchange::{

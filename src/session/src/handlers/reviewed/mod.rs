@@ -3,12 +3,12 @@
 //!
 //! Nothing here decides anything: what a client answers to a question about a page to open is only heard.
 
-pub mod asked;
+pub mod approval_page;
+pub mod ask_client;
 pub mod ending;
-pub mod hold;
-pub mod lost;
-pub mod missing;
-pub mod page;
+pub mod long_poll;
+pub mod missing_arguments;
+pub mod retry_dedup;
 
 use std::{
     sync::Arc,
@@ -31,13 +31,13 @@ use countersign_provider::{ProgressSink, previews};
 use countersign_review::Proposal;
 use countersign_routing::{Directory, ToolRoute};
 use ending::{Ending, ending};
-use hold::Waited;
+use long_poll::Waited;
 
 /// What all reviewed calls of a gateway share.
 #[derive(Default)]
 pub struct Reviewed {
-    pub lost: Arc<lost::Lost>,
-    pub opened: page::Opened,
+    pub lost: Arc<retry_dedup::Lost>,
+    pub opened: approval_page::Opened,
 }
 
 /// Proposes a call, or finds the change that it is a repeat of, and answers as its client can take it.
@@ -57,15 +57,15 @@ pub async fn review(
     if decision.terms.on_review == OnReview::Task && !call.task {
         return Err(needs_tasks(exchange));
     }
-    let key = lost::key(exchange, route, raw, call.idempotency_key);
+    let key = retry_dedup::key(exchange, route, raw, call.idempotency_key);
     let change = match call.state {
         Some(state) => {
             let change = named(exchange, route, raw, state).await?;
             match call.responses {
                 Some(responses) => {
-                    asked::deliver(exchange, &change, responses).await?;
+                    ask_client::deliver(exchange, &change, responses).await?;
                     // What it asked just now is asked no more.
-                    hold::now(exchange, change).await
+                    long_poll::now(exchange, change).await
                 }
                 None => change,
             }
@@ -76,7 +76,7 @@ pub async fn review(
         },
     };
     // Whoever was told of a failure of the wait itself may ask for the same change again.
-    let guard = exchange.sessions.reviewed.lost.hold(key, &change.id, lost::reach(exchange));
+    let guard = exchange.sessions.reviewed.lost.hold(key, &change.id, retry_dedup::reach(exchange));
     let outcome = answer(exchange, call, change).await;
     if outcome.is_ok() {
         guard.delivered();
@@ -103,11 +103,11 @@ async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Re
     }
     if call.state.is_none()
         && may_follow(&change)
-        && let Some(question) = page::asked_by_result(exchange, &change)
+        && let Some(question) = approval_page::asked_by_result(exchange, &change)
     {
         return Ok(ToolOutcome::Asks(question, change));
     }
-    let asks = call.state.is_none() && change.terms.open_page && page::can_ask(exchange);
+    let asks = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
     if !asks && !holds {
         return Ok(told(change));
@@ -121,16 +121,16 @@ async fn answer(exchange: &Handling, call: &Call<'_>, change: Arc<Change>) -> Re
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
             waited = &mut wait => waited?,
-            () = page::ask(exchange, &change, None) => match holds {
+            () = approval_page::ask(exchange, &change, None) => match holds {
                 true => wait.await?,
-                false => Waited::NotYet(hold::now(exchange, Arc::clone(&change)).await),
+                false => Waited::NotYet(long_poll::now(exchange, Arc::clone(&change)).await),
             },
         }
     } else {
         wait.await?
     };
     let (Waited::Over(change) | Waited::NotYet(change)) = waited;
-    Ok(match asked::by_result(exchange, &change) {
+    Ok(match ask_client::by_result(exchange, &change) {
         Some(question) => ToolOutcome::Asks(question, change),
         None => told(change),
     })
@@ -147,28 +147,28 @@ async fn held(
     // A client that cannot be asked just waits.
     let asks = change.dialogue.is_some();
     let over: fn(&Change) -> bool =
-        if asks { |change| hold::is_over(change) || asked::is_asking(change) } else { hold::is_over };
+        if asks { |change| long_poll::is_over(change) || ask_client::is_asking(change) } else { long_poll::is_over };
     loop {
         let began = Instant::now();
-        change = match hold::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
-            Waited::Over(change) if asked::is_asking(&change) => change,
+        change = match long_poll::wait(exchange, Arc::clone(&change), Some(limit), progress, over).await? {
+            Waited::Over(change) if ask_client::is_asking(&change) => change,
             waited => return Ok(waited),
         };
-        if asked::open(exchange, &change).is_empty() {
-            return hold::wait(exchange, change, Some(limit), progress, hold::is_over).await;
+        if ask_client::open(exchange, &change).is_empty() {
+            return long_poll::wait(exchange, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(Waited::Over(change));
         }
         limit = limit.saturating_sub(began.elapsed());
-        asked::ask_all(exchange, &change, None).await;
-        change = hold::now(exchange, change).await;
+        ask_client::ask_all(exchange, &change, None).await;
+        change = long_poll::now(exchange, change).await;
     }
 }
 
 /// Whether something may still happen that a caller could wait for.
 fn may_follow(change: &Change) -> bool {
-    !hold::is_over(change)
+    !long_poll::is_over(change)
 }
 
 /// The answer to a call whose change is where it is.
@@ -181,7 +181,7 @@ fn told(change: Arc<Change>) -> ToolOutcome {
 }
 
 /// The change of an earlier, equal call that was given up before its answer was there.
-async fn again(exchange: &Handling, key: &lost::Key) -> Result<Option<Arc<Change>>, McpError> {
+async fn again(exchange: &Handling, key: &retry_dedup::Key) -> Result<Option<Arc<Change>>, McpError> {
     let services = &exchange.services;
     let Some(id) = exchange.sessions.reviewed.lost.take(key) else { return Ok(None) };
     let change = services.changes.get(&id).await?;
@@ -215,7 +215,7 @@ async fn propose(
     call: &Call<'_>,
     decision: Decision,
     cancel: &Cancel,
-    key: &lost::Key,
+    key: &retry_dedup::Key,
 ) -> Result<Arc<Change>, McpError> {
     let services = &exchange.services;
     let context = exchange.call_context(cancel, None);
@@ -238,7 +238,7 @@ async fn propose(
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(services.config.changes.expire_after, Duration::from_secs),
-        client: asked::client(
+        client: ask_client::client(
             exchange,
             route,
             &decision.terms,

@@ -13,10 +13,9 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     reviewed::{
-        asked,
+        approval_page, ask_client,
         ending::{Ending, ending},
-        hold::{self, Waited},
-        page,
+        long_poll::{self, Waited},
     },
     tools::encode as encoded,
 };
@@ -88,11 +87,11 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
                     .with("member", "params.inputResponses"));
             }
             let responses = member(params, "inputResponses").unwrap_or("{}");
-            if member(responses, page::KEY).is_some() {
+            if member(responses, approval_page::KEY).is_some() {
                 // Whatever it says: the change is decided on its page, by somebody with a reviewer's credential.
                 exchange.sessions.reviewed.opened.insert(&change.id);
             }
-            asked::deliver(exchange, &change, responses).await?;
+            ask_client::deliver(exchange, &change, responses).await?;
             Ok(Reply::new("{}".into()))
         }
         Method::TasksResult => result(exchange, change).await,
@@ -157,22 +156,22 @@ fn progress(change: &Change, token: &str) -> bytes::Bytes {
 /// places for what stays open long.
 async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
-    let over: fn(&Change) -> bool = |change| change.state.is_final() || asked::is_asking(change);
+    let over: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
     let mut change = change;
     while !change.state.is_final() {
         let _slot = exchange.services.long_lived(&exchange.identity.principal)?;
-        let wait = hold::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
-        let waited = if page::asked_by_task(exchange, &change).is_some() {
+        let wait = long_poll::wait(exchange, Arc::clone(&change), None, &NoProgress, over);
+        let waited = if approval_page::asked_by_task(exchange, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
             tokio::select! {
                 waited = &mut wait => waited?,
-                () = page::ask(exchange, &change, Some(&id)) => wait.await?,
+                () = approval_page::ask(exchange, &change, Some(&id)) => wait.await?,
             }
         } else {
             wait.await?
         };
         change = match waited {
-            Waited::Over(change) if asked::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
+            Waited::Over(change) if ask_client::is_asking(&change) => ask_while_running(exchange, change, &id).await?,
             Waited::Over(change) => change,
             Waited::NotYet(_) if exchange.services.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
@@ -199,14 +198,14 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
 /// until that has changed; the change as it is then.
 async fn ask_while_running(exchange: &Handling, change: Arc<Change>, id: &str) -> Result<Arc<Change>, McpError> {
     let before = change.version;
-    let moved = hold::moved(exchange, Arc::clone(&change), before);
-    if asked::open(exchange, &change).is_empty() {
+    let moved = long_poll::moved(exchange, Arc::clone(&change), before);
+    if ask_client::open(exchange, &change).is_empty() {
         return moved.await;
     }
     tokio::select! {
         // Others may answer, or the tool takes it back.
         moved = moved => moved,
-        () = asked::ask_all(exchange, &change, Some(id)) => Ok(hold::now(exchange, change.clone()).await),
+        () = ask_client::ask_all(exchange, &change, Some(id)) => Ok(long_poll::now(exchange, change.clone()).await),
     }
 }
 

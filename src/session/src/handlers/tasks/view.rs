@@ -5,9 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::super::{
     reviewed::{
-        asked,
+        approval_page, ask_client,
         ending::{Ending, ending},
-        page,
     },
     tools::encode,
 };
@@ -116,10 +115,10 @@ pub fn detailed(exchange: &Handling, change: &Change) -> String {
 
 /// Everything that the client is asked: by the gateway before somebody decides, by the tool while it runs.
 fn input_requests(exchange: &Handling, change: &Change) -> Option<String> {
-    if let Some(asked) = page::asked_by_task(exchange, change) {
+    if let Some(asked) = approval_page::asked_by_task(exchange, change) {
         return Some(asked);
     }
-    let requests = asked::requests(exchange, change);
+    let requests = ask_client::requests(exchange, change);
     let members: Vec<String> =
         requests.into_iter().map(|(key, request)| format!("{}:{request}", Value::from(key))).collect();
     (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
@@ -133,8 +132,8 @@ fn rpc(exchange: &Handling, error: &McpError) -> String {
 #[must_use]
 pub fn legacy(exchange: &Handling, change: &Change) -> String {
     let mut status = legacy_status(change);
-    let page = page::can_ask(exchange) && page::asked_by_task(exchange, change).is_some();
-    if status == Status::Working && (page || !asked::open(exchange, change).is_empty()) {
+    let page = approval_page::can_ask(exchange) && approval_page::asked_by_task(exchange, change).is_some();
+    if status == Status::Working && (page || !ask_client::open(exchange, change).is_empty()) {
         status = Status::InputRequired;
     }
     // A task begins as working; whoever asks again learns the rest.

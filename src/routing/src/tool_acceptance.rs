@@ -15,7 +15,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
 use countersign_review::Feed;
-use countersign_store::{Pinboard, WriteError};
+use countersign_store::{PinStore, WriteError};
 
 /// Builds the route table anew with the pins as they are.
 pub type Rebuild = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -92,14 +92,14 @@ pub struct Shown {
 /// See the module's page.
 pub struct Definitions {
     routes: Arc<Published>,
-    pins: Arc<Pinboard>,
+    pins: Arc<PinStore>,
     rebuild: Rebuild,
     feed: Feed,
 }
 
 impl Definitions {
     #[must_use]
-    pub fn new(routes: Arc<Published>, pins: Arc<Pinboard>, rebuild: Rebuild, feed: Feed) -> Self {
+    pub fn new(routes: Arc<Published>, pins: Arc<PinStore>, rebuild: Rebuild, feed: Feed) -> Self {
         Self { routes, pins, rebuild, feed }
     }
 

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::hold;
+use super::long_poll;
 use crate::Handling;
 use countersign_bridge::{park::input_result, tasks::shape};
 use countersign_domain::changes::{Change, ChangeState};
@@ -142,10 +142,10 @@ fn tell_when_decided(exchange: &Handling, change: &Arc<Change>, elicitation: Str
     actix::spawn(async move {
         let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
         let waited = tokio::select! {
-            waited = hold::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,
+            waited = long_poll::wait(&exchange, change, Some(TELL_FOR), &NoProgress, decided) => waited,
             () = exchange.session.ended.cancelled() => return,
         };
-        if matches!(waited, Ok(hold::Waited::Over(_))) {
+        if matches!(waited, Ok(long_poll::Waited::Over(_))) {
             let params = json!({ "elicitationId": elicitation }).to_string();
             exchange
                 .session
