@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use support::{Gateway, LISTEN, Options, Process, command, eventually, http::Conn, listening, run};
 
-/// Proposes over the plain door with an idempotency key; answers status and body.
+/// Proposes over the plain endpoint with an idempotency key; answers status and body.
 fn propose(port: u16, project: &str, key: &str, text: &str) -> (u16, Value) {
     let body = json!({"projectId": project, "title": key, "type": "Story", "description": text}).to_string();
     let mut conn = Conn::open(([127, 0, 0, 1], port).into());

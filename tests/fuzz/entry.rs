@@ -1,4 +1,4 @@
-//! The entry points of fuzzing: what each door does with bytes from outside, and what must hold whatever they are.
+//! The entry points of fuzzing: what each endpoint does with bytes from outside, and what must hold whatever they are.
 //!
 //! Included by the targets of cargo-fuzz and by `tests/wire/fuzz_bounded.rs`. A broken promise is a failed assertion.
 //! Each tells whether the input was accepted, so that the bounded run can see that it tries both sides.
@@ -225,7 +225,7 @@ fn spliced(text: &str) {
     assert_eq!(serde_json::from_str::<Value>(&merged).expect("JSON"), with_meta);
 }
 
-/// One HTTP POST: header lines, an empty line, the body. The stateless door's ladder, as the transport runs it.
+/// One HTTP POST: header lines, an empty line, the body. The stateless endpoint's ladder, as the transport runs it.
 pub fn headers(data: &[u8]) -> bool {
     let mut fields: Vec<(String, &[u8])> = Vec::new();
     let mut rest = data;

@@ -1,4 +1,4 @@
-//! What a hostile or unlucky peer does to the doors, and what it must not achieve.
+//! What a hostile or unlucky peer does to the endpoints, and what it must not achieve.
 
 use std::{
     process::Stdio,
@@ -110,7 +110,7 @@ fn a_client_that_comes_back_while_frames_are_made_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn sessions_are_bounded_at_every_door() {
+fn sessions_are_bounded_at_every_endpoint() {
     let gateway =
         Gateway::with(&Options { env: vec![("COUNTERSIGN_LIMITS__MAX_SESSIONS", "3")], ..Options::default() });
     let held: Vec<_> = (0..3).map(|_| gateway.session("2025-11-25")).collect();
@@ -309,7 +309,7 @@ fn proposed(gateway: &Gateway, title: &str) {
 }
 
 #[test]
-fn a_key_that_only_watches_opens_no_door_of_mcp() {
+fn a_key_that_only_watches_opens_no_endpoint_of_mcp() {
     let gateway = Gateway::with(&Options { config: Some("auth: {mode: keys}\n"), ..Options::default() });
     let bearer = format!("Bearer {}", gateway.create_key("viewer", "eve"));
     let authorized = ("Authorization", bearer.as_str());

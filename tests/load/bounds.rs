@@ -36,7 +36,7 @@ fn long_capabilities() -> Value {
 }
 
 #[test]
-fn capabilities_over_16_kib_are_refused_at_every_door() {
+fn capabilities_over_16_kib_are_refused_at_every_endpoint() {
     let gateway = Gateway::start();
     let handshake = initialize(long_capabilities(), json!({ "name": "raw", "version": "1" }));
     let answer = gateway.post(&[], &handshake);
@@ -557,7 +557,7 @@ fn reviewers_have_places_that_nobody_else_can_take() {
     for authorization in [agents.as_str(), "Bearer csk_nonsense"] {
         assert_eq!(gateway.request("GET", "/health", &[("Authorization", authorization)], b"").status, 503);
     }
-    // The feed over both doors and the REST API: three connections at a time.
+    // The feed over both endpoints and the REST API: three connections at a time.
     let mut feed = gateway.connect();
     feed.request("GET", "/api/events", &key, b"");
     assert_eq!(feed.head().status, 200);

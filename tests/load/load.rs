@@ -142,7 +142,7 @@ fn bytes(path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// One large call at one door: sent but for its last byte, so that the gateway has read all the rest of it, and then
+/// One large call at one endpoint: sent but for its last byte, so that the gateway has read all the rest of it, and then
 /// that one, right before a reviewer asks. The one worker takes up what it got first; what the reviewer asks is answered
 /// all the same before the call is.
 #[track_caller]
@@ -163,7 +163,7 @@ fn reviewer_goes_first(gateway: &Gateway, what: &str, conn: &mut Conn, call: &[u
 }
 
 #[test]
-fn what_a_reviewer_asks_during_a_large_call_is_answered_before_the_call_at_every_door() {
+fn what_a_reviewer_asks_during_a_large_call_is_answered_before_the_call_at_every_endpoint() {
     let env = vec![("COUNTERSIGN_TRANSPORTS__HTTP__WORKERS", "1")];
     let gateway = Gateway::with(&Options { env, ..Options::default() });
     let arguments = large_arguments();

@@ -1,4 +1,4 @@
-//! The commands as a user or a script meets them, against the real program and a told REST door.
+//! The commands as a user or a script meets them, against the real program and a told REST endpoint.
 
 use std::{
     os::unix::fs::PermissionsExt,

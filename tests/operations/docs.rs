@@ -1,4 +1,4 @@
-//! The README and the pages of `docs/` are held to the program: their links, commands, configurations, keys, doors, and the
+//! The README and the pages of `docs/` are held to the program: their links, commands, configurations, keys, endpoints, and the
 //! tests that they name. `tests/clients/docs.test.mjs` runs their snippets.
 
 use std::{
@@ -262,7 +262,7 @@ fn every_key_that_is_named_is_in_the_default_file() {
 }
 
 #[test]
-fn the_doors_are_those_of_the_description() {
+fn the_endpoints_are_those_of_the_description() {
     let gateway = Gateway::start();
     let (status, api) = gateway.api("GET", "/api/openapi.json", None);
     assert_eq!(status, 200);
@@ -271,8 +271,8 @@ fn the_doors_are_those_of_the_description() {
         for code in &page.codes {
             let Some((method, path)) = code.split_once(' ') else { continue };
             if matches!(method, "GET" | "POST") && (path.starts_with("/api") || path.starts_with("/events")) {
-                let door = &api["paths"][path][method.to_lowercase()];
-                assert!(door.is_object(), "{}: there is no {code}", page.name);
+                let endpoint = &api["paths"][path][method.to_lowercase()];
+                assert!(endpoint.is_object(), "{}: there is no {code}", page.name);
                 if page.name == "docs/rest.md" {
                     named.insert(path.to_owned());
                 }

@@ -534,7 +534,7 @@ fn a_file_that_is_made_after_the_start_at_the_default_place_is_watched() {
 }
 
 #[test]
-fn details_of_an_error_are_an_object_at_every_door() {
+fn details_of_an_error_are_an_object_at_every_endpoint() {
     let gateway = Gateway::start();
     let arguments = json!({ "projectId": "no uuid", "title": "", "type": "Story" });
     let named = |details: &Value| {

@@ -30,7 +30,7 @@ impl Gateway {
         self.home.run_with(&[("COUNTERSIGN_KEY", &self.key)], &[&["changes"], arguments].concat())
     }
 
-    /// Calls a tool as the local agent, over the plain HTTP door.
+    /// Calls a tool as the local agent, over the plain HTTP endpoint.
     fn call(&self, tool: &str, arguments: &Value) -> Value {
         object_in(&self.home.ask("POST", &format!("/tools/{tool}"), None, &arguments.to_string()).1)
     }

@@ -84,7 +84,7 @@ fn make_key(gateway: &Gateway, role: &str, name: &str, owner: Option<&str>) -> (
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// A call at the plain door, with a key or without one; the arguments are sent as they stand.
+/// A call at the plain endpoint, with a key or without one; the arguments are sent as they stand.
 fn call(gateway: &Gateway, key: Option<&str>, tool: &str, arguments: &str) -> Value {
     let bearer = key.map(|key| format!("Bearer {key}"));
     let mut headers = vec![mcp::JSON];

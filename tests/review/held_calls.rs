@@ -111,7 +111,7 @@ fn what_nobody_decides_in_time_is_returned_as_pending() {
 }
 
 #[test]
-fn held_over_websocket_stdio_and_the_plain_door() {
+fn held_over_websocket_stdio_and_the_plain_endpoint() {
     let gateway = gateway();
     let project = gateway.project();
     for version in [Some(LEGACY), Some("2024-11-05"), None] {

@@ -1,4 +1,4 @@
-//! A gateway's REST door that answers what a test tells it to, over raw sockets, and notes what it was asked.
+//! A gateway's REST endpoint that answers what a test tells it to, over raw sockets, and notes what it was asked.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

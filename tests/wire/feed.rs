@@ -1,4 +1,4 @@
-//! The feed over both doors: every event once and in order, whoever comes back, and however slowly somebody reads.
+//! The feed over both endpoints: every event once and in order, whoever comes back, and however slowly somebody reads.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 
 mod feed;
 mod fuzz_bounded;
-mod http_doors;
+mod http_endpoints;
 mod http_modern;
 mod http_raw;
 mod http_sessions;

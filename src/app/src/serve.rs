@@ -1,6 +1,6 @@
 //! Puts the gateway together, runs it, and takes it apart again in order.
 //!
-//! Start: lock, store, changes, providers, doors. End: no new work, streams say their last word, running calls get a
+//! Start: lock, store, changes, providers, endpoints. End: no new work, streams say their last word, running calls get a
 //! deadline, sessions are cut, the store is closed.
 
 use std::{
@@ -130,7 +130,7 @@ pub struct Running {
     _lock: DataLock,
 }
 
-/// Starts everything; returns when the doors are open. Must run inside an actix system.
+/// Starts everything; returns when the endpoints are open. Must run inside an actix system.
 ///
 /// # Errors
 /// See [`ServeError`]; nothing is left running then.
@@ -214,13 +214,13 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     }));
     let webhooks_thread = Arbiter::new();
     let socket = bind(&services, options)?;
-    // Before the doors open, so that nobody is told of none; links need the port.
+    // Before the endpoints open, so that nobody is told of none; links need the port.
     let (hooks, dashboard) = (&services.config.webhooks, approval_page::dashboard(&services));
     webhooks
         .begin(&services.config.data, hooks, &dashboard, webhooks_thread.handle(), &services.shutdown.child_token())
         .await?;
-    let doors = open_doors(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
-    let (server, serving, address) = doors?;
+    let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
+    let (server, serving, address) = endpoints?;
     actix::spawn(crate::server_status_events::run(Arc::clone(&services)));
     actix::spawn(Arc::clone(&standing).run(services.shutdown.child_token()));
     let lines_thread = Arbiter::new();
@@ -296,7 +296,7 @@ fn rebuild(services: &Arc<HttpServices>) -> Rebuild {
 
 type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
 
-/// The socket of the HTTP doors; from now on the gateway knows its address.
+/// The socket of the HTTP endpoints; from now on the gateway knows its address.
 fn bind(services: &HttpServices, options: Options) -> Result<std::net::TcpListener, ServeError> {
     let listen = |source| ServeError::Listen { address: services.config.listen, source };
     let socket = attach::bind_port(services.config.listen, options.detached).map_err(listen)?;
@@ -305,7 +305,7 @@ fn bind(services: &HttpServices, options: Options) -> Result<std::net::TcpListen
     Ok(socket)
 }
 
-fn open_doors(
+fn open_endpoints(
     services: &Arc<HttpServices>,
     keys: &Arc<Stored>,
     definitions: Arc<Definitions>,

@@ -60,7 +60,7 @@ fn network(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The counts of one door.
+/// The counts of one endpoint.
 pub struct Attempts {
     limiter: DefaultKeyedRateLimiter<Subject>,
     clock: DefaultClock,

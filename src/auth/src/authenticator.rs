@@ -1,6 +1,6 @@
 //! Who is behind a request: from an `Authorization` header and a peer address to a [`Principal`].
 //!
-//! Shared by all doors and threads. A key that another process made works at once, and one that it revoked stops
+//! Shared by all endpoints and threads. A key that another process made works at once, and one that it revoked stops
 //! within [`FRESH`]. Nothing here ever logs or returns a secret.
 
 use std::{

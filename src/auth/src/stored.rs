@@ -1,4 +1,4 @@
-//! Keys and codes of the gateway's data directory, as the doors use them.
+//! Keys and codes of the gateway's data directory, as the endpoints use them.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,5 +1,5 @@
 //! `servers [list]|show|accept|revoke|allow`: servers, the definitions of their tools, and tools that run without review,
-//! through a gateway's REST door.
+//! through a gateway's REST endpoint.
 
 use serde::Deserialize;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `rules [list]|revoke` and `changes rule`: standing rules, through a gateway's REST door.
+//! `rules [list]|revoke` and `changes rule`: standing rules, through a gateway's REST endpoint.
 
 use serde::Deserialize;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `webhooks [list]|deliveries|retry|test`, through a gateway's REST door.
+//! `webhooks [list]|deliveries|retry|test`, through a gateway's REST endpoint.
 
 use serde::Deserialize;
 use serde_json::json;

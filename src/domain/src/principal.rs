@@ -32,7 +32,7 @@ impl Role {
         [Self::Agent, Self::Reviewer, Self::Viewer, Self::Admin].into_iter().find(|role| role.as_str() == word)
     }
 
-    /// May use the MCP doors and `/tools`.
+    /// May use the MCP endpoints and `/tools`.
     #[must_use]
     pub const fn may_call(self) -> bool {
         matches!(self, Self::Agent | Self::Admin | Self::Reviewer)

@@ -317,7 +317,7 @@ impl ProgressSink for Progress {
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub bytes: Bytes,
-    /// What went wrong, if it was not a result: some doors speak of it in their status.
+    /// What went wrong, if it was not a result: some endpoints speak of it in their status.
     pub error: Option<ErrorKind>,
     /// Seconds after which it may be tried again.
     pub retry_after: Option<u64>,

@@ -184,7 +184,7 @@ impl Services {
         }
     }
 
-    /// Requests that are being answered, at every door.
+    /// Requests that are being answered, at every endpoint.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.state.requests.load(Ordering::Relaxed)

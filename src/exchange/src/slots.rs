@@ -9,7 +9,7 @@ use super::eviction::{Hold, Queue};
 use crate::shared::SessionShared;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Long-lived requests of each principal at every door (streams, feeds, listeners, waits), up to
+/// Long-lived requests of each principal at every endpoint (streams, feeds, listeners, waits), up to
 /// `limits.max_streams`.
 pub struct StreamSlots {
     max: usize,

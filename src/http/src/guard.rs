@@ -1,4 +1,4 @@
-//! The first thing that a request passes: refuses foreign `Host` and `Origin` headers on every door, and speaks CORS for
+//! The first thing that a request passes: refuses foreign `Host` and `Origin` headers on every endpoint, and speaks CORS for
 //! the origins that the configuration names. Never lends a browser's cookies to another origin.
 
 use actix_web::{
@@ -123,7 +123,7 @@ pub fn verdict(rules: &OriginRules, request: &actix_web::HttpRequest) -> OriginV
     rules.check_origin(headers.get(ORIGIN).map(HeaderValue::as_bytes), host)
 }
 
-/// JSON-RPC without an id on the MCP doors (2025-11-25/basic/transports, "Security Warning"), a problem elsewhere.
+/// JSON-RPC without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), a problem elsewhere.
 fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {
         let body = json!({
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[actix_web::test]
-    async fn rebinding_is_refused_on_every_door_in_its_own_language() {
+    async fn rebinding_is_refused_on_every_endpoint_in_its_own_language() {
         let evil: [&[(&'static str, &str)]; 7] = [
             &[("host", "evil.example:8080")],
             &[("host", "evil.example:8080"), ("origin", "http://evil.example:8080")],

@@ -38,7 +38,7 @@ macro_rules! error_table {
             /// The stable string in `data.code`.
             #[must_use]
             pub const fn code(self) -> &'static str { match self { $(Self::$kind => $code,)* } }
-            /// The HTTP status on the plain HTTP and REST doors.
+            /// The HTTP status on the plain HTTP and REST endpoints.
             #[must_use]
             pub const fn status(self) -> u16 { match self { $(Self::$kind => $status,)* } }
         }

@@ -1,4 +1,4 @@
-//! The header ladder of the stateless era's HTTP door: what the headers say must be what the body says.
+//! The header ladder of the stateless era's HTTP endpoint: what the headers say must be what the body says.
 //!
 //! Pure functions over header values, so that no HTTP library is needed here. The order of the checks is part
 //! of the contract (2026-07-28/basic/transports/streamable-http, "Server Validation"; basic/index, "`_meta`"):
@@ -85,7 +85,7 @@ pub fn check_envelope(meta: &Meta<'_>) -> Result<Revision, McpError> {
     negotiate::modern(required(meta)?)
 }
 
-/// Steps 3 to 5 of the ladder for a message on the HTTP door.
+/// Steps 3 to 5 of the ladder for a message on the HTTP endpoint.
 ///
 /// Notifications need no `_meta` and no headers in this revision; what they carry must agree all the same.
 ///
@@ -181,7 +181,7 @@ pub fn legacy_version(headers: &(impl Headers + ?Sized), negotiated: Option<Revi
     Ok(negotiated.or(named).unwrap_or(Revision::V2025_03_26))
 }
 
-/// The HTTP status that carries an error on the stateless door.
+/// The HTTP status that carries an error on the stateless endpoint.
 ///
 /// Fixed by the specification for the errors of the ladder; whatever a handler answers is a `200` with the
 /// error in its body, because a client could take another status for a server of the other era.

@@ -1,4 +1,4 @@
-//! What a door is told of a step that it asked for, and what is asked of everybody who comes to one.
+//! What an endpoint is told of a step that it asked for, and what is asked of everybody who comes to one.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -11,7 +11,7 @@ use countersign_protocol::{ErrorKind, McpError};
 
 pub(super) type Decided = Result<Arc<Change>, DecideError>;
 
-pub(super) fn check_door(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
+pub(super) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
     if inner.closing.load(Ordering::Acquire) {
         return Err(shutting_down().into());
     }
@@ -132,7 +132,7 @@ pub(super) fn self_approval(change: &Arc<Change>) -> DecideError {
 
 /// Ends a change whose time is over, for whoever came to it too late.
 pub(super) async fn expire(inner: &Inner, change: Arc<Change>) -> DecideError {
-    let step = inner.step_for_door(&change, super::expiry::event(&change), None).await;
+    let step = inner.step_for_endpoint(&change, super::expiry::event(&change), None).await;
     match finish(inner, &change, step).await {
         Ok(expired) => {
             let error = about(ErrorKind::ChangeExpired, "The change has expired", &expired);

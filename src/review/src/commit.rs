@@ -68,8 +68,8 @@ impl Inner {
         self.send(draft, admission).await
     }
 
-    /// As [`Inner::step`], for doors: refuses where the queue is full, and gives up waiting after the time-out.
-    pub(super) async fn step_for_door(
+    /// As [`Inner::step`], for endpoints: refuses where the queue is full, and gives up waiting after the time-out.
+    pub(super) async fn step_for_endpoint(
         &self,
         change: &Arc<Change>,
         event: ChangeEvent,
@@ -79,7 +79,7 @@ impl Inner {
         if draft.kind == EventKind::Edited {
             self.check_size(&draft).map_err(StepError::Refused)?;
         }
-        self.write_for_door(draft).await
+        self.write_for_endpoint(draft).await
     }
 
     /// The next step of a change, written down; of a large one away from this thread, which others wait for.
@@ -97,7 +97,7 @@ impl Inner {
         aside(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
     }
 
-    pub(super) async fn write_for_door(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
+    pub(super) async fn write_for_endpoint(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
         let admission = self.admit(&draft)?;
         match tokio::time::timeout(self.config.write_timeout, self.send(draft, admission)).await {
             Ok(result) => result,

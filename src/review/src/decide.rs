@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::{
     Changes, DecideChange, DecideError,
     answer::{
-        Decided, about, check_comment, check_door, check_reviewer, conflict, expire, finish, is_proposer, load,
+        Decided, about, check_comment, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load,
         not_found, self_approval, shutting_down, version_conflict,
     },
     commit::StepError,
@@ -26,16 +26,16 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::crash::crash_point;
 
-/// Runs on the Executor's thread, so that a door that goes away leaves nothing half done, and so that providers are
+/// Runs on the Executor's thread, so that an endpoint that goes away leaves nothing half done, and so that providers are
 /// never called on the threads that serve connections.
 pub(super) async fn decide(changes: &Changes, decision: DecideChange) -> Decided {
-    check_door(&changes.inner, &decision.reviewer, decision.comment.as_deref())?;
+    check_endpoint(&changes.inner, &decision.reviewer, decision.comment.as_deref())?;
     let inner = Arc::clone(&changes.inner);
     changes.inner.aside(async move { decide_now(&inner, decision).await }).await
 }
 
 impl Inner {
-    /// Runs a door's work to its end on the Executor's thread.
+    /// Runs an endpoint's work to its end on the Executor's thread.
     pub(super) async fn aside(&self, work: impl Future<Output = Decided> + Send + 'static) -> Decided {
         let (reply, answer) = oneshot::channel();
         self.executor.spawn(async move {
@@ -68,7 +68,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
         && let Some(void) = votes::void(inner, &change)?
     {
         // What was shown counted on somebody whose word counts no more.
-        let step = inner.step_for_door(&change, void, None).await;
+        let step = inner.step_for_endpoint(&change, void, None).await;
         return Err(version_conflict(finish(inner, &change, step).await?));
     }
     let event = ChangeEvent::Decide(Decision {
@@ -90,7 +90,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> Decided {
         }
         check_target(inner, &change).await?;
     }
-    let decided = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    let decided = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await
 }
@@ -122,7 +122,7 @@ fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(),
 /// By who gave the approval, or an admin. Whoever the rule asks for, and without a comment: it takes nothing but leave
 /// away, and must not wait.
 pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
-    check_door(inner, reviewer, None)?;
+    check_endpoint(inner, reviewer, None)?;
     let change = load(inner, id).await?;
     if change.state == ChangeState::Pending && change.version == version {
         let error = about(ErrorKind::VersionConflict, "There is no approval to take back: it waits for one", &change);
@@ -141,7 +141,7 @@ pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version:
         all: reviewer.role == Role::Admin,
     };
     crash_point("before_undo");
-    let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_undo");
     finish(inner, &change, step).await
 }
@@ -160,7 +160,7 @@ pub(super) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> 
     }
     let event = ChangeEvent::Withdraw { by: principal.name.clone() };
     crash_point("before_withdraw");
-    let step = inner.step_for_door(&change, event, principal.key_id.as_deref()).await;
+    let step = inner.step_for_endpoint(&change, event, principal.key_id.as_deref()).await;
     crash_point("after_withdraw");
     finish(inner, &change, step).await
 }
@@ -173,7 +173,7 @@ pub(super) async fn settle(
     comment: Option<String>,
     version: u64,
 ) -> Decided {
-    check_door(inner, reviewer, comment.as_deref())?;
+    check_endpoint(inner, reviewer, comment.as_deref())?;
     let comment = visible::comment(comment);
     let change = load(inner, id).await?;
     if is_proposer(reviewer, &change) {
@@ -192,7 +192,7 @@ pub(super) async fn settle(
     check_comment(&change, comment.as_deref())?;
     let event = ChangeEvent::Settle { by: reviewer.name.clone(), applied, comment };
     crash_point("before_settle");
-    let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_settle");
     finish(inner, &change, step).await
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::{
     Changes, DecideError, EditChange,
     answer::{
-        Decided, about, check_door, check_reviewer, conflict, expire, finish, is_proposer, load, version_conflict,
+        Decided, about, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load, version_conflict,
     },
     recheck::{Obstacle, presentable},
     start::Inner,
@@ -22,7 +22,7 @@ use countersign_runtime::lanes::aside;
 use countersign_store::crash::crash_point;
 
 pub(super) async fn edit(changes: &Changes, edit: EditChange) -> Decided {
-    check_door(&changes.inner, &edit.reviewer, edit.comment.as_deref())?;
+    check_endpoint(&changes.inner, &edit.reviewer, edit.comment.as_deref())?;
     let inner = Arc::clone(&changes.inner);
     changes.inner.aside(async move { edit_now(&inner, edit).await }).await
 }
@@ -78,7 +78,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> Decided {
         terms,
     };
     crash_point("before_edit");
-    let step = inner.step_for_door(&change, event, reviewer.key_id.as_deref()).await;
+    let step = inner.step_for_endpoint(&change, event, reviewer.key_id.as_deref()).await;
     crash_point("after_edit");
     finish(inner, &change, step).await
 }

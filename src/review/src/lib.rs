@@ -92,7 +92,7 @@ pub struct Page<T> {
     pub next_cursor: Option<String>,
 }
 
-/// A decision as it comes from a door.
+/// A decision as it comes from an endpoint.
 #[derive(Clone, Debug)]
 pub struct DecideChange {
     pub id: String,
@@ -101,13 +101,13 @@ pub struct DecideChange {
     pub comment: Option<String>,
     /// The version that was shown.
     pub version: u64,
-    /// The digest that was shown, if the door has it.
+    /// The digest that was shown, if the endpoint has it.
     pub digest: Option<String>,
     /// One of many that are decided together: what was not wholly shown is not approved this way.
     pub bulk: bool,
 }
 
-/// A correction of the arguments as it comes from a door.
+/// A correction of the arguments as it comes from an endpoint.
 #[derive(Clone, Debug)]
 pub struct EditChange {
     pub id: String,
@@ -157,7 +157,7 @@ pub struct PendingConfig {
     pub run_timeout: Duration,
     /// How long a running change waits for its client's answer to a question.
     pub answer_timeout: Duration,
-    /// How long a door waits for the store.
+    /// How long an endpoint waits for the store.
     pub write_timeout: Duration,
     /// Approved changes that run at the same time.
     pub concurrency: usize,

@@ -26,7 +26,7 @@ pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Cha
     // All that is large is done and gone before the wait: many proposals wait at a time.
     let draft = prepare(inner, proposal)?;
     let id = draft.change.id.clone();
-    let written = inner.write_for_door(draft).await;
+    let written = inner.write_for_endpoint(draft).await;
     crash_point("after_propose");
     written.map_err(|error| {
         inner.twins.remove(&id);
@@ -47,7 +47,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     if let Some(call) = &draft.call_hash {
         inner.twins.add(call, &change.id);
     }
-    let written = inner.write_for_door(draft).await;
+    let written = inner.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if written.is_err() {
         inner.twins.remove(&change.id);

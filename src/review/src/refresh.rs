@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Changes, DecideError,
-    answer::{Decided, about, check_door, conflict, expire, finish, load, version_conflict},
+    answer::{Decided, about, check_endpoint, conflict, expire, finish, load, version_conflict},
     commit::StepError,
     recheck::{Moved, Recheck},
     start::Inner,
@@ -17,7 +17,7 @@ use countersign_protocol::ErrorKind;
 use countersign_store::crash::crash_point;
 
 pub(super) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> Decided {
-    check_door(&changes.inner, &reviewer, None)?;
+    check_endpoint(&changes.inner, &reviewer, None)?;
     let inner = Arc::clone(&changes.inner);
     changes.inner.aside(async move { refresh_now(&inner, &id, version).await }).await
 }
@@ -61,11 +61,11 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
             let marked = if stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.step_for_door(change, ChangeEvent::MarkStale { fault }, None).await
+                inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }, None).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
-                Ok(marked) => inner.step_for_door(&marked, ChangeEvent::Refresh { preview, served_by }, None).await,
+                Ok(marked) => inner.step_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }, None).await,
                 failed => failed,
             };
             crash_point("after_refresh");
@@ -73,7 +73,7 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
         }
         Recheck::Impossible(_) if stale => Looked::Moved(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => {
-            Looked::Moved(inner.step_for_door(change, ChangeEvent::MarkStale { fault }, None).await, None)
+            Looked::Moved(inner.step_for_endpoint(change, ChangeEvent::MarkStale { fault }, None).await, None)
         }
         Recheck::Unavailable(error) => return Err(DecideError { error, current: Some(Arc::clone(change)) }),
     })
@@ -96,7 +96,7 @@ async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServedBy) 
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
     };
-    inner.step_for_door(change, ChangeEvent::Refresh { preview, served_by }, None).await
+    inner.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }, None).await
 }
 
 async fn refused_as_stale(

@@ -55,7 +55,7 @@ pub(super) struct Inner {
     pub places: Arc<Semaphore>,
     pub place_bytes: Arc<Semaphore>,
     pub started: Instant,
-    /// No new work from doors.
+    /// No new work from endpoints.
     pub closing: AtomicBool,
     /// No new claims.
     pub stop: CancellationToken,
@@ -206,7 +206,7 @@ impl Changes {
                 let _ = tokio::time::timeout(Duration::from_secs(1), &mut ended).await;
             }
         }
-        // What doors have sent is still written and announced: every place is free again after it.
+        // What endpoints have sent is still written and announced: every place is free again after it.
         let places = u32::try_from(inner.config.queue).unwrap_or(u32::MAX);
         let drained = inner.places.acquire_many(places);
         if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {

@@ -484,7 +484,7 @@ impl StandingRules {
             details: details.to_string(),
         };
         let (answer, outcome) = oneshot::channel();
-        // Nobody waits where the door's client went away.
+        // Nobody waits where the endpoint's client went away.
         self.parts.store.submit_record(record, Box::new(move |written, _| drop(answer.send(written.map(drop)))));
         let written = outcome.await.unwrap_or(Err(WriteError::Store(StoreError::Closed)));
         written.map_err(|error| {

@@ -75,7 +75,7 @@ fn answered(
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
-    let door = Endpoint {
+    let endpoint = Endpoint {
         services: services.clone(),
         session: session.clone(),
         identity: session.identity.clone(),
@@ -86,8 +86,8 @@ fn answered(
     };
     async move {
         let _held = held;
-        let related = door.related.clone();
-        if let Some(answer) = door.frame(&frame).await {
+        let related = endpoint.related.clone();
+        if let Some(answer) = endpoint.frame(&frame).await {
             related.send(answer.bytes);
         }
     }

@@ -130,7 +130,7 @@ impl PinStore {
         self.store.submit_record(
             record,
             Box::new(move |written, _| {
-                // Nobody waits where the door's client went away.
+                // Nobody waits where the endpoint's client went away.
                 let _ = answer.send(written.map(drop));
             }),
         );

@@ -116,7 +116,7 @@ macro_rules! labels {
 pub(super) use labels;
 
 labels! {
-    /// Which door a request came through; the same words as in a change's proposer.
+    /// Which endpoint a request came through; the same words as in a change's proposer.
     Transport {
         Http = "http",
         WebSocket = "websocket",

@@ -63,8 +63,8 @@ impl Outcome {
     }
 }
 
-/// Requests that are no MCP methods: the REST doors, the plain HTTP doors, the dashboard's files.
-const DOORS: [&str; 19] = [
+/// Requests that are no MCP methods: the REST endpoints, the plain HTTP endpoints, the dashboard's files.
+const ENDPOINTS: [&str; 19] = [
     "rest/changes",
     "rest/change",
     "rest/decision",
@@ -86,8 +86,8 @@ const DOORS: [&str; 19] = [
     "stdio/attach",
 ];
 
-/// `other`, the protocol's methods, the doors.
-const METHOD_COUNT: usize = 1 + Protocol::ALL.len() + DOORS.len();
+/// `other`, the protocol's methods, the endpoints.
+const METHOD_COUNT: usize = 1 + Protocol::ALL.len() + ENDPOINTS.len();
 const OUTCOME_COUNT: usize = Outcome::ALL.len();
 const TRANSPORT_COUNT: usize = Transport::ALL.len();
 
@@ -99,13 +99,13 @@ impl Method {
     /// What is not in the list.
     pub const OTHER: Self = Self(0);
 
-    /// The label of a name, of the protocol or of a door; unknown names are [`Method::OTHER`].
+    /// The label of a name, of the protocol or of an endpoint; unknown names are [`Method::OTHER`].
     #[must_use]
     pub fn of(name: &str) -> Self {
         if let Some(method) = Protocol::parse(name) {
             return method.into();
         }
-        let at = DOORS.iter().position(|door| *door == name).map_or(0, |at| 1 + Protocol::ALL.len() + at);
+        let at = ENDPOINTS.iter().position(|endpoint| *endpoint == name).map_or(0, |at| 1 + Protocol::ALL.len() + at);
         u8::try_from(at).map_or(Self::OTHER, Self)
     }
 
@@ -116,7 +116,7 @@ impl Method {
             None => "other",
             Some(at) => match Protocol::ALL.get(at) {
                 Some(method) => method.as_str(),
-                None => DOORS.get(at - Protocol::ALL.len()).copied().unwrap_or("other"),
+                None => ENDPOINTS.get(at - Protocol::ALL.len()).copied().unwrap_or("other"),
             },
         }
     }

@@ -21,7 +21,7 @@ pub async fn run(setting: &Setting, beside: Option<&Path>) -> Result<()> {
     );
     let calls = if setting.quick { 500 } else { 3000 };
     for (name, era) in [("2025-11-25", Era::Legacy), ("2026-07-28", Era::Modern)] {
-        for (door, way) in [("HTTP", Way::Gateway), ("WebSocket", Way::GatewayWs)] {
+        for (endpoint, way) in [("HTTP", Way::Gateway), ("WebSocket", Way::GatewayWs)] {
             let ours = count(setting, &setting.gateway, era, way, calls).await?;
             let figures = match beside {
                 None => format!("{ours:.0}"),
@@ -30,7 +30,7 @@ pub async fn run(setting: &Setting, beside: Option<&Path>) -> Result<()> {
                     format!("{ours:.0}, beside {other:.0}: {:.3} times", ours / other)
                 }
             };
-            line(&format!("{name}, {door}"), &figures);
+            line(&format!("{name}, {endpoint}"), &figures);
         }
     }
     Ok(())

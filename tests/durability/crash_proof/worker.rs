@@ -88,7 +88,7 @@ fn id_in(body: &Value) -> Option<String> {
     Some(text[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c)).collect())
 }
 
-/// Over the plain door or over MCP, until there is a change; always with an idempotency key, so that a repeat finds the
+/// Over the plain endpoint or over MCP, until there is a change; always with an idempotency key, so that a repeat finds the
 /// same one.
 pub fn propose(world: &World, tool: &str, key: &str, arguments: &Value, task: bool, chance: &mut Chance) -> String {
     loop {

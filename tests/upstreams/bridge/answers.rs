@@ -148,7 +148,7 @@ fn another_server_answers_for_one_that_is_not_tried() {
     assert!(got.contains(RESULT.strip_suffix('}').unwrap()), "{got}");
     let (_, body) = spare.got(r#""name":"bytes""#, 0);
     assert!(body.contains(ARGUMENTS), "{body}");
-    // The plain door goes there too.
+    // The plain endpoint goes there too.
     let plain = pair.gateway.request("POST", "/tools/fake__bytes", &[mcp::JSON], b"{}");
     assert_eq!((plain.status, spare.count(r#""name":"bytes""#)), (200, 2), "{}", plain.text());
     // What the other one does not have, and what answers its question, has the text.

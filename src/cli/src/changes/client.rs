@@ -1,4 +1,4 @@
-//! A small client of the REST door: where the gateway is, one key, one request at a time, errors as exit codes.
+//! A small client of the REST endpoint: where the gateway is, one key, one request at a time, errors as exit codes.
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST door and the feed of a gateway, for people and scripts.
+//! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST endpoint and the feed of a gateway, for people and scripts.
 
 pub(super) mod arguments;
 pub(super) mod client;
@@ -127,16 +127,16 @@ async fn list(
 }
 
 /// `undo` and `refresh`: of the change as it is now.
-async fn again(client: &Client, door: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
+async fn again(client: &Client, endpoint: &str, id: &str, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     let change: Change = client.get(&["changes", id], &[]).await?.read()?;
     let body = json!({ "version": change.version });
-    let answer = client.post(&["changes", &change.id, door], &body).await.map_err(|r| stale(r, &change.id))?;
+    let answer = client.post(&["changes", &change.id, endpoint], &body).await.map_err(|r| stale(r, &change.id))?;
     if json {
         out.json(&answer.json_line()?)?;
         return Ok(Exit::Ok);
     }
     let after: Change = answer.read()?;
-    if door == "undo" {
+    if endpoint == "undo" {
         out.line(&format!("Taken back; the change is {} again.", render::state_name(after.state)))?;
         return Ok(Exit::Ok);
     }

@@ -128,7 +128,7 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
     for entry in entries {
         let key = format!("{KEY}.{}", quoted_key(&entry.key));
         let origin = placed.at(entry.line, entry.column);
-        // It stands in the path of its REST door.
+        // It stands in the path of its REST endpoint.
         let fits = (1..=MAX_NAME).contains(&entry.key.len())
             && entry.key.starts_with(|c: char| c.is_ascii_alphanumeric())
             && entry.key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));

@@ -34,7 +34,7 @@ impl Span {
 
 const COLUMNS: [&str; 10] = ["seq", "at", "changeId", "event", "from", "to", "actor", "details", "prevHash", "hash"];
 
-/// An entry as JSON: a line of an export, and on the REST door.
+/// An entry as JSON: a line of an export, and on the REST endpoint.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line<'a> {

@@ -209,7 +209,7 @@ pub struct Proposer {
     pub session: Option<String>,
     /// `http`, `websocket`, `stdio`, `sse` or `rest`.
     pub transport: String,
-    /// The protocol revision, or none for the REST door.
+    /// The protocol revision, or none for the REST endpoint.
     #[serde(default)]
     pub revision: Option<String>,
 }
@@ -293,7 +293,7 @@ pub struct ChangeFault {
     pub message: String,
 }
 
-/// A proposed write and its life. This is also its JSON on the REST door.
+/// A proposed write and its life. This is also its JSON on the REST endpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {

@@ -102,7 +102,7 @@ export class App {
     this.#feed.start();
     this.#route();
     this.#look();
-    this.#doors();
+    this.#endpoints();
     this.#looking = setInterval(() => !document.hidden && this.#look(), LOOK);
   }
 
@@ -220,7 +220,7 @@ export class App {
   }
 
   // Not every gateway sends webhooks.
-  async #doors() {
+  async #endpoints() {
     this.#parts.nav.querySelector('[data-view=webhooks]').hidden = !await this.#api.has('/api/webhooks');
   }
 

@@ -1,4 +1,4 @@
-//! Who asks at the REST and feed doors, where a credential is needed even on loopback.
+//! Who asks at the REST and feed endpoints, where a credential is needed even on loopback.
 //!
 //! A key in `Authorization`, or the dashboard's cookie together with its header. Agents are refused: an agent that
 //! can reach the port must not see or decide what others proposed.
@@ -54,7 +54,7 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     if !identity.principal.role.may_view() {
         return Err(Problem::new(
             ErrorKind::Forbidden,
-            "an agent's key does not open this door; a reviewer's or viewer's does",
+            "an agent's key does not open this endpoint; a reviewer's or viewer's does",
         ));
     }
     if let Some(connection) = request.conn_data::<Connection>() {
@@ -115,7 +115,7 @@ pub fn peer(request: &HttpRequest, config: &Config) -> Option<IpAddr> {
 /// `INTERNAL_ERROR` where it did not.
 pub fn state(request: &HttpRequest) -> Result<&web::Data<RestState>, Problem> {
     request.app_data::<web::Data<RestState>>().ok_or_else(|| {
-        tracing::error!("the REST doors are served without their state");
-        Problem::new(ErrorKind::Internal, "the REST doors are not set up")
+        tracing::error!("the REST endpoints are served without their state");
+        Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
     })
 }

@@ -1,6 +1,6 @@
-//! The REST API under `/api` and the two feed doors, for people at a dashboard, in a terminal or with curl.
+//! The REST API under `/api` and the two feed endpoints, for people at a dashboard, in a terminal or with curl.
 //!
-//! Every door here needs a reviewer's or viewer's credential, on loopback too, but for signing in and for the
+//! Every endpoint here needs a reviewer's or viewer's credential, on loopback too, but for signing in and for the
 //! description of the API. Handlers only translate: what may happen to a change is decided in [`countersign_review`].
 
 pub mod account;

@@ -12,7 +12,7 @@ use countersign_config::HttpConfig;
 use countersign_domain::principal::Principal;
 use countersign_protocol::ErrorKind;
 
-/// The body of a door.
+/// The body of an endpoint.
 pub trait Body: DeserializeOwned + Send + 'static {
     /// How many bytes it may have.
     fn most(_: &HttpConfig) -> usize {

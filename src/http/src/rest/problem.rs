@@ -1,4 +1,4 @@
-//! Problem documents (RFC 9457): what every refused request outside the MCP doors is answered with.
+//! Problem documents (RFC 9457): what every refused request outside the MCP endpoints is answered with.
 //!
 //! The text is for the client; what the log should know beyond it is logged where it happens.
 
@@ -21,7 +21,7 @@ use countersign_review::DecideError;
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// An error as the HTTP doors answer it: the gateway's own code, and an HTTP status that may be more exact.
+/// An error as the HTTP endpoints answer it: the gateway's own code, and an HTTP status that may be more exact.
 #[derive(Debug, Clone)]
 pub struct Problem {
     /// Boxed, because results that carry a problem are passed around a lot.

@@ -1,4 +1,4 @@
-//! What the doors show of parts that others own: sessions and providers.
+//! What the endpoints show of parts that others own: sessions and providers.
 
 use std::{cmp::Reverse, fmt, str::FromStr};
 

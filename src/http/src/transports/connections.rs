@@ -42,7 +42,7 @@ pub struct Connections {
     max_http: usize,
     /// Bytes of bodies that are held.
     inflow: Arc<Inflow>,
-    /// One permit for each WebSocket of any door.
+    /// One permit for each WebSocket of any endpoint.
     pub web_sockets: Arc<Semaphore>,
     /// One permit for each WebSocket that only reviewers get.
     pub reserved: Arc<Semaphore>,

@@ -1,5 +1,5 @@
-//! The doors: Streamable HTTP and the plain HTTP endpoints, the 2024-11-05 pair, WebSocket, and newline-framed
-//! byte streams (stdio, the attach socket). A door frames messages; what they mean is the session layer's.
+//! The endpoints: Streamable HTTP and the plain HTTP endpoints, the 2024-11-05 pair, WebSocket, and newline-framed
+//! byte streams (stdio, the attach socket). An endpoint frames messages; what they mean is the session layer's.
 
 pub mod connections;
 pub mod http;

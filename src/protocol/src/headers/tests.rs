@@ -16,7 +16,7 @@ fn body(method: &str, params: &str, version: &str) -> String {
     )
 }
 
-/// What the ladder says, as the door runs it.
+/// What the ladder says, as the endpoint runs it.
 fn ladder(headers: &[(&str, &[u8])], body: &str) -> Result<Method, McpError> {
     let Ok(Incoming::Single(message)) = parse(body.as_bytes(), &Limits::default()) else { panic!("{body}") };
     let meta = meta(message.params())?;

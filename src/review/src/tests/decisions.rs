@@ -262,7 +262,7 @@ async fn an_unknown_outcome_is_settled_by_a_reviewer_only_and_once() {
 }
 
 #[actix::test]
-async fn a_door_that_goes_away_leaves_nothing_half_done() {
+async fn a_endpoint_that_goes_away_leaves_nothing_half_done() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();

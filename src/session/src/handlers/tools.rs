@@ -47,7 +47,7 @@ pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpErro
     Ok(Reply::new(json).cached(CacheHint::of_tools(&table)))
 }
 
-/// A call as every door makes it.
+/// A call as every endpoint makes it.
 pub struct Call<'a> {
     pub name: &'a str,
     /// A JSON object; absent is an empty one.

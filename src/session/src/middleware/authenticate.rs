@@ -1,4 +1,4 @@
-//! Whether the identity behind a request still holds. The door has established it; a connection may outlive it.
+//! Whether the identity behind a request still holds. The endpoint has established it; a connection may outlive it.
 
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;

@@ -57,7 +57,7 @@ impl Ended {
     }
 }
 
-/// Runs a call of the plain HTTP door through the same chain.
+/// Runs a call of the plain HTTP endpoint through the same chain.
 ///
 /// # Errors
 /// As [`run`].

@@ -230,8 +230,8 @@ pub enum Action {
 
 impl Action {
     /// A request about one change.
-    pub(super) fn on(id: &str, door: &str, body: &Value, said: &'static str) -> Self {
-        Self::Post { path: vec!["changes".into(), id.to_owned(), door.to_owned()], body: body.to_string(), said }
+    pub(super) fn on(id: &str, endpoint: &str, body: &Value, said: &'static str) -> Self {
+        Self::Post { path: vec!["changes".into(), id.to_owned(), endpoint.to_owned()], body: body.to_string(), said }
     }
 }
 

@@ -433,7 +433,7 @@ proptest! {
         for (which, who, right_version, time) in steps {
             let (who, owner) = [
                 ("alice", None), ("bob", None), ("carol", None), ("agent", None),
-                ("phone", Some("alice")), ("desk", Some("bob")), ("door", Some("dave")),
+                ("phone", Some("alice")), ("desk", Some("bob")), ("endpoint", Some("dave")),
             ][who];
             let version = if right_version { now.version } else { now.version + 1 };
             let event = match which {

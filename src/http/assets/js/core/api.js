@@ -1,4 +1,4 @@
-// Calls the gateway's REST door. The secret goes along as a header; the cookie alone authorizes nothing.
+// Calls the gateway's REST endpoint. The secret goes along as a header; the cookie alone authorizes nothing.
 
 import { elementsOf, sourceOf } from './rawjson.js';
 import { learnClock } from './time.js';
@@ -23,7 +23,7 @@ export class NetworkError extends Error {}
 export class Api {
   #secret;
   #unauthorized;
-  #doors = null;
+  #endpoints = null;
 
   /** `secret()` returns the header's value or null; `unauthorized()` is told of every 401 but those of a sign-in. */
   constructor(secret, unauthorized) {
@@ -152,13 +152,13 @@ export class Api {
     return (await this.#call('GET', `/api/audit?${query}`, { signal })).value;
   }
 
-  /** Whether this gateway has a door, by its path as its own description writes it; asked once. */
+  /** Whether this gateway has an endpoint, by its path as its own description writes it; asked once. */
   async has(path) {
-    this.#doors ??= this.#call('GET', '/api/openapi.json').then(({ value }) => new Set(Object.keys(value.paths)));
+    this.#endpoints ??= this.#call('GET', '/api/openapi.json').then(({ value }) => new Set(Object.keys(value.paths)));
     try {
-      return (await this.#doors).has(path);
+      return (await this.#endpoints).has(path);
     } catch {
-      this.#doors = null;
+      this.#endpoints = null;
       return false;
     }
   }

@@ -1,68 +1,68 @@
-//! What the REST doors answer to those who may ask.
+//! What the REST endpoints answer to those who may ask.
 
 use super::*;
 
 #[actix_web::test]
 async fn a_change_is_listed_shown_approved_and_audited() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let first = doors.propose_by("local-agent").await;
-    let second = doors.propose_by("ci").await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let first = endpoints.propose_by("local-agent").await;
+    let second = endpoints.propose_by("ci").await;
 
-    let page = doors.get("/api/changes?status=pending,stale&principal=&limit=1&cursor=", &key).await;
+    let page = endpoints.get("/api/changes?status=pending,stale&principal=&limit=1&cursor=", &key).await;
     assert_eq!((page.status, page.header("cache-control")), (200, Some("no-store")));
     let page = page.json();
     assert_eq!(page["changes"][0]["id"], second.id.as_str(), "newest first");
     assert_eq!((page["counts"]["pending"].as_u64(), page["counts"]["applied"].as_u64()), (Some(2), Some(0)));
     let cursor = page["nextCursor"].as_str().unwrap();
-    let page = doors.get(&format!("/api/changes?status=pending&limit=1&cursor={cursor}"), &key).await.json();
+    let page = endpoints.get(&format!("/api/changes?status=pending&limit=1&cursor={cursor}"), &key).await.json();
     assert_eq!((page["changes"][0]["id"].as_str(), &page["nextCursor"]), (Some(first.id.as_str()), &Value::Null));
-    let page = doors.get("/api/changes?principal=ci", &key).await.json();
+    let page = endpoints.get("/api/changes?principal=ci", &key).await.json();
     assert_eq!(page["changes"].as_array().unwrap().len(), 1);
 
-    let shown = doors.get(&format!("/api/changes/{}", first.id), &key).await;
+    let shown = endpoints.get(&format!("/api/changes/{}", first.id), &key).await;
     assert!(shown.text.contains(r#""n":1.10,"big":123456789012345678901234567890"#), "the exact bytes: {}", shown.text);
     assert_eq!(shown.json()["diff"]["fields"][0]["after"], "<b>new</b>");
 
     let path = format!("/api/changes/{}/decision", first.id);
-    let reply = doors.post(&path, &key, &decision("approve", &first)).await;
+    let reply = endpoints.post(&path, &key, &decision("approve", &first)).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     assert_eq!(reply.json()["decisions"][0]["reviewer"], "alice");
-    let applied = doors.reached(&first.id, ChangeState::Applied).await;
-    assert_eq!(doors.provider.ran.load(Ordering::SeqCst), 1);
+    let applied = endpoints.reached(&first.id, ChangeState::Applied).await;
+    assert_eq!(endpoints.provider.ran.load(Ordering::SeqCst), 1);
 
-    let reply = doors.post(&path, &key, &decision("approve", &applied)).await;
+    let reply = endpoints.post(&path, &key, &decision("approve", &applied)).await;
     assert_eq!(reply.problem(409), "CHANGE_NOT_PENDING");
     assert_eq!(reply.json()["change"]["state"], "applied");
     assert!(reply.text.contains("123456789012345678901234567890"));
 
-    let trail = doors.get(&format!("/api/audit?change={}&limit=2", first.id), &key).await.json();
+    let trail = endpoints.get(&format!("/api/audit?change={}&limit=2", first.id), &key).await.json();
     assert_eq!(trail["entries"][0]["to"], "applied");
     assert_eq!(trail["entries"][0]["prevHash"].as_str().unwrap().len(), 64);
     assert_eq!(trail["entries"].as_array().unwrap().len(), 2);
     let cursor = trail["nextCursor"].as_str().unwrap();
-    let rest = doors.get(&format!("/api/audit?change={}&cursor={cursor}", first.id), &key).await.json();
+    let rest = endpoints.get(&format!("/api/audit?change={}&cursor={cursor}", first.id), &key).await.json();
     assert_eq!(rest["entries"].as_array().unwrap().last().unwrap()["event"], "created");
     assert_eq!(rest["nextCursor"], Value::Null);
     assert_eq!(trail["head"]["hash"].as_str().unwrap().len(), 64);
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.propose_by("ci").await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.propose_by("ci").await;
     let path = format!("/api/changes/{}/decision", change.id);
     let old = json!({ "decision": "approve", "version": change.version + 7 });
-    let reply = doors.post(&path, &key, &old).await;
+    let reply = endpoints.post(&path, &key, &old).await;
     assert_eq!(reply.problem(409), "VERSION_CONFLICT");
     assert_eq!(reply.json()["change"]["version"], change.version);
     let other = json!({ "decision": "approve", "version": change.version, "digest": "sha256:other" });
-    assert_eq!(doors.post(&path, &key, &other).await.problem(409), "VERSION_CONFLICT");
+    assert_eq!(endpoints.post(&path, &key, &other).await.problem(409), "VERSION_CONFLICT");
 
-    *doors.provider.state.lock().unwrap() = "moved".into();
-    let reply = doors.post(&path, &key, &decision("approve", &change)).await;
+    *endpoints.provider.state.lock().unwrap() = "moved".into();
+    let reply = endpoints.post(&path, &key, &decision("approve", &change)).await;
     assert_eq!(reply.problem(409), "CHANGE_STALE");
     let current = reply.json()["change"].clone();
     assert_eq!(
@@ -71,56 +71,57 @@ async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change()
     );
     assert_eq!(current["previousDiff"]["fields"][0]["before"], "old");
     let anew = json!({ "decision": "approve", "version": current["version"], "digest": current["digest"] });
-    assert_eq!(doors.post(&path, &key, &anew).await.status, 200);
-    doors.reached(&change.id, ChangeState::Applied).await;
-    doors.close().await;
+    assert_eq!(endpoints.post(&path, &key, &anew).await.status, 200);
+    endpoints.reached(&change.id, ChangeState::Applied).await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn rejecting_and_settling() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.propose_by("ci").await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.propose_by("ci").await;
     let settle = format!("/api/changes/{}/settle", change.id);
     let outcome = json!({ "outcome": "applied", "comment": "seen it", "version": change.version });
-    let refused = doors.post(&settle, &key, &outcome).await;
+    let refused = endpoints.post(&settle, &key, &outcome).await;
     refused.problem(409);
     assert_eq!(refused.json()["change"]["state"], "pending", "only an unknown outcome can be settled");
-    let reply = doors.post(&format!("/api/changes/{}/decision", change.id), &key, &decision("reject", &change)).await;
+    let reply =
+        endpoints.post(&format!("/api/changes/{}/decision", change.id), &key, &decision("reject", &change)).await;
     assert_eq!((reply.status, reply.json()["state"].as_str()), (200, Some("rejected")));
     assert_eq!(reply.json()["decisions"][0]["comment"], "because");
-    assert_eq!(doors.provider.ran.load(Ordering::SeqCst), 0);
-    doors.close().await;
+    assert_eq!(endpoints.provider.ran.load(Ordering::SeqCst), 0);
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn who_asks_sessions_and_providers() {
-    let doors = Doors::open().await;
-    let reviewer = doors.key("alice", Role::Reviewer);
-    let viewer = doors.key("vic", Role::Viewer);
-    let mut me = doors.get("/api/me", &reviewer).await.json();
+    let endpoints = Endpoints::open().await;
+    let reviewer = endpoints.key("alice", Role::Reviewer);
+    let viewer = endpoints.key("vic", Role::Viewer);
+    let mut me = endpoints.get("/api/me", &reviewer).await.json();
     assert!(me.as_object_mut().unwrap().remove("keyId").unwrap().as_str().unwrap().starts_with("key_"));
     let expected = json!({
         "name": "alice", "role": "reviewer", "owner": "alice", "groups": [], "mayDecide": true, "mayUndoAll": false,
     });
     assert_eq!(me, expected);
-    assert_eq!(doors.get("/api/me", &viewer).await.json()["mayDecide"], false);
-    let sessions = doors.get("/api/sessions", &viewer).await;
+    assert_eq!(endpoints.get("/api/me", &viewer).await.json()["mayDecide"], false);
+    let sessions = endpoints.get("/api/sessions", &viewer).await;
     assert!(!sessions.text.contains("secret-session"), "{sessions:?}");
     assert_eq!(sessions.json()["sessions"][0]["id"], "newer-se…");
     assert_eq!(sessions.json()["sessions"][1]["clientName"], "<script>");
-    let provider = doors.get("/api/providers", &viewer).await.json()["providers"][0].clone();
+    let provider = endpoints.get("/api/providers", &viewer).await.json()["providers"][0].clone();
     assert_eq!((&provider["name"], &provider["warnings"][0]), (&json!("pretend"), &json!("<b>odd</b>")));
-    let head = doors.send("HEAD", "/api/me", &[("Authorization", &format!("Bearer {viewer}"))], None).await;
+    let head = endpoints.send("HEAD", "/api/me", &[("Authorization", &format!("Bearer {viewer}"))], None).await;
     assert_eq!((head.status, head.text.as_str()), (200, ""));
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn bad_requests_are_told_what_is_wrong() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.propose_by("ci").await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.propose_by("ci").await;
     for query in [
         "limit=0",
         "limit=201",
@@ -131,16 +132,20 @@ async fn bad_requests_are_told_what_is_wrong() {
         "cursor=nonsense",
         "limit=1&limit=2",
     ] {
-        assert_eq!(doors.get(&format!("/api/changes?{query}"), &key).await.problem(400), "INVALID_PARAMS", "{query}");
+        assert_eq!(
+            endpoints.get(&format!("/api/changes?{query}"), &key).await.problem(400),
+            "INVALID_PARAMS",
+            "{query}"
+        );
     }
-    assert_eq!(doors.get("/api/audit?limit=-1", &key).await.problem(400), "INVALID_PARAMS");
+    assert_eq!(endpoints.get("/api/audit?limit=-1", &key).await.problem(400), "INVALID_PARAMS");
     for id in ["chg_nothing", "%00", "..%2f..%2fetc", &"x".repeat(65), "a%20b"] {
-        assert_eq!(doors.get(&format!("/api/changes/{id}"), &key).await.problem(404), "CHANGE_NOT_FOUND", "{id}");
+        assert_eq!(endpoints.get(&format!("/api/changes/{id}"), &key).await.problem(404), "CHANGE_NOT_FOUND", "{id}");
     }
     let path = format!("/api/changes/{}/decision", change.id);
     let authorization = format!("Bearer {key}");
     let send = async |kind: &str, body: &str| {
-        doors.send("POST", &path, &[("Authorization", &authorization), ("Content-Type", kind)], Some(body)).await
+        endpoints.send("POST", &path, &[("Authorization", &authorization), ("Content-Type", kind)], Some(body)).await
     };
     let good = decision("approve", &change).to_string();
     for (kind, body, status, code) in [
@@ -167,22 +172,22 @@ async fn bad_requests_are_told_what_is_wrong() {
     let chunked = format!(
         "POST {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: {authorization}\r\nContent-Type: application/json\r\n\
          Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n",
-        doors.address,
+        endpoints.address,
         format!("8000\r\n{}\r\n", " ".repeat(0x8000)).repeat(3),
     );
-    assert_eq!(doors.raw(chunked.as_bytes()).await.problem(413), "TOO_LARGE");
+    assert_eq!(endpoints.raw(chunked.as_bytes()).await.problem(413), "TOO_LARGE");
     assert_eq!(send("application/json; charset=utf-8", &good).await.status, 200);
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn a_body_that_never_ends_is_given_up() {
-    let doors = Doors::open_with(|c| c.transports.http.request_timeout = Duration::from_millis(50)).await;
+    let endpoints = Endpoints::open_with(|c| c.transports.http.request_timeout = Duration::from_millis(50)).await;
     let request = format!(
         "POST /api/sign-in HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\
          Connection: close\r\n\r\n{{",
-        doors.address
+        endpoints.address
     );
-    assert_eq!(doors.raw(request.as_bytes()).await.problem(408), "TIMEOUT");
-    doors.close().await;
+    assert_eq!(endpoints.raw(request.as_bytes()).await.problem(408), "TIMEOUT");
+    endpoints.close().await;
 }

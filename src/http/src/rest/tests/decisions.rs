@@ -4,13 +4,13 @@ use super::*;
 
 #[actix_web::test]
 async fn many_are_decided_each_on_its_own() {
-    let doors = Doors::open().await;
-    let (key, viewer) = (doors.key("alice", Role::Reviewer), doors.key("vera", Role::Viewer));
-    let good = doors.propose_by("ci").await;
-    let own = doors.propose_by("alice").await;
-    let cut = doors.propose_with("ci", |p| p.preview.diff.truncated = true).await;
-    let noted = doors.propose_with("ci", |p| p.terms.require_comment = true).await;
-    let old = doors.propose_by("ci").await;
+    let endpoints = Endpoints::open().await;
+    let (key, viewer) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vera", Role::Viewer));
+    let good = endpoints.propose_by("ci").await;
+    let own = endpoints.propose_by("alice").await;
+    let cut = endpoints.propose_with("ci", |p| p.preview.diff.truncated = true).await;
+    let noted = endpoints.propose_with("ci", |p| p.terms.require_comment = true).await;
+    let old = endpoints.propose_by("ci").await;
     let shown = |change: &Change| json!({ "id": change.id, "version": change.version, "digest": change.digest });
     let mut outdated = shown(&old);
     outdated["digest"] = "sha256:other".into();
@@ -18,8 +18,8 @@ async fn many_are_decided_each_on_its_own() {
     let body = json!({ "decision": "approve", "changes": [
         shown(&good), shown(&own), shown(&cut), shown(&noted), outdated, unknown,
     ]});
-    assert_eq!(doors.post("/api/decisions", &viewer, &body).await.problem(403), "FORBIDDEN");
-    let reply = doors.post("/api/decisions", &key, &body).await;
+    assert_eq!(endpoints.post("/api/decisions", &viewer, &body).await.problem(403), "FORBIDDEN");
+    let reply = endpoints.post("/api/decisions", &key, &body).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     let results = reply.json()["results"].clone();
     let codes: Vec<_> = results.as_array().unwrap().iter().map(|r| r["problem"]["code"].as_str()).collect();
@@ -31,11 +31,11 @@ async fn many_are_decided_each_on_its_own() {
         (Some(good.id.as_str()), Some("approved"))
     );
     assert_eq!(results[4]["problem"]["change"]["id"], old.id.as_str());
-    doors.reached(&good.id, ChangeState::Applied).await;
-    assert_eq!(doors.provider.ran.load(Ordering::SeqCst), 1);
+    endpoints.reached(&good.id, ChangeState::Applied).await;
+    assert_eq!(endpoints.provider.ran.load(Ordering::SeqCst), 1);
 
     let body = json!({ "decision": "reject", "comment": "no", "changes": [shown(&cut), shown(&noted), shown(&own)] });
-    let results = doors.post("/api/decisions", &key, &body).await.json()["results"].clone();
+    let results = endpoints.post("/api/decisions", &key, &body).await.json()["results"].clone();
     assert!(results.as_array().unwrap().iter().all(|r| r["change"]["state"] == "rejected"), "{results}");
     for bad in [
         json!({ "decision": "approve", "changes": [] }),
@@ -43,97 +43,97 @@ async fn many_are_decided_each_on_its_own() {
         json!({ "decision": "approve", "changes": [{ "id": old.id, "version": 1 }] }),
         json!({ "decision": "approve", "changes": (0..101).map(|n| json!({ "id": n.to_string(), "version": 1, "digest": "" })).collect::<Vec<_>>() }),
     ] {
-        assert_eq!(doors.post("/api/decisions", &key, &bad).await.problem(422), "VALIDATION_FAILED");
+        assert_eq!(endpoints.post("/api/decisions", &key, &bad).await.problem(422), "VALIDATION_FAILED");
     }
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn arguments_are_edited_approved_and_undone() {
-    let doors = Doors::open().await;
-    let (key, viewer) = (doors.key("alice", Role::Reviewer), doors.key("vera", Role::Viewer));
-    let change = doors.propose_with("ci", |p| p.terms.undo_for = 600).await;
-    let door = |what: &str| format!("/api/changes/{}/{what}", change.id);
+    let endpoints = Endpoints::open().await;
+    let (key, viewer) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vera", Role::Viewer));
+    let change = endpoints.propose_with("ci", |p| p.terms.undo_for = 600).await;
+    let endpoint = |what: &str| format!("/api/changes/{}/{what}", change.id);
     let body = json!({ "arguments": { "n": 2 }, "version": 1, "comment": "two" });
-    assert_eq!(doors.post(&door("edit"), &viewer, &body).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.post(&endpoint("edit"), &viewer, &body).await.problem(403), "FORBIDDEN");
     let wrong = json!({ "arguments": { "wrong": 2 }, "version": 1 });
-    let reply = doors.post(&door("edit"), &key, &wrong).await;
+    let reply = endpoints.post(&endpoint("edit"), &key, &wrong).await;
     assert_eq!(reply.problem(422), "VALIDATION_FAILED");
     assert_eq!(reply.json()["details"]["errors"][0]["pointer"], "/wrong");
     for bad in
         [json!({ "arguments": [1], "version": 1 }), json!({ "version": 1 }), json!({ "arguments": null, "version": 1 })]
     {
-        assert_eq!(doors.post(&door("edit"), &key, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
+        assert_eq!(endpoints.post(&endpoint("edit"), &key, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
     }
     // More than a decision may have, as what agents send may be; bytes are kept as they are.
     let large = format!(r#"{{"arguments": {{"n": 2.50, "text": "{}"}}, "version": 1}}"#, "x".repeat(100_000));
     let authorization = format!("Bearer {key}");
     let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
-    let reply = doors.send("POST", &door("edit"), &headers, Some(&large)).await;
+    let reply = endpoints.send("POST", &endpoint("edit"), &headers, Some(&large)).await;
     assert_eq!(reply.status, 200, "{:.300}", reply.text);
     assert!(reply.text.contains(r#"{"n": 2.50, "text": "xxx"#));
     let edited = reply.json();
     assert_eq!((edited["state"].as_str(), edited["edits"][0]["by"].as_str()), (Some("pending"), Some("alice")));
     assert!(reply.text.contains(r#""proposedArguments":{"n":1.10,"#), "what the agent asked for");
-    assert_eq!(doors.post(&door("edit"), &key, &body).await.problem(409), "VERSION_CONFLICT");
+    assert_eq!(endpoints.post(&endpoint("edit"), &key, &body).await.problem(409), "VERSION_CONFLICT");
 
     let approve = json!({ "decision": "approve", "version": 2, "digest": edited["digest"] });
-    let approved = doors.post(&door("decision"), &key, &approve).await.json();
+    let approved = endpoints.post(&endpoint("decision"), &key, &approve).await.json();
     assert!(approved["runAfter"].is_string(), "{approved}");
-    assert_eq!(doors.post(&door("undo"), &viewer, &json!({ "version": 3 })).await.problem(403), "FORBIDDEN");
-    let other = doors.key("bob", Role::Reviewer);
-    assert_eq!(doors.post(&door("undo"), &other, &json!({ "version": 3 })).await.problem(403), "FORBIDDEN");
-    let undone = doors.post(&door("undo"), &key, &json!({ "version": 3 })).await.json();
+    assert_eq!(endpoints.post(&endpoint("undo"), &viewer, &json!({ "version": 3 })).await.problem(403), "FORBIDDEN");
+    let other = endpoints.key("bob", Role::Reviewer);
+    assert_eq!(endpoints.post(&endpoint("undo"), &other, &json!({ "version": 3 })).await.problem(403), "FORBIDDEN");
+    let undone = endpoints.post(&endpoint("undo"), &key, &json!({ "version": 3 })).await.json();
     assert_eq!((undone["state"].as_str(), &undone["runAfter"]), (Some("pending"), &Value::Null));
 
-    *doors.provider.state.lock().unwrap() = "moved".into();
-    let fresh = doors.post(&door("refresh"), &key, &json!({ "version": 4 })).await.json();
+    *endpoints.provider.state.lock().unwrap() = "moved".into();
+    let fresh = endpoints.post(&endpoint("refresh"), &key, &json!({ "version": 4 })).await.json();
     assert_eq!(
         (fresh["state"].as_str(), fresh["previousDiff"]["fields"][0]["before"].as_str()),
         (Some("pending"), Some("old"))
     );
-    assert_eq!(doors.post(&door("refresh"), &viewer, &json!({ "version": 6 })).await.problem(403), "FORBIDDEN");
-    assert_eq!(doors.provider.ran.load(Ordering::SeqCst), 0);
-    doors.close().await;
+    assert_eq!(endpoints.post(&endpoint("refresh"), &viewer, &json!({ "version": 6 })).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.provider.ran.load(Ordering::SeqCst), 0);
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn an_owner_is_known_by_every_key() {
-    let doors = Doors::open().await;
+    let endpoints = Endpoints::open().await;
     let owned = |name: &str, role, owner| {
         let new = keys::create(name, role, Timestamp::now()).unwrap().owned_by(Some(owner)).unwrap();
-        doors.stored.keys().insert(&new.key, &new.hash).unwrap();
+        endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
         new.secret
     };
     let desk = owned("desk", Role::Reviewer, "carol");
-    let change = doors.propose_with("bot", |p| p.proposer.owner = Some("carol".into())).await;
+    let change = endpoints.propose_with("bot", |p| p.proposer.owner = Some("carol".into())).await;
     let path = format!("/api/changes/{}/decision", change.id);
-    assert_eq!(doors.post(&path, &desk, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
-    assert_eq!(doors.get("/api/me", &desk).await.json()["owner"], "carol");
+    assert_eq!(endpoints.post(&path, &desk, &decision("approve", &change)).await.problem(403), "SELF_APPROVAL");
+    assert_eq!(endpoints.get("/api/me", &desk).await.json()["owner"], "carol");
     // A sign-in made with the key is the same person.
-    let (cookie, secret) = doors.sign_in(&json!({ "key": desk })).await;
-    let origin = doors.origin();
+    let (cookie, secret) = endpoints.sign_in(&json!({ "key": desk })).await;
+    let origin = endpoints.origin();
     let headers = [
         ("Cookie", cookie.as_str()),
         ("X-Countersign-Secret", secret.as_str()),
         ("Origin", origin.as_str()),
         ("Content-Type", "application/json"),
     ];
-    let reply = doors.send("POST", &path, &headers, Some(&decision("approve", &change).to_string())).await;
+    let reply = endpoints.send("POST", &path, &headers, Some(&decision("approve", &change).to_string())).await;
     assert_eq!(reply.problem(403), "SELF_APPROVAL");
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn changes_are_found_by_what_they_are() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let a = doors.propose_with("ci", |p| p.preview.summary = "Rename ÄPFEL 100%".into()).await;
-    let b = doors.propose_with("bot", |p| p.tool = "delete".into()).await;
-    let c = doors.propose_with("bot", |p| p.provider = "files".into()).await;
-    doors.post(&format!("/api/changes/{}/decision", a.id), &key, &decision("reject", &a)).await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let a = endpoints.propose_with("ci", |p| p.preview.summary = "Rename ÄPFEL 100%".into()).await;
+    let b = endpoints.propose_with("bot", |p| p.tool = "delete".into()).await;
+    let c = endpoints.propose_with("bot", |p| p.provider = "files".into()).await;
+    endpoints.post(&format!("/api/changes/{}/decision", a.id), &key, &decision("reject", &a)).await;
     let found = async |query: &str| -> Vec<String> {
-        let reply = doors.get(&format!("/api/changes?{query}"), &key).await;
+        let reply = endpoints.get(&format!("/api/changes?{query}"), &key).await;
         assert_eq!(reply.status, 200, "{query}: {reply:?}");
         reply.json()["changes"].as_array().unwrap().iter().map(|c| c["id"].as_str().unwrap().to_owned()).collect()
     };
@@ -155,11 +155,11 @@ async fn changes_are_found_by_what_they_are() {
     assert!(!found(&format!("until={}", a.created_at)).await.contains(&a_id), "until is not itself");
     assert!(found("until=2020-01-01T00:00:00Z").await.is_empty());
     // Pages of what is narrowed.
-    let page = doors.get("/api/changes?q=thing&limit=2", &key).await.json();
+    let page = endpoints.get("/api/changes?q=thing&limit=2", &key).await.json();
     let cursor = page["nextCursor"].as_str().unwrap();
     assert_eq!(found(&format!("q=thing&limit=2&cursor={cursor}")).await, [a_id]);
     for bad in ["since=yesterday", "q=a&q=b", "colour=red"] {
-        assert_eq!(doors.get(&format!("/api/changes?{bad}"), &key).await.problem(400), "INVALID_PARAMS", "{bad}");
+        assert_eq!(endpoints.get(&format!("/api/changes?{bad}"), &key).await.problem(400), "INVALID_PARAMS", "{bad}");
     }
-    doors.close().await;
+    endpoints.close().await;
 }

@@ -1,4 +1,4 @@
-//! The feed's doors: nobody misses or repeats an event, and one who stops reading harms nobody.
+//! The feed's endpoints: nobody misses or repeats an event, and one who stops reading harms nobody.
 
 use std::collections::VecDeque;
 
@@ -26,10 +26,10 @@ struct SseEvent {
 }
 
 impl Sse {
-    async fn open(doors: &Doors, query: &str, headers: &[(&str, &str)]) -> Self {
-        let mut socket = TcpStream::connect(doors.address).await.unwrap();
+    async fn open(endpoints: &Endpoints, query: &str, headers: &[(&str, &str)]) -> Self {
+        let mut socket = TcpStream::connect(endpoints.address).await.unwrap();
         let headers: String = headers.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-        let request = format!("GET /api/events{query} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", doors.address);
+        let request = format!("GET /api/events{query} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", endpoints.address);
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut sse = Self { socket, head: String::new(), raw: String::new(), buffer: String::new(), comments: 0 };
         while !sse.raw.contains("\r\n\r\n") {
@@ -99,91 +99,91 @@ fn bearer(key: &str) -> String {
 
 #[actix_web::test]
 async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
-    let doors = Doors::open().await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
-    doors.propose_by("ci").await;
-    let mut sse = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    let endpoints = Endpoints::open().await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
+    endpoints.propose_by("ci").await;
+    let mut sse = Sse::open(&endpoints, "", &[("Authorization", &key)]).await;
     let head = sse.head.to_lowercase();
     for line in ["content-type: text/event-stream", "cache-control: no-store", "x-accel-buffering: no"] {
         assert!(head.contains(line), "{line} in {head}");
     }
     let hello = sse.next().await.unwrap();
     assert_eq!((hello.id, hello.event.as_str(), &hello.data), (None, "hello", &json!({ "type": "hello", "seq": 1 })));
-    let change = doors.propose_by("ci").await;
+    let change = endpoints.propose_by("ci").await;
     let created = sse.next().await.unwrap();
     assert_eq!((created.id, created.event.as_str()), (Some(2), "change.created"));
     assert_eq!(created.data["change"]["id"], change.id.as_str());
     assert_eq!((&created.data["seq"], &created.data["type"]), (&json!(2), &json!("change.created")));
-    doors.changes.feed().publish_session(&json!({ "type": "session.opened", "session": { "id": "x" } }));
+    endpoints.changes.feed().publish_session(&json!({ "type": "session.opened", "session": { "id": "x" } }));
     let session = sse.next().await.unwrap();
     assert_eq!((session.id, session.event.as_str()), (None, "session.opened"));
-    doors.state.shutdown.cancel();
+    endpoints.state.shutdown.cancel();
     assert_eq!(sse.next().await, None, "the stream ends with the gateway");
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn a_subscriber_that_comes_back_misses_nothing_and_repeats_nothing() {
-    let doors = Doors::open().await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
+    let endpoints = Endpoints::open().await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
     for _ in 0..150 {
-        doors.propose_by("ci").await;
+        endpoints.propose_by("ci").await;
     }
-    let mut sse = Sse::open(&doors, "?since=100", &[("Authorization", &key), ("Last-Event-ID", "40")]).await;
+    let mut sse = Sse::open(&endpoints, "?since=100", &[("Authorization", &key), ("Last-Event-ID", "40")]).await;
     for expected in 41..=90 {
         assert_eq!(sse.next().await.unwrap().id, Some(expected), "the header wins over since");
     }
     drop(sse);
-    let mut sse = Sse::open(&doors, "?since=90", &[("Authorization", &key)]).await;
+    let mut sse = Sse::open(&endpoints, "?since=90", &[("Authorization", &key)]).await;
     for _ in 0..10 {
-        doors.propose_by("ci").await;
+        endpoints.propose_by("ci").await;
     }
     for expected in 91..=160 {
         assert_eq!(sse.next().await.unwrap().id, Some(expected));
     }
     for (query, header) in [("?since=x", ""), ("?since=-1", ""), ("?sinse=1", ""), ("", "x1"), ("", "1.5")] {
         let headers = [("Authorization", key.as_str()), ("Last-Event-ID", header)];
-        let reply = doors.send("GET", &format!("/api/events{query}"), &headers, None).await;
+        let reply = endpoints.send("GET", &format!("/api/events{query}"), &headers, None).await;
         assert_eq!(reply.problem(400), "INVALID_PARAMS", "{query} {header}");
     }
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn streams_are_kept_alive_and_end_with_their_credential() {
-    let doors = Doors::open_with(|c| c.transports.http.sse_keep_alive = Duration::from_millis(10)).await;
+    let endpoints = Endpoints::open_with(|c| c.transports.http.sse_keep_alive = Duration::from_millis(10)).await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
-    doors.stored.keys().insert(&new.key, &new.hash).unwrap();
-    let mut sse = Sse::open(&doors, "", &[("Authorization", &bearer(&new.secret))]).await;
+    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    let mut sse = Sse::open(&endpoints, "", &[("Authorization", &bearer(&new.secret))]).await;
     sse.next().await.unwrap();
     for _ in 0..3 {
         assert_eq!(sse.until("\n\n").await.unwrap(), ":");
     }
-    doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    doors.state.authenticator.forget(&new.hash);
+    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    endpoints.state.authenticator.forget(&new.hash);
     assert_eq!(sse.next().await, None);
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn streams_of_one_principal_are_bounded() {
-    let doors = Doors::open_with(|c| c.limits.max_streams = 2).await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
-    let other = bearer(&doors.key("alice", Role::Reviewer));
-    let mut first = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    let endpoints = Endpoints::open_with(|c| c.limits.max_streams = 2).await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
+    let other = bearer(&endpoints.key("alice", Role::Reviewer));
+    let mut first = Sse::open(&endpoints, "", &[("Authorization", &key)]).await;
     first.next().await.unwrap();
-    let _second = Sse::open(&doors, "", &[("Authorization", &key)]).await;
-    let reply = doors.send("GET", "/api/events", &[("Authorization", &key)], None).await;
+    let _second = Sse::open(&endpoints, "", &[("Authorization", &key)]).await;
+    let reply = endpoints.send("GET", "/api/events", &[("Authorization", &key)], None).await;
     assert_eq!(reply.problem(503), "OVERLOADED");
-    let _other = Sse::open(&doors, "", &[("Authorization", &other)]).await;
-    doors.close().await;
+    let _other = Sse::open(&endpoints, "", &[("Authorization", &other)]).await;
+    endpoints.close().await;
 }
 
 type Socket = actix_codec::Framed<awc::BoxedSocket, awc::ws::Codec>;
 
-async fn connect(doors: &Doors, query: &str, key: &str) -> Socket {
+async fn connect(endpoints: &Endpoints, query: &str, key: &str) -> Socket {
     let client = awc::Client::builder().max_http_version(awc::http::Version::HTTP_11).finish();
-    let request = client.ws(format!("ws://{}/events{query}", doors.address)).header("Authorization", key);
+    let request = client.ws(format!("ws://{}/events{query}", endpoints.address)).header("Authorization", key);
     request.connect().await.unwrap().1
 }
 
@@ -203,13 +203,13 @@ async fn frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
 
 #[actix_web::test]
 async fn the_socket_sends_what_the_stream_does() {
-    let doors = Doors::open().await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
-    doors.propose_by("ci").await;
-    let mut live = connect(&doors, "", &key).await;
+    let endpoints = Endpoints::open().await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
+    endpoints.propose_by("ci").await;
+    let mut live = connect(&endpoints, "", &key).await;
     assert_eq!(frame(&mut live).await.unwrap(), json!({ "type": "hello", "seq": 1 }));
-    let mut resumed = connect(&doors, "?since=0", &key).await;
-    let second = doors.propose_by("ci").await;
+    let mut resumed = connect(&endpoints, "?since=0", &key).await;
+    let second = endpoints.propose_by("ci").await;
     for socket in [&mut live, &mut resumed] {
         let mut event = frame(socket).await.unwrap();
         if event["seq"] == 1 {
@@ -217,30 +217,30 @@ async fn the_socket_sends_what_the_stream_does() {
         }
         assert_eq!((&event["seq"], event["change"]["id"].as_str()), (&json!(2), Some(second.id.as_str())));
     }
-    doors.state.shutdown.cancel();
+    endpoints.state.shutdown.cancel();
     assert_eq!(frame(&mut live).await, Err(Some(CloseCode::Away)));
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn a_long_replay_is_not_mistaken_for_a_slow_reader() {
-    let doors = Doors::open_with(|c| c.limits.outbox_messages = 4).await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
+    let endpoints = Endpoints::open_with(|c| c.limits.outbox_messages = 4).await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
     for _ in 0..200 {
-        doors.propose_by("ci").await;
+        endpoints.propose_by("ci").await;
     }
-    let mut socket = connect(&doors, "?since=0", &key).await;
+    let mut socket = connect(&endpoints, "?since=0", &key).await;
     for expected in 1..=200 {
         assert_eq!(frame(&mut socket).await.unwrap()["seq"], expected);
     }
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn the_socket_only_sends_and_only_to_those_who_may_see() {
-    let doors = Doors::open().await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
-    let plain = doors.send("GET", "/events", &[("Authorization", &key)], None).await;
+    let endpoints = Endpoints::open().await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
+    let plain = endpoints.send("GET", "/events", &[("Authorization", &key)], None).await;
     assert_eq!(plain.problem(426), "INVALID_REQUEST");
     let upgrade = [
         ("Upgrade", "websocket"),
@@ -248,58 +248,58 @@ async fn the_socket_only_sends_and_only_to_those_who_may_see() {
         ("Sec-WebSocket-Version", "13"),
         ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
     ];
-    assert_eq!(doors.send("GET", "/events", &upgrade, None).await.problem(401), "UNAUTHORIZED");
+    assert_eq!(endpoints.send("GET", "/events", &upgrade, None).await.problem(401), "UNAUTHORIZED");
     let evil = [upgrade.as_slice(), &[("Authorization", key.as_str()), ("Origin", "http://evil.example")]].concat();
-    assert_eq!(doors.send("GET", "/events", &evil, None).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.send("GET", "/events", &evil, None).await.problem(403), "FORBIDDEN");
 
     for (message, code) in [
         (awc::ws::Message::Text("{}".into()), CloseCode::Unsupported),
         (awc::ws::Message::Binary(vec![1].into()), CloseCode::Unsupported),
         (awc::ws::Message::Text("x".repeat(10_000).into()), CloseCode::Size),
     ] {
-        let mut socket = connect(&doors, "", &key).await;
+        let mut socket = connect(&endpoints, "", &key).await;
         frame(&mut socket).await.unwrap();
         socket.send(message).await.unwrap();
         assert_eq!(frame(&mut socket).await, Err(Some(code)));
         assert!(socket.next().await.is_none_or(|rest| rest.is_err()), "the connection is closed");
     }
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn sockets_are_bounded_and_end_with_their_credential() {
-    let doors = Doors::open_with(|c| {
+    let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.max_connections = 1;
         c.transports.websocket.ping_interval = Duration::from_millis(500);
     })
     .await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
-    doors.stored.keys().insert(&new.key, &new.hash).unwrap();
+    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
     let key = bearer(&new.secret);
-    let mut socket = connect(&doors, "", &key).await;
+    let mut socket = connect(&endpoints, "", &key).await;
     frame(&mut socket).await.unwrap();
     let client = awc::Client::default();
     let second =
-        client.ws(format!("ws://{}/events", doors.address)).header("Authorization", key.as_str()).connect().await;
+        client.ws(format!("ws://{}/events", endpoints.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
-    doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
-    doors.state.authenticator.forget(&new.hash);
+    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    endpoints.state.authenticator.forget(&new.hash);
     assert_eq!(frame(&mut socket).await, Err(Some(CloseCode::Policy)));
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
-    let doors = Doors::open_with(|c| {
+    let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.ping_interval = Duration::from_millis(500);
         c.limits.outbox_bytes = 1 << 20;
     })
     .await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
-    let stalled = connect(&doors, "", &key).await;
-    let mut reader = connect(&doors, "", &key).await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
+    let stalled = connect(&endpoints, "", &key).await;
+    let mut reader = connect(&endpoints, "", &key).await;
     frame(&mut reader).await.unwrap();
-    let feed = doors.changes.feed();
+    let feed = endpoints.changes.feed();
     let filler = "x".repeat(32 * 1024);
     let mut pending = VecDeque::new();
     let mut n = 0_u64;
@@ -311,7 +311,7 @@ async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
         let event = frame(&mut reader).await.unwrap();
         assert_eq!(event["n"].as_u64(), pending.pop_front(), "the other one hears all, in order");
     }
-    let change = doors.propose_by("ci").await;
+    let change = endpoints.propose_by("ci").await;
     assert_eq!(frame(&mut reader).await.unwrap()["change"]["id"], change.id.as_str());
     // It reads at last: what was on its way, and then why it ended.
     let mut stalled = stalled;
@@ -321,7 +321,7 @@ async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
         }
     };
     assert_eq!(end, Some(CloseCode::Again));
-    doors.close().await;
+    endpoints.close().await;
 }
 
 async fn frame_without_pong(socket: &mut Socket) -> Result<(), Option<CloseCode>> {
@@ -334,18 +334,18 @@ async fn frame_without_pong(socket: &mut Socket) -> Result<(), Option<CloseCode>
 
 #[actix_web::test]
 async fn a_stream_that_is_read_late_harms_nobody_and_misses_no_change() {
-    let doors = Doors::open().await;
-    let key = bearer(&doors.key("vic", Role::Viewer));
-    let mut late = Sse::open(&doors, "?since=0", &[("Authorization", &key)]).await;
-    let mut reader = Sse::open(&doors, "", &[("Authorization", &key)]).await;
+    let endpoints = Endpoints::open().await;
+    let key = bearer(&endpoints.key("vic", Role::Viewer));
+    let mut late = Sse::open(&endpoints, "?since=0", &[("Authorization", &key)]).await;
+    let mut reader = Sse::open(&endpoints, "", &[("Authorization", &key)]).await;
     reader.next().await.unwrap();
     let filler = "x".repeat(16 * 1024);
     // More events than the feed keeps in memory, and more bytes than the kernel does.
     for n in 1..=20_u64 {
-        doors.propose_by("ci").await;
+        endpoints.propose_by("ci").await;
         assert_eq!(reader.next().await.unwrap().id, Some(n));
         for _ in 0..250 {
-            doors.changes.feed().publish_session(&json!({ "type": "session.closed", "filler": filler }));
+            endpoints.changes.feed().publish_session(&json!({ "type": "session.closed", "filler": filler }));
             assert_eq!(reader.next().await.unwrap().event, "session.closed");
         }
     }
@@ -356,5 +356,5 @@ async fn a_stream_that_is_read_late_harms_nobody_and_misses_no_change() {
             next += 1;
         }
     }
-    doors.close().await;
+    endpoints.close().await;
 }

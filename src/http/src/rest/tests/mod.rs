@@ -1,4 +1,4 @@
-//! The doors over real sockets, with real changes behind them and a provider that only pretends to write.
+//! The endpoints over real sockets, with real changes behind them and a provider that only pretends to write.
 
 mod api;
 mod decisions;
@@ -232,8 +232,8 @@ impl ProvidersView for Nobody {
     }
 }
 
-/// A gateway's doors of this module, on a port of their own.
-pub(super) struct Doors {
+/// A gateway's endpoints of this module, on a port of their own.
+pub(super) struct Endpoints {
     pub address: SocketAddr,
     pub changes: Changes,
     pub stored: Arc<Stored>,
@@ -274,7 +274,7 @@ impl Reply {
     }
 }
 
-impl Doors {
+impl Endpoints {
     pub async fn open() -> Self {
         Self::open_with(|_| {}).await
     }

@@ -22,7 +22,7 @@ fn tool(name: &str, read: bool, description: &str) -> ToolDef {
     }
 }
 
-impl Doors {
+impl Endpoints {
     fn offer(&self, tools: Vec<ToolDef>) {
         *self.provider.tools.lock().unwrap() = tools;
         (self.anew)();
@@ -46,95 +46,95 @@ fn state(tool: &Value) -> (&str, &str, Option<&str>) {
 
 #[actix_web::test]
 async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_changed() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    doors.offer(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
-    let waiting = async || doors.get("/api/providers", &key).await.json()["providers"][0]["review"].clone();
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    endpoints.offer(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
+    let waiting = async || endpoints.get("/api/providers", &key).await.json()["providers"][0]["review"].clone();
     assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
-    let tools = doors.tools(&key).await;
+    let tools = endpoints.tools(&key).await;
     assert_eq!((state(&tools[0]), tools[0]["claimsRead"].as_bool()), (("review", "seen", None), Some(true)));
     assert_eq!((state(&tools[1]), tools[1]["claimsRead"].as_bool()), (("review", "seen", None), Some(false)));
     assert!(tools[0]["definition"].as_str().unwrap().contains(r#""vendor":1"#), "all that was written");
 
-    let accepted = doors.say("accept", &key, &[&tools[0]]).await;
+    let accepted = endpoints.say("accept", &key, &[&tools[0]]).await;
     assert_eq!((accepted.status, state(&accepted.json()["tools"][0])), (200, ("allow", "accepted", None)));
     assert_eq!(accepted.json()["tools"][0]["acceptedBy"], "alice");
     assert_eq!(waiting().await, json!({ "new": 0, "changed": 0, "reads": 0 }));
 
     // The same name, another definition; and a tool that was not there.
-    doors.offer(vec![
+    endpoints.offer(vec![
         tool("read", true, "Reads, and sends it away"),
         tool("write", false, "Writes"),
         tool("more", true, ""),
     ]);
     assert_eq!(waiting().await, json!({ "new": 1, "changed": 1, "reads": 0 }));
-    let changed = doors.tools(&key).await;
+    let changed = endpoints.tools(&key).await;
     assert_eq!(state(&changed[0]), ("review", "changed", Some("TOOL_CHANGED")));
     assert!(changed[0]["previous"].as_str().unwrap().contains(r#""Reads""#));
     assert_eq!(state(&changed[2]), ("review", "new", Some("TOOL_NEW")));
     assert_eq!(changed[2]["previous"], Value::Null);
 
     // What was shown before is not what is there now: nothing is accepted, the new one neither.
-    let refused = doors.say("accept", &key, &[&changed[2], &tools[0]]).await;
+    let refused = endpoints.say("accept", &key, &[&changed[2], &tools[0]]).await;
     assert_eq!((refused.problem(409), refused.json()["tools"][0].as_str()), ("VERSION_CONFLICT".into(), Some("read")));
-    assert_eq!(state(&doors.tools(&key).await[2]), ("review", "new", Some("TOOL_NEW")));
-    let accepted = doors.say("accept", &key, &[&changed[0], &changed[2]]).await.json();
+    assert_eq!(state(&endpoints.tools(&key).await[2]), ("review", "new", Some("TOOL_NEW")));
+    let accepted = endpoints.say("accept", &key, &[&changed[0], &changed[2]]).await.json();
     assert_eq!(state(&accepted["tools"][0]), ("allow", "accepted", None));
     assert_eq!(state(&accepted["tools"][2]), ("allow", "accepted", None));
 
-    let revoked = doors.say("revoke", &key, &[&changed[0], &changed[2]]).await.json();
+    let revoked = endpoints.say("revoke", &key, &[&changed[0], &changed[2]]).await.json();
     assert_eq!(state(&revoked["tools"][0]), ("review", "changed", Some("TOOL_CHANGED")));
     assert_eq!(state(&revoked["tools"][2]), ("review", "new", Some("TOOL_NEW")));
-    let trail = doors.get("/api/audit", &key).await.json();
+    let trail = endpoints.get("/api/audit", &key).await.json();
     assert_eq!(trail["entries"][0]["event"], "definitions_revoked");
     assert_eq!(trail["entries"][0]["details"]["tools"][1]["name"], "more");
     assert_eq!((&trail["entries"][0]["changeId"], &trail["entries"][0]["to"]), (&Value::Null, &Value::Null));
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn a_tool_that_comes_back_as_it_was_is_as_it_was() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    doors.offer(vec![tool("read", true, "one")]);
-    let tools = doors.tools(&key).await;
-    doors.say("accept", &key, &[&tools[0]]).await;
-    doors.offer(vec![tool("read", true, "two")]);
-    doors.offer(Vec::new());
-    assert_eq!(doors.tools(&key).await, Vec::<Value>::new());
-    doors.offer(vec![tool("read", true, "one")]);
-    assert_eq!(state(&doors.tools(&key).await[0]), ("allow", "accepted", None));
-    doors.close().await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    endpoints.offer(vec![tool("read", true, "one")]);
+    let tools = endpoints.tools(&key).await;
+    endpoints.say("accept", &key, &[&tools[0]]).await;
+    endpoints.offer(vec![tool("read", true, "two")]);
+    endpoints.offer(Vec::new());
+    assert_eq!(endpoints.tools(&key).await, Vec::<Value>::new());
+    endpoints.offer(vec![tool("read", true, "one")]);
+    assert_eq!(state(&endpoints.tools(&key).await[0]), ("allow", "accepted", None));
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn who_may_accept_and_what_is_refused() {
-    let doors = Doors::open().await;
-    let reviewer = doors.key("alice", Role::Reviewer);
-    let viewer = doors.key("vic", Role::Viewer);
-    let agent = doors.key("agent", Role::Agent);
-    doors.offer(vec![tool("read", true, "Reads")]);
-    let tools = doors.tools(&viewer).await;
-    assert_eq!(doors.say("accept", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
-    assert_eq!(doors.say("revoke", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
-    assert_eq!(doors.say("accept", &agent, &[&tools[0]]).await.problem(403), "FORBIDDEN");
-    assert_eq!(doors.get("/api/providers/pretend", &agent).await.problem(403), "FORBIDDEN");
-    assert_eq!(doors.get("/api/providers/nobody", &viewer).await.problem(404), "NOT_FOUND");
+    let endpoints = Endpoints::open().await;
+    let reviewer = endpoints.key("alice", Role::Reviewer);
+    let viewer = endpoints.key("vic", Role::Viewer);
+    let agent = endpoints.key("agent", Role::Agent);
+    endpoints.offer(vec![tool("read", true, "Reads")]);
+    let tools = endpoints.tools(&viewer).await;
+    assert_eq!(endpoints.say("accept", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.say("revoke", &viewer, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.say("accept", &agent, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.get("/api/providers/pretend", &agent).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.get("/api/providers/nobody", &viewer).await.problem(404), "NOT_FOUND");
     let one = json!({ "tools": [{ "name": "read", "hash": tools[0]["hash"] }] });
-    assert_eq!(doors.post("/api/providers/nobody/accept", &reviewer, &one).await.problem(404), "NOT_FOUND");
+    assert_eq!(endpoints.post("/api/providers/nobody/accept", &reviewer, &one).await.problem(404), "NOT_FOUND");
     let path = "/api/providers/pretend/accept";
     for bad in
         [json!({}), json!({ "tools": [] }), json!({ "tools": ["read"] }), json!({ "tools": [{ "name": "read" }] })]
     {
-        assert_eq!(doors.post(path, &reviewer, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
+        assert_eq!(endpoints.post(path, &reviewer, &bad).await.problem(422), "VALIDATION_FAILED", "{bad}");
     }
     let gone = json!({ "tools": [{ "name": "gone", "hash": tools[0]["hash"] }] });
-    assert_eq!(doors.post(path, &reviewer, &gone).await.problem(409), "VERSION_CONFLICT");
-    assert_eq!(state(&doors.tools(&viewer).await[0]), ("review", "seen", None));
-    doors.close().await;
+    assert_eq!(endpoints.post(path, &reviewer, &gone).await.problem(409), "VERSION_CONFLICT");
+    assert_eq!(state(&endpoints.tools(&viewer).await[0]), ("review", "seen", None));
+    endpoints.close().await;
 }
 
-impl Doors {
+impl Endpoints {
     async fn let_run(&self, key: &str, tools: &[&Value], reason: &str) -> Reply {
         let tools: Vec<Value> = tools.iter().map(|t| json!({ "name": t["name"], "hash": t["hash"] })).collect();
         self.post("/api/servers/pretend/allow", key, &json!({ "tools": tools, "reason": reason })).await
@@ -155,56 +155,56 @@ impl Doors {
 
 #[actix_web::test]
 async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() {
-    let doors = Doors::open().await;
-    let (alice, vic) = (doors.key("alice", Role::Reviewer), doors.key("vic", Role::Viewer));
-    doors.offer(vec![tool("query", false, "Reads, and does not say so"), tool("write", false, "Writes")]);
-    let tools = doors.tools(&alice).await;
+    let endpoints = Endpoints::open().await;
+    let (alice, vic) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vic", Role::Viewer));
+    endpoints.offer(vec![tool("query", false, "Reads, and does not say so"), tool("write", false, "Writes")]);
+    let tools = endpoints.tools(&alice).await;
     assert_eq!((tools[0]["mayLetRun"].as_bool(), &tools[0]["letRun"]), (Some(true), &Value::Null));
     // An acceptance does not make it run, since it does not say that it reads.
-    let accepted = doors.say("accept", &alice, &[&tools[0]]).await.json();
+    let accepted = endpoints.say("accept", &alice, &[&tools[0]]).await.json();
     assert_eq!(state(&accepted["tools"][0]), ("review", "accepted", None));
 
-    assert_eq!(doors.let_run(&vic, &[&tools[0]], "only reads").await.problem(403), "FORBIDDEN");
-    assert_eq!(doors.let_run(&alice, &[&tools[0]], " \n").await.problem(422), "VALIDATION_FAILED");
-    assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
-    let answer = doors.let_run(&alice, &[&tools[0]], "it only reads").await;
+    assert_eq!(endpoints.let_run(&vic, &[&tools[0]], "only reads").await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.let_run(&alice, &[&tools[0]], " \n").await.problem(422), "VALIDATION_FAILED");
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
+    let answer = endpoints.let_run(&alice, &[&tools[0]], "it only reads").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let query = &answer.json()["tools"][0];
     assert_eq!((query["verdict"].as_str(), query["mayLetRun"].as_bool()), (Some("allow"), Some(false)));
     assert_eq!((&query["letRun"]["by"], &query["letRun"]["reason"]), (&json!("alice"), &json!("it only reads")));
-    assert_eq!(doors.verdict(&alice, "query", "bot").await, "allow");
-    assert_eq!(doors.verdict(&alice, "query", "alice").await, "review", "nobody lets their own calls through");
-    assert_eq!(doors.verdict(&alice, "write", "bot").await, "review");
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
+    assert_eq!(endpoints.verdict(&alice, "query", "alice").await, "review", "nobody lets their own calls through");
+    assert_eq!(endpoints.verdict(&alice, "write", "bot").await, "review");
 
     // Once more is no second rule.
-    doors.let_run(&alice, &[&tools[0]], "again").await;
-    let rules = doors.get("/api/rules", &alice).await.json()["rules"].as_array().unwrap().clone();
+    endpoints.let_run(&alice, &[&tools[0]], "again").await;
+    let rules = endpoints.get("/api/rules", &alice).await.json()["rules"].as_array().unwrap().clone();
     assert_eq!((rules.len(), &rules[0]["fromChange"], &rules[0]["expiresAt"]), (1, &Value::Null, &Value::Null));
-    let trail = doors.get("/api/audit", &alice).await.json();
+    let trail = endpoints.get("/api/audit", &alice).await.json();
     assert_eq!(trail["entries"][0]["event"], "standing_rule_created");
     assert_eq!(trail["entries"][0]["details"]["comment"], "it only reads");
     assert_eq!(trail["entries"][0]["actor"], "alice");
 
     // Another definition is reviewed, the first one runs again when it is back.
-    doors.offer(vec![tool("query", false, "Sends it away")]);
-    assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
-    doors.offer(vec![tool("query", false, "Reads, and does not say so")]);
-    assert_eq!(doors.verdict(&alice, "query", "bot").await, "allow");
+    endpoints.offer(vec![tool("query", false, "Sends it away")]);
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
+    endpoints.offer(vec![tool("query", false, "Reads, and does not say so")]);
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
     let revoke = format!("/api/rules/{}/revoke", rules[0]["id"].as_str().unwrap());
-    assert_eq!(doors.post(&revoke, &alice, &json!({})).await.status, 200);
-    assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
-    doors.close().await;
+    assert_eq!(endpoints.post(&revoke, &alice, &json!({})).await.status, 200);
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn no_tool_is_let_run_over_the_configuration() {
     use countersign_domain::policy::{Globs, Rule, Verdict};
-    let doors = Doors::open().await;
-    let alice = doors.key("alice", Role::Reviewer);
-    doors.offer(vec![tool("query", false, "Reads")]);
-    let shown = doors.tools(&alice).await;
+    let endpoints = Endpoints::open().await;
+    let alice = endpoints.key("alice", Role::Reviewer);
+    endpoints.offer(vec![tool("query", false, "Reads")]);
+    let shown = endpoints.tools(&alice).await;
     let query = &shown[0];
-    assert_eq!(doors.let_run(&alice, &[query], "fine").await.status, 200);
+    assert_eq!(endpoints.let_run(&alice, &[query], "fine").await.status, 200);
     let rule = |then: Verdict, principals: &[&str]| {
         Arc::new(Rule {
             label: "files".into(),
@@ -227,29 +227,35 @@ async fn no_tool_is_let_run_over_the_configuration() {
         ..PolicyConfig::from(PolicyDefault::ReviewWrites)
     };
     for then in [Verdict::Review, Verdict::Deny] {
-        doors.ruled(with(vec![rule(then, &[])]));
-        assert_eq!(doors.verdict(&alice, "query", "bot").await, then.as_str(), "a rule of the file decides");
-        assert_eq!(doors.let_run(&doors.key("bob", Role::Reviewer), &[query], "fine").await.problem(403), "FORBIDDEN");
-        assert_eq!(doors.tools(&alice).await[0]["mayLetRun"], false);
+        endpoints.ruled(with(vec![rule(then, &[])]));
+        assert_eq!(endpoints.verdict(&alice, "query", "bot").await, then.as_str(), "a rule of the file decides");
+        assert_eq!(
+            endpoints.let_run(&endpoints.key("bob", Role::Reviewer), &[query], "fine").await.problem(403),
+            "FORBIDDEN"
+        );
+        assert_eq!(endpoints.tools(&alice).await[0]["mayLetRun"], false);
         // One that speaks of some callers decides on their calls only.
-        doors.ruled(with(vec![rule(then, &["ci"])]));
-        assert_eq!(doors.verdict(&alice, "query", "ci").await, then.as_str());
-        assert_eq!(doors.verdict(&alice, "query", "bot").await, "allow");
+        endpoints.ruled(with(vec![rule(then, &["ci"])]));
+        assert_eq!(endpoints.verdict(&alice, "query", "ci").await, then.as_str());
+        assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
     }
     let asks = |terms: Terms| PolicyConfig { review: Arc::new(terms), ..with(Vec::new()) };
     for terms in [Terms { quorum: 2, ..Terms::default() }, Terms { preview_required: true, ..Terms::default() }] {
-        doors.ruled(asks(terms));
-        assert_eq!(doors.verdict(&alice, "query", "bot").await, "review");
-        assert_eq!(doors.let_run(&doors.key("carol", Role::Reviewer), &[query], "x").await.problem(403), "FORBIDDEN");
+        endpoints.ruled(asks(terms));
+        assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
+        assert_eq!(
+            endpoints.let_run(&endpoints.key("carol", Role::Reviewer), &[query], "x").await.problem(403),
+            "FORBIDDEN"
+        );
     }
-    doors.ruled(PolicyConfig::from(PolicyDefault::Deny));
-    assert_eq!(doors.verdict(&alice, "query", "bot").await, "deny");
-    doors.ruled(PolicyConfig::from(PolicyDefault::ReviewWrites));
-    doors.offer(vec![tool("query", false, "Reads"), tool("later", false, "Reads")]);
-    let tools = doors.tools(&alice).await;
+    endpoints.ruled(PolicyConfig::from(PolicyDefault::Deny));
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "deny");
+    endpoints.ruled(PolicyConfig::from(PolicyDefault::ReviewWrites));
+    endpoints.offer(vec![tool("query", false, "Reads"), tool("later", false, "Reads")]);
+    let tools = endpoints.tools(&alice).await;
     let later = tools.iter().find(|tool| tool["name"] == "later").unwrap();
-    let refused = doors.let_run(&alice, &[later], "fine").await;
+    let refused = endpoints.let_run(&alice, &[later], "fine").await;
     assert_eq!(refused.problem(403), "FORBIDDEN");
     assert!(refused.text.contains("accept the definition first"), "{refused:?}");
-    doors.close().await;
+    endpoints.close().await;
 }

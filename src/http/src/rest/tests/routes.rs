@@ -60,12 +60,12 @@ fn the_description_names_every_member_of_a_change_and_every_state() {
 
 #[actix_web::test]
 async fn answers_are_as_described() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.propose_by("ci").await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.propose_by("ci").await;
     let path = format!("/api/changes/{}/decision", change.id);
-    doors.post(&path, &key, &decision("approve", &change)).await;
-    doors.reached(&change.id, ChangeState::Applied).await;
+    endpoints.post(&path, &key, &decision("approve", &change)).await;
+    endpoints.reached(&change.id, ChangeState::Applied).await;
     let document = documented();
     let check = |schema: &str, instance: &Value| {
         let mut root =
@@ -83,38 +83,38 @@ async fn answers_are_as_described() {
             assert!(known.get(member).is_some(), "{schema} does not describe {member}");
         }
     };
-    check("ChangePage", &doors.get("/api/changes", &key).await.json());
-    check("Change", &doors.get(&format!("/api/changes/{}", change.id), &key).await.json());
-    check("AuditPage", &doors.get("/api/audit", &key).await.json());
-    check("Me", &doors.get("/api/me", &key).await.json());
-    check("Session", &doors.get("/api/sessions", &key).await.json()["sessions"][0]);
-    check("Provider", &doors.get("/api/providers", &key).await.json()["providers"][0]);
+    check("ChangePage", &endpoints.get("/api/changes", &key).await.json());
+    check("Change", &endpoints.get(&format!("/api/changes/{}", change.id), &key).await.json());
+    check("AuditPage", &endpoints.get("/api/audit", &key).await.json());
+    check("Me", &endpoints.get("/api/me", &key).await.json());
+    check("Session", &endpoints.get("/api/sessions", &key).await.json()["sessions"][0]);
+    check("Provider", &endpoints.get("/api/providers", &key).await.json()["providers"][0]);
     let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "comment": "no" });
-    let rule = doors.post(&format!("/api/changes/{}/rule", change.id), &key, &deny).await.json();
+    let rule = endpoints.post(&format!("/api/changes/{}/rule", change.id), &key, &deny).await.json();
     check("StandingRule", &rule);
-    check("Rules", &doors.get("/api/rules", &key).await.json());
-    doors.offer_write();
-    check("PolicyTest", &doors.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json());
-    check("Reload", &doors.get("/api/reload", &key).await.json());
-    doors.configure("policy: { default: allow }\nlimits: { max_batch: 9 }\n").await;
-    let reload = doors.get("/api/reload", &key).await.json();
+    check("Rules", &endpoints.get("/api/rules", &key).await.json());
+    endpoints.offer_write();
+    check("PolicyTest", &endpoints.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json());
+    check("Reload", &endpoints.get("/api/reload", &key).await.json());
+    endpoints.configure("policy: { default: allow }\nlimits: { max_batch: 9 }\n").await;
+    let reload = endpoints.get("/api/reload", &key).await.json();
     check("Reload", &reload);
     check("ReloadWaiting", &reload["waiting"]);
     check("ReloadOutcome", &reload["last"]);
     check("ConfigDiff", &reload["last"]["changes"]);
-    doors.configure("policy: { default: nobody }\n").await;
-    let reload = doors.get("/api/reload", &key).await.json();
+    endpoints.configure("policy: { default: nobody }\n").await;
+    let reload = endpoints.get("/api/reload", &key).await.json();
     check("ConfigProblem", &reload["last"]["problems"][0]);
-    check("Problem", &doors.post(&path, &key, &decision("approve", &change)).await.json());
-    let event = doors.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
+    check("Problem", &endpoints.post(&path, &key, &decision("approve", &change)).await.json());
+    let event = endpoints.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
     check("ChangeEvent", &serde_json::from_slice(&event.json).unwrap());
-    doors.close().await;
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn other_methods_and_other_paths_are_problems() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
     let authorization = format!("Bearer {key}");
     let headers = [("Authorization", authorization.as_str())];
     for route in ROUTES {
@@ -123,7 +123,7 @@ async fn other_methods_and_other_paths_are_problems() {
             if route.allow.split(", ").any(|m| m == method) {
                 continue;
             }
-            let reply = doors.send(method, &path, &headers, None).await;
+            let reply = endpoints.send(method, &path, &headers, None).await;
             assert_eq!((reply.status, reply.header("allow")), (405, Some(route.allow)), "{method} {path}");
             if method != "HEAD" {
                 assert_eq!(reply.problem(405), "INVALID_REQUEST");
@@ -133,7 +133,7 @@ async fn other_methods_and_other_paths_are_problems() {
     for path in
         ["/api", "/api/", "/api/nothing", "/api/changes/", "/api/changes/a/b", "/api/Changes", "/nothing", "/api/%ff"]
     {
-        assert_eq!(doors.get(path, &key).await.problem(404), "NOT_FOUND", "{path}");
+        assert_eq!(endpoints.get(path, &key).await.problem(404), "NOT_FOUND", "{path}");
     }
-    doors.close().await;
+    endpoints.close().await;
 }

@@ -1,4 +1,4 @@
-//! Standing rules through their doors, and what the policy says when it is asked.
+//! Standing rules through their endpoints, and what the policy says when it is asked.
 
 use super::*;
 use countersign_domain::policy::{PolicyConfig, pins::Definition};
@@ -21,7 +21,7 @@ fn write_tool() -> ToolDef {
     }
 }
 
-impl Doors {
+impl Endpoints {
     pub(super) fn offer_write(&self) {
         *self.provider.tools.lock().unwrap() = vec![write_tool()];
         (self.anew)();
@@ -63,44 +63,44 @@ const ARGUMENTS: &str = r#"{"big":123456789012345678901234567890,"n":1.10}"#;
 
 #[actix_web::test]
 async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.change("ci", Terms::default()).await;
-    let before = doors.asked(&key, "ci", ARGUMENTS).await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.change("ci", Terms::default()).await;
+    let before = endpoints.asked(&key, "ci", ARGUMENTS).await;
     assert_eq!((&before["verdict"], &before["standingRule"]), (&json!("review"), &Value::Null), "{before}");
     assert_eq!((&before["terms"]["quorum"], &before["simulated"]), (&json!(1), &json!(false)));
 
-    let given = doors.rule(&change, &key, &allow()).await;
+    let given = endpoints.rule(&change, &key, &allow()).await;
     assert_eq!(given.status, 200, "{given:?}");
     let rule = given.json();
     assert!(rule["id"].as_str().unwrap().starts_with("srl_"));
     assert_eq!((rule["createdBy"].as_str(), rule["principal"].as_str()), (Some("alice"), Some("ci")));
     assert_eq!(rule["argumentsHash"], canonical_text_hash(ARGUMENTS));
     assert!(given.text.contains(r#""n":1.10"#), "as they were sent: {}", given.text);
-    assert_eq!(doors.get("/api/rules", &key).await.json()["rules"], json!([rule]));
+    assert_eq!(endpoints.get("/api/rules", &key).await.json()["rules"], json!([rule]));
 
-    let now = doors.asked(&key, "ci", ARGUMENTS).await;
+    let now = endpoints.asked(&key, "ci", ARGUMENTS).await;
     assert_eq!((&now["verdict"], &now["standingRule"]["id"]), (&json!("allow"), &rule["id"]), "{now}");
-    assert_eq!(doors.asked(&key, "other", ARGUMENTS).await["verdict"], "review");
-    assert_eq!(doors.asked(&key, "ci", "{}").await["verdict"], "review");
-    assert_eq!(doors.get("/api/rules", &key).await.json()["rules"][0]["uses"], 0, "asking is no use");
+    assert_eq!(endpoints.asked(&key, "other", ARGUMENTS).await["verdict"], "review");
+    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "review");
+    assert_eq!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["uses"], 0, "asking is no use");
 
     // What was used is on record once, however often it is looked for.
-    let board = doors.state.standing.list();
+    let board = endpoints.state.standing.list();
     board[0].uses.count();
     board[0].uses.count();
-    doors.state.standing.record_uses().await;
-    doors.state.standing.record_uses().await;
+    endpoints.state.standing.record_uses().await;
+    endpoints.state.standing.record_uses().await;
 
     let path = format!("/api/rules/{}/revoke", rule["id"].as_str().unwrap());
-    let revoked = doors.post(&path, &key, &json!({ "comment": "enough" })).await;
+    let revoked = endpoints.post(&path, &key, &json!({ "comment": "enough" })).await;
     assert_eq!((revoked.status, revoked.json()["revokedBy"].as_str()), (200, Some("alice")));
     assert_eq!(revoked.json()["uses"], 2);
-    assert_eq!(doors.asked(&key, "ci", ARGUMENTS).await["verdict"], "review");
-    assert_eq!(doors.post(&path, &key, &json!({})).await.problem(409), "VERSION_CONFLICT");
-    assert_eq!(doors.post("/api/rules/srl_none/revoke", &key, &json!({})).await.problem(404), "NOT_FOUND");
+    assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "review");
+    assert_eq!(endpoints.post(&path, &key, &json!({})).await.problem(409), "VERSION_CONFLICT");
+    assert_eq!(endpoints.post("/api/rules/srl_none/revoke", &key, &json!({})).await.problem(404), "NOT_FOUND");
 
-    let trail = doors.get("/api/audit", &key).await.json();
+    let trail = endpoints.get("/api/audit", &key).await.json();
     let told: Vec<&str> =
         trail["entries"].as_array().unwrap().iter().map(|entry| entry["event"].as_str().unwrap()).collect();
     assert_eq!(&told[..3], ["standing_rule_revoked", "standing_rule_used", "standing_rule_created"]);
@@ -108,90 +108,90 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     assert_eq!(trail["entries"][1]["details"]["rule"]["uses"], 2);
     assert_eq!(trail["entries"][2]["details"]["rule"]["fromChange"], change.id.as_str());
     // They are part of the change's own story, and alter nothing of the change.
-    let story = doors.get(&format!("/api/audit?change={}", change.id), &key).await.json();
+    let story = endpoints.get(&format!("/api/audit?change={}", change.id), &key).await.json();
     assert_eq!(story["entries"].as_array().unwrap()[..3], trail["entries"].as_array().unwrap()[..3]);
     assert_eq!((&story["entries"][0]["from"], &story["entries"][0]["to"]), (&Value::Null, &Value::Null));
-    assert_eq!(countersign_store::verify_audit(&doors.state.config.data, None).unwrap().changes, 1);
-    doors.close().await;
+    assert_eq!(countersign_store::verify_audit(&endpoints.state.config.data, None).unwrap().changes, 1);
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn nobody_takes_back_what_denies_their_own_calls_with_whichever_key() {
-    let doors = Doors::open().await;
-    let alice = doors.key("alice", Role::Reviewer);
-    let bob = doors.key("bob", Role::Reviewer);
-    doors.offer_write();
-    let change = doors.propose_with("alices-bot", |proposal| proposal.proposer.owner = Some("alice".into())).await;
+    let endpoints = Endpoints::open().await;
+    let alice = endpoints.key("alice", Role::Reviewer);
+    let bob = endpoints.key("bob", Role::Reviewer);
+    endpoints.offer_write();
+    let change = endpoints.propose_with("alices-bot", |proposal| proposal.proposer.owner = Some("alice".into())).await;
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
-    let given = doors.rule(&change, &bob, &deny).await.json();
+    let given = endpoints.rule(&change, &bob, &deny).await.json();
     let path = format!("/api/rules/{}/revoke", given["id"].as_str().unwrap());
-    assert_eq!(doors.post(&path, &alice, &json!({})).await.problem(403), "SELF_APPROVAL");
-    assert_eq!(doors.asked(&bob, "alices-bot", "{}").await["verdict"], "deny");
-    assert_eq!(doors.post(&path, &bob, &json!({})).await.status, 200);
-    doors.close().await;
+    assert_eq!(endpoints.post(&path, &alice, &json!({})).await.problem(403), "SELF_APPROVAL");
+    assert_eq!(endpoints.asked(&bob, "alices-bot", "{}").await["verdict"], "deny");
+    assert_eq!(endpoints.post(&path, &bob, &json!({})).await.status, 200);
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() {
-    let doors = Doors::open().await;
+    let endpoints = Endpoints::open().await;
     let new = keys::create("mallory", Role::Reviewer, Timestamp::now()).unwrap();
-    doors.stored.keys().insert(&new.key, &new.hash).unwrap();
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.change("ci", Terms::default()).await;
-    let allowed = doors.rule(&change, &new.secret, &allow()).await.json();
+    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.change("ci", Terms::default()).await;
+    let allowed = endpoints.rule(&change, &new.secret, &allow()).await.json();
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "any" });
-    let other = doors.change("other", Terms::default()).await;
-    assert_eq!(doors.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow");
-    assert!(doors.state.standing.end_orphans().await);
-    assert_eq!(doors.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key holds");
+    let other = endpoints.change("other", Terms::default()).await;
+    assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow");
+    assert!(endpoints.state.standing.end_orphans().await);
+    assert_eq!(endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key holds");
 
-    let mut events = doors.changes.feed().subscribe(None).unwrap();
-    doors.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    let mut events = endpoints.changes.feed().subscribe(None).unwrap();
+    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
     // Within a second, whether or not anybody has recorded it yet.
-    while doors.asked(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
-    assert!(doors.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
-    assert!(doors.state.standing.end_orphans().await && doors.state.standing.end_orphans().await);
-    let rule = doors.get("/api/rules", &key).await.json()["rules"][0].clone();
+    while endpoints.asked(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
+    assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
+    assert!(endpoints.state.standing.end_orphans().await && endpoints.state.standing.end_orphans().await);
+    let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
     assert_eq!((&rule["id"], rule["revokedBy"].as_str()), (&allowed["id"], Some("system")), "{rule}");
     assert_eq!(rule["orphanedAt"], rule["revokedAt"]);
     let event: Value = serde_json::from_slice(&events.next().await.unwrap().json).unwrap();
     assert_eq!((event["type"].as_str(), event["rule"]["id"].as_str()), (Some("rule.revoked"), allowed["id"].as_str()));
     assert!(event["comment"].as_str().unwrap().contains("was revoked"), "{event}");
-    let story = doors.get(&format!("/api/audit?change={}", change.id), &key).await.json();
+    let story = endpoints.get(&format!("/api/audit?change={}", change.id), &key).await.json();
     let entry = &story["entries"][0];
     assert_eq!((entry["event"].as_str(), entry["actor"].as_str()), (Some("standing_rule_revoked"), Some("system")));
 
     // A denial is the stricter: it stays, and says who is behind it no more.
     let gone = keys::create("gone", Role::Reviewer, Timestamp::now()).unwrap();
-    doors.stored.keys().insert(&gone.key, &gone.hash).unwrap();
-    assert_eq!(doors.rule(&other, &gone.secret, &deny).await.status, 200);
-    doors.stored.keys().revoke(&gone.key.id, Timestamp::now()).unwrap();
+    endpoints.stored.keys().insert(&gone.key, &gone.hash).unwrap();
+    assert_eq!(endpoints.rule(&other, &gone.secret, &deny).await.status, 200);
+    endpoints.stored.keys().revoke(&gone.key.id, Timestamp::now()).unwrap();
     loop {
-        assert!(doors.state.standing.end_orphans().await);
-        let rule = doors.get("/api/rules", &key).await.json()["rules"][0].clone();
+        assert!(endpoints.state.standing.end_orphans().await);
+        let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
         if rule["orphanedAt"].is_string() {
             assert!(rule["revokedAt"].is_null() && rule["verdict"] == "deny", "{rule}");
             break;
         }
     }
-    assert_eq!(doors.asked(&key, "ci", "{}").await["verdict"], "deny");
-    let story = doors.get(&format!("/api/audit?change={}", other.id), &key).await.json();
+    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "deny");
+    let story = endpoints.get(&format!("/api/audit?change={}", other.id), &key).await.json();
     assert_eq!(story["entries"][0]["event"], "standing_rule_orphaned");
     let path = format!("/api/rules/{}/revoke", story["entries"][0]["details"]["rule"]["id"].as_str().unwrap());
-    assert_eq!(doors.post(&path, &key, &json!({})).await.status, 200, "anybody may take it back");
-    assert_eq!(doors.asked(&key, "ci", "{}").await["verdict"], "review");
-    doors.close().await;
+    assert_eq!(endpoints.post(&path, &key, &json!({})).await.status, 200, "anybody may take it back");
+    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "review");
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn nobody_allows_more_than_they_alone_could_have_approved() {
-    let doors = Doors::open().await;
-    let alice = doors.key("alice", Role::Reviewer);
-    let ci = doors.key("ci", Role::Reviewer);
-    let viewer = doors.key("victor", Role::Viewer);
-    let change = doors.change("ci", Terms::default()).await;
+    let endpoints = Endpoints::open().await;
+    let alice = endpoints.key("alice", Role::Reviewer);
+    let ci = endpoints.key("ci", Role::Reviewer);
+    let viewer = endpoints.key("victor", Role::Viewer);
+    let change = endpoints.change("ci", Terms::default()).await;
     let refused = async |change: &Change, key: &str, body: Value, status: u16| {
-        doors.rule(change, key, &body).await.problem(status)
+        endpoints.rule(change, key, &body).await.problem(status)
     };
     assert_eq!(refused(&change, &ci, allow(), 403).await, "SELF_APPROVAL");
     assert_eq!(refused(&change, &viewer, allow(), 403).await, "FORBIDDEN");
@@ -207,39 +207,39 @@ async fn nobody_allows_more_than_they_alone_could_have_approved() {
         assert_eq!(refused(&change, &alice, body, 422).await, "VALIDATION_FAILED", "{lasts}");
     }
     for terms in [Terms { quorum: 2, ..Terms::default() }, Terms { preview_required: true, ..Terms::default() }] {
-        let strict = doors.change("other", terms).await;
+        let strict = endpoints.change("other", terms).await;
         assert_eq!(refused(&strict, &alice, allow(), 403).await, "FORBIDDEN");
         // To deny is anybody's who may decide.
         let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "for": 60 });
-        assert_eq!(doors.rule(&strict, &alice, &deny).await.status, 200);
+        assert_eq!(endpoints.rule(&strict, &alice, &deny).await.status, 200);
     }
-    let talkative = doors.change("ci", Terms { require_comment: true, ..Terms::default() }).await;
+    let talkative = endpoints.change("ci", Terms { require_comment: true, ..Terms::default() }).await;
     assert_eq!(refused(&talkative, &alice, allow(), 422).await, "VALIDATION_FAILED");
     // The policy moved on: it asks for more by now, or denies; or the tool did.
     let quorum =
         PolicyConfig { review: Arc::new(Terms { quorum: 2, ..Terms::default() }), ..PolicyDefault::ReviewAll.into() };
-    doors.ruled_by(quorum);
+    endpoints.ruled_by(quorum);
     assert_eq!(refused(&change, &alice, without("comment"), 403).await, "FORBIDDEN");
-    doors.ruled_by(PolicyDefault::Deny.into());
+    endpoints.ruled_by(PolicyDefault::Deny.into());
     assert_eq!(refused(&change, &alice, allow(), 403).await, "POLICY_DENIED");
-    doors.provider.tools.lock().unwrap().clear();
-    doors.ruled_by(PolicyDefault::ReviewAll.into());
+    endpoints.provider.tools.lock().unwrap().clear();
+    endpoints.ruled_by(PolicyDefault::ReviewAll.into());
     assert_eq!(refused(&change, &alice, allow(), 409).await, "VERSION_CONFLICT");
-    assert_eq!(doors.post("/api/changes/chg_none/rule", &alice, &allow()).await.problem(404), "CHANGE_NOT_FOUND");
-    doors.close().await;
+    assert_eq!(endpoints.post("/api/changes/chg_none/rule", &alice, &allow()).await.problem(404), "CHANGE_NOT_FOUND");
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
-    let doors = Doors::open().await;
-    let key = doors.key("alice", Role::Reviewer);
-    let change = doors.change("ci", Terms::default()).await;
-    let mut events = doors.changes.feed().subscribe(None).unwrap();
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let change = endpoints.change("ci", Terms::default()).await;
+    let mut events = endpoints.changes.feed().subscribe(None).unwrap();
     let body = json!({ "verdict": "allow", "arguments": "any", "principal": "any", "for": 1 });
-    assert_eq!(doors.rule(&change, &key, &body).await.status, 200);
+    assert_eq!(endpoints.rule(&change, &key, &body).await.status, 200);
     let mut kinds = Vec::new();
     while kinds.last().map(String::as_str) != Some("rule.expired") {
-        doors.state.standing.expire().await;
+        endpoints.state.standing.expire().await;
         let event = tokio::time::timeout(Duration::from_millis(20), events.next()).await;
         if let Ok(Ok(event)) = event.map(|event| event.ok_or(())) {
             let event: Value = serde_json::from_slice(&event.json).unwrap();
@@ -247,30 +247,30 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
         }
     }
     assert_eq!(kinds, ["rule.created", "rule.expired"]);
-    assert_eq!(doors.asked(&key, "ci", "{}").await["verdict"], "review");
-    assert!(doors.get("/api/rules", &key).await.json()["rules"][0]["expiredAt"].is_string());
+    assert_eq!(endpoints.asked(&key, "ci", "{}").await["verdict"], "review");
+    assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["expiredAt"].is_string());
 
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "same" });
     for _ in 0..countersign_routing::standing_rules::MAX_OF_ONE {
-        assert_eq!(doors.rule(&change, &key, &deny).await.status, 200);
+        assert_eq!(endpoints.rule(&change, &key, &deny).await.status, 200);
     }
-    assert_eq!(doors.rule(&change, &key, &deny).await.problem(429), "RATE_LIMITED");
-    let bob = doors.key("bob", Role::Reviewer);
-    assert_eq!(doors.rule(&change, &bob, &deny).await.status, 200, "another's number is his own");
-    let denied = doors.asked(&key, "ci", "{}").await;
+    assert_eq!(endpoints.rule(&change, &key, &deny).await.problem(429), "RATE_LIMITED");
+    let bob = endpoints.key("bob", Role::Reviewer);
+    assert_eq!(endpoints.rule(&change, &bob, &deny).await.status, 200, "another's number is his own");
+    let denied = endpoints.asked(&key, "ci", "{}").await;
     assert_eq!((&denied["verdict"], &denied["listed"]), (&json!("deny"), &json!(false)));
     // Whom it denies takes nothing back.
-    let ci = doors.key("ci", Role::Reviewer);
+    let ci = endpoints.key("ci", Role::Reviewer);
     let path = format!("/api/rules/{}/revoke", denied["standingRule"]["id"].as_str().unwrap());
-    assert_eq!(doors.post(&path, &ci, &json!({})).await.problem(403), "SELF_APPROVAL");
-    doors.close().await;
+    assert_eq!(endpoints.post(&path, &ci, &json!({})).await.problem(403), "SELF_APPROVAL");
+    endpoints.close().await;
 }
 
 #[actix_web::test]
 async fn the_policy_is_asked_strictly() {
-    let doors = Doors::open().await;
-    let key = doors.key("victor", Role::Viewer);
-    doors.change("ci", Terms::default()).await;
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("victor", Role::Viewer);
+    endpoints.change("ci", Terms::default()).await;
     for (body, status, code) in [
         (json!({ "tool": "nothing" }), 404, "TOOL_NOT_FOUND"),
         (json!({ "tool": "write", "arguments": [1] }), 422, "VALIDATION_FAILED"),
@@ -279,17 +279,17 @@ async fn the_policy_is_asked_strictly() {
         (json!({ "tool": "write", "more": 1 }), 422, "VALIDATION_FAILED"),
         (json!({}), 422, "VALIDATION_FAILED"),
     ] {
-        assert_eq!(doors.post("/api/policy/test", &key, &body).await.problem(status), code, "{body}");
+        assert_eq!(endpoints.post("/api/policy/test", &key, &body).await.problem(status), code, "{body}");
     }
-    doors.ruled_by(PolicyConfig {
+    endpoints.ruled_by(PolicyConfig {
         mode: countersign_domain::policy::PolicyMode::Simulate,
         ..PolicyDefault::Deny.into()
     });
-    let answer = doors.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json();
+    let answer = endpoints.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json();
     assert_eq!(
         (&answer["verdict"], &answer["simulated"], &answer["listed"]),
         (&json!("deny"), &json!(true), &json!(true))
     );
     assert_eq!(answer["reason"], "policy.default is deny");
-    doors.close().await;
+    endpoints.close().await;
 }

@@ -1,4 +1,4 @@
-//! The server of the HTTP doors where they speak TLS.
+//! The server of the HTTP endpoints where they speak TLS.
 //!
 //! It is put together here as actix-web's own would be, but for the limit of streams that it announces
 //! ([`super::settings`]).

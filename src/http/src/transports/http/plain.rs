@@ -36,7 +36,7 @@ use countersign_session::{
 };
 use countersign_telemetry::metrics::Transport;
 
-/// The revision whose shapes this door speaks.
+/// The revision whose shapes this endpoint speaks.
 const REVISION: Revision = Revision::MODERN;
 
 /// `GET /health`: 200 while the gateway lives and can take work, else 503. Open to everyone who may connect:
@@ -163,7 +163,7 @@ async fn try_call(
             }
         },
         ToolOutcome::Failed(error) => return Err(error),
-        // This door declares nothing that it could be asked for.
+        // This endpoint declares nothing that it could be asked for.
         ToolOutcome::Lacks(_) => return Err(McpError::new(ErrorKind::ValidationFailed, "the call lacks arguments")),
         ToolOutcome::Asks(_, change) | ToolOutcome::Pending(change) => {
             let mut response = json(StatusCode::ACCEPTED, &pending_result(&change));

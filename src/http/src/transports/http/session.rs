@@ -63,10 +63,10 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let door = door(&post, &session, &stream, assumed);
+    let endpoint = endpoint(&post, &session, &stream, assumed);
     let request = match message {
         Message::Notification(notification) => {
-            door.notification(notification);
+            endpoint.notification(notification);
             return HttpResponse::Accepted().finish();
         }
         Message::Response(response) => {
@@ -82,13 +82,13 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
             let owned = OwnedRequest::of(request);
             Box::pin(async move {
                 let _held = held;
-                door.request(&owned.as_request()).await
+                endpoint.request(&owned.as_request()).await
             })
         }
         Some(large) => Box::pin(async move {
             let _held = held;
             let request = large.request;
-            match door.exchange(&request.as_request()) {
+            match endpoint.exchange(&request.as_request()) {
                 Ok(exchange) => inbound::answer_aside(exchange, request).await,
                 Err((error, revision)) => Some(Answer::error(Some(&request.as_request().id), &error, revision)),
             }
@@ -128,13 +128,13 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
         return self::refuse(400, &error, session.legacy_revision().unwrap_or(assumed));
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let door = door(&post, &session, &stream, assumed);
+    let endpoint = endpoint(&post, &session, &stream, assumed);
     let limits = post.services.envelope_limits();
     let held = post.held.take();
     let members = move |body: Bytes| async move {
         let _held = held;
         match envelope::parse(&body, &limits) {
-            Ok(Incoming::Batch(members)) => door.batch(members).await,
+            Ok(Incoming::Batch(members)) => endpoint.batch(members).await,
             // It was one a moment ago.
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
@@ -148,7 +148,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     respond(&post, &stream, work).await
 }
 
-fn door(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> Endpoint {
+fn endpoint(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> Endpoint {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
     Endpoint {
         services: Arc::clone(&post.services.sessions),

@@ -1,4 +1,4 @@
-//! The other doors of the port and what keeps it safe: plain HTTP, credentials, foreign origins, hostile bytes.
+//! The other endpoints of the port and what keeps it safe: plain HTTP, credentials, foreign origins, hostile bytes.
 
 use serde_json::json;
 use support::{Gateway, Options, eventually, http::Conn, mcp};
@@ -139,7 +139,7 @@ fn with_keys_everybody_needs_one_and_guessing_is_limited() {
 }
 
 #[test]
-fn foreign_hosts_and_origins_are_refused_at_every_door() {
+fn foreign_hosts_and_origins_are_refused_at_every_endpoint() {
     let gateway = Gateway::start();
     let port = gateway.port;
     let own = format!("127.0.0.1:{port}");
