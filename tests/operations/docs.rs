@@ -1,5 +1,5 @@
-//! The README and the pages of `docs/` are held to the program: their links, commands, configurations, keys, endpoints, and the
-//! tests that they name. `tests/clients/docs.test.mjs` runs their snippets.
+//! The README and the pages of `docs/` are held to the program: their links, commands, configurations, keys, endpoints, the
+//! tests that they name, and the crates. `tests/clients/docs.test.mjs` runs their snippets.
 
 use std::{
     collections::BTreeSet,
@@ -320,11 +320,14 @@ fn tests_that_are_named_exist() {
         for name in page.codes.iter().filter(|code| is_long_name(code)) {
             assert!(exists(name), "{}: there is no test {name}", page.name);
         }
-        if page.name != "docs/SECURITY.md" {
-            continue;
-        }
-        let rows = page.text.lines().skip_while(|line| !line.starts_with("## What is promised"));
-        for row in rows.filter(|row| row.starts_with("| ") && !row.starts_with("| promise |")) {
+        let (part, head) = match page.name.as_str() {
+            "docs/SECURITY.md" => ("## What is promised", "| promise |"),
+            "docs/architecture.md" => ("## Invariants", "| invariant |"),
+            _ => continue,
+        };
+        let rows = page.text.lines().skip_while(|line| !line.starts_with(part)).skip(1);
+        let rows = rows.take_while(|line| !line.starts_with("## "));
+        for row in rows.filter(|row| row.starts_with("| ") && !row.starts_with(head)) {
             let tests: Vec<&str> = row.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2).collect();
             assert!(!tests.is_empty(), "no test holds: {row}");
             for name in tests {
@@ -333,5 +336,68 @@ fn tests_that_are_named_exist() {
             promises += 1;
         }
     }
-    assert!(promises > 20, "{promises}");
+    assert!(promises > 35, "{promises}");
+}
+
+/// The folders of the crates under `src`, from the lowest layer up, as the workspace has them.
+fn crates() -> Vec<String> {
+    let workspace = fs::read_to_string(Path::new(ROOT).join("Cargo.toml")).unwrap();
+    let ours = workspace.lines().filter(|line| line.starts_with("countersign"));
+    ours.filter_map(|line| line.split_once("path = \"src/")?.1.split('"').next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_crates_are_those_of_the_architecture_page_and_use_none_after_them() {
+    let crates = crates();
+    let pages = pages();
+    let page = pages.iter().find(|page| page.name == "docs/architecture.md").unwrap();
+    let part = page.text.lines().skip_while(|line| !line.starts_with("## The crates")).skip(1);
+    let part = part.take_while(|line| !line.starts_with("## "));
+    let rows: Vec<Vec<&str>> = part
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let named: Vec<&str> = rows.iter().map(|cells| cells[0].trim_matches('`')).collect();
+    assert_eq!(named, crates, "the order is that of the workspace");
+    for (at, (name, cells)) in named.iter().zip(&rows).enumerate() {
+        let lower: BTreeSet<&str> = named[..at].iter().copied().collect();
+        let may: BTreeSet<&str> = match cells[1].strip_prefix("all") {
+            Some(rest) => {
+                let but: Vec<&str> = rest.trim_start_matches(" but ").split(", ").collect();
+                lower.iter().copied().filter(|name| !but.contains(name)).collect()
+            }
+            None => cells[1].split(", ").filter(|name| *name != "nothing").collect(),
+        };
+        let folder = Path::new(ROOT).join("src").join(name);
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let dependencies = manifest.split("\n[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+        let ours = dependencies.lines().filter_map(|line| line.strip_prefix("countersign-"));
+        let uses: BTreeSet<&str> = ours.filter_map(|rest| rest.split(['.', ' ']).next()).collect();
+        assert_eq!(uses, may, "what {name} may use");
+        assert!(uses.is_subset(&lower), "{name} uses a crate of its own layer or a higher one");
+        let mut rust = String::new();
+        sources(&folder.join("src"), &mut rust, &mut String::new());
+        let (lines, said) = (rust.lines().count(), cells[3].replace(',', "").parse::<usize>().unwrap());
+        assert!(lines.abs_diff(said) * 4 <= said, "{name} has {lines} lines, and the page says {said}");
+    }
+}
+
+#[test]
+fn each_crate_says_what_it_is_for_in_at_most_ten_lines() {
+    for name in crates() {
+        let text = fs::read_to_string(Path::new(ROOT).join("src").join(&name).join("src/lib.rs")).unwrap();
+        let header = text.lines().take_while(|line| line.starts_with("//!")).count();
+        assert!((3..=10).contains(&header), "{name}: {header} lines");
+    }
+}
+
+#[test]
+fn what_is_deliberately_absent_is_absent() {
+    let mut rust = String::new();
+    sources(&Path::new(ROOT).join("src"), &mut rust, &mut String::new());
+    for name in ["ResponseActFuture", "AtomicResponse", "Supervisor"] {
+        assert!(!rust.contains(name), "{name} is used");
+    }
+    let pumps = rust.matches("type Context = WebsocketContext").count();
+    assert_eq!(pumps, 2, "no other actor may run inside a response body");
 }

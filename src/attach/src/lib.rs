@@ -1,11 +1,11 @@
-//! `countersign stdio`: carries an agent's stdin and stdout to the one gateway of a data directory.
+//! How programs of this machine find and share the one gateway of a data directory, `countersign stdio` above all.
 //!
-//! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way
-//! ([`hello`]) and then carries MCP messages, one per line, untouched ([`proxy`]). Where no gateway runs, [`start`]
-//! starts a detached one under a lock; it ends by itself some time after its last user ([`users`]) and says where
-//! it listens in [`gateway_file`], with what it proves itself by ([`proof`]).
+//! Nothing here reads or writes MCP: a line goes through untouched, and stdout carries the gateway's lines only.
 //!
-//! Nothing here reads or writes MCP: what a line says is the gateway's business. stdout carries its lines only.
+//! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way ([`hello`])
+//! and then carries messages ([`proxy`]). Where no gateway runs, [`start`] starts a detached one under a lock; it ends
+//! some time after its last user ([`users`]). [`gateway_file`] says where it listens and what it proves itself by
+//! ([`proof`]).
 
 pub mod gateway_file;
 pub mod hello;

@@ -1,4 +1,10 @@
-//! Who is asking: principals, roles, API keys, sign-in codes, dashboard sign-ins, Origin and Host rules.
+//! Who is asking: API keys, sign-in codes, sign-ins of browsers, and which `Host` and `Origin` headers are ours.
+//!
+//! Never logs or returns a secret, and stores hashes only. Decides who somebody is, never what becomes of a call.
+//!
+//! [`authenticator`] makes an [`Identity`] of a header and an address, [`attempts`] slows guessing down, [`keyring`]
+//! says which keys hold now, [`stored`] reads the keys and codes of the data directory, [`dashboard`] knows signed-in
+//! browsers, and [`origin`] holds off foreign pages and DNS rebinding.
 
 pub mod alike;
 pub mod attempts;

@@ -1,14 +1,12 @@
 //! Calls of clients to upstream servers, whatever era either is of.
 //!
-//! The client's own bytes go to the upstream ([`request`]), the upstream's own bytes come back ([`result`], [`error`]);
-//! only what one era has and the other has not is changed on the way, and nothing passes through a tree of values. What
-//! an upstream sends meanwhile reaches exactly the client whose call it is ([`relay`]). Who needs input gets it in the
-//! way that its era has:
+//! Never asks the policy: a [`Call`] is one that was allowed. No payload passes through a tree of values, and what an
+//! upstream sends meanwhile reaches exactly the client whose call it is ([`relay`]). Only what one era has and the
+//! other lacks is changed, in [`request`], [`result`] and [`error`].
 //!
-//! | | handshake-era upstream | stateless upstream |
-//! |---|---|---|
-//! | handshake-era client | its requests are asked of the client ([`asking`]) | its questions are asked one by one, and the call is made again ([`rounds`]) |
-//! | stateless client | the call is parked and the client asked for input ([`park`]) | passed through ([`rounds`]) |
+//! Where an upstream needs input: a handshake-era one asks its handshake-era client ([`asking`]), and a stateless
+//! client's call is parked ([`park`]); for a stateless one the call is made again with the answers ([`rounds`]).
+//! [`tasks`] takes tasks across, [`response_cache`] answers reads from the cache, [`extension`] passes unknown methods on.
 
 pub mod asking;
 pub mod carried;

@@ -1,7 +1,11 @@
-//! The command line: what a person or a script types. Commands print results on stdout and everything else on
-//! stderr; each failure is one clear paragraph and one exit code ([`exit`]).
+//! The command line: what a person or a script types.
 //!
-//! `stdio` is the exception to "results on stdout": there stdout belongs to the protocol.
+//! Results go to stdout and everything else to stderr, but for `stdio`, whose stdout belongs to the protocol. Each
+//! failure is one clear paragraph and one exit code ([`exit`]). Nothing here decides on a change: commands ask a
+//! running gateway over REST, or work on the data directory of one that does not run (`offline.rs`).
+//!
+//! `args.rs` defines the commands, `gateway.rs` runs the gateway, `changes` is the inbox of the terminal, and each
+//! other command has a file of its name.
 
 mod args;
 mod audit;

@@ -1,7 +1,11 @@
 //! The configuration: one typed tree, proved as a whole before any port, child or database opens.
 //!
+//! Opens the configuration file and the certificates that it names, and nothing else. Never shows a secret: what a
+//! variable holds is in no message.
+//!
 //! `config/countersign.yaml` documents every key and is the source of the defaults; `read.rs` is where keys meet
-//! fields. Nothing here opens anything but the configuration file, and nothing in it is a secret.
+//! fields. [`load`] puts file, environment and flags together, [`upstreams`] and `servers` hold `mcpServers`,
+//! `rules.rs` reads the rules of the policy, and [`show`] prints what is in force.
 
 mod check;
 pub mod environment;

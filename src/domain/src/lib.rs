@@ -1,4 +1,11 @@
-//! TODO
+//! What the gateway decides by: changes and their life, policy, principals, and what an event of the feed says.
+//!
+//! Pure: no I/O, and the clock is passed in. Nothing here knows who asks over which transport, or where anything is
+//! stored.
+//!
+//! [`changes::machine`] is the state machine of a change, [`changes::audit`] the chain of its trail, [`changes::diff`]
+//! what a reviewer sees; [`policy`] says what becomes of a call; [`principal`] who somebody is and may do; [`webhooks`]
+//! what of an event goes out, and in which words.
 
 pub mod changes;
 pub mod policy;

@@ -1,4 +1,12 @@
-//! TODO ('exchange',)
+//! One request and the session it belongs to, whatever transport it came in by: what the bridge and the handlers both
+//! need.
+//!
+//! Never handles a method and never speaks to an upstream. Revision and capabilities of a stateless request are its
+//! own: no session and no earlier request lends them ([`context::Exchange`]).
+//!
+//! [`context`] is the request, [`reply`] its answer, [`cancel`] its being taken back, [`ask`] a question to its client.
+//! [`shared`] is what a session's requests share, [`outbox`] and [`streams`] are its ways out. [`inflow`], [`memory`],
+//! [`slots`] and [`eviction`] bound what a peer can make the gateway hold. [`services`] is what every exchange may use.
 
 pub mod ask;
 pub mod cancel;

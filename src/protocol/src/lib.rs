@@ -1,11 +1,11 @@
-//! The MCP wire protocol: JSON-RPC envelopes, revisions and eras, error codes, header rules.
+//! JSON-RPC and the MCP wire protocol: envelopes, revisions and eras, error codes, header rules, JSON text.
 //!
-//! Pure: no I/O, no clock, nothing of sessions or providers. Everything that differs between
-//! protocol revisions stands in one table ([`revision::Rules`]) and, for methods, in [`method`].
+//! Pure: no I/O, no clock, nothing of sessions or providers. What differs between revisions stands in one table
+//! ([`revision::Rules`]), and their methods in [`method`].
 //!
-//! The way of a message: [`envelope::parse`] borrows it from the received bytes, [`params`] reads what
-//! the gateway must understand of it, [`headers`] checks what HTTP says of it, and [`encode`] writes the
-//! answer around the bytes of a result that nobody took apart ([`splice`] adds members to it).
+//! [`envelope::parse`] borrows a message from the received bytes, [`params`] reads what the gateway must understand of
+//! it, [`headers`] checks what HTTP says of it, and [`encode`] writes the answer around the bytes of a result that
+//! nobody took apart ([`splice`] and [`edit`] change single members). [`error`] has the one table of error codes.
 
 pub mod alike;
 pub mod annotations;

@@ -1,6 +1,13 @@
-//! Providers: what a call can be routed to, a module that is built in or an upstream MCP server.
+//! What a call can be routed to, a module or an upstream: the traits [`Provider`] and [`Module`], and the previews of
+//! writes.
 //!
-//! A provider knows nothing of sessions, policy or changes: it is asked to preview a write, and later to run it.
+//! A provider decides nothing: it is asked to preview a call on behalf of its proposer, and to run one. This crate
+//! depends on no provider; it finds one through [`ProviderDirectory`], and what a preview reads passes policy as the
+//! proposer.
+//!
+//! [`previews`] makes the preview of a call, the module's own or one by a recipe, and [`previews::shipped`] has the
+//! recipes that come with the program. [`request`] is what a server asks while it runs a call, and [`text`] helps
+//! modules to write for models and people.
 
 pub mod previews;
 pub mod request;

@@ -1,10 +1,11 @@
 //! A new configuration while the gateway runs: on SIGHUP, and when the file changes.
 //!
-//! The whole file is read and proved again; a bad one is refused as a whole and nothing changes. Of a good one, servers,
-//! further names, webhooks and the log's filter are put into force at once, and so is whatever makes policy stricter. What
-//! loosens policy waits for a reviewer's consent ([`Reloads::decide`]); until then the stricter of old and new holds.
-//! Other keys are read only at the start, which is said. Nothing of this survives a restart: what stands in the file
-//! then is in force, without anybody's consent.
+//! Never puts a bad file into force in part, and never what loosens policy without a reviewer's consent
+//! ([`Reloads::decide`]); until then the stricter of old and new holds. Keys that are read only at the start are said
+//! to be so. Nothing of this survives a restart: what stands in the file then is in force.
+//!
+//! [`watch`] sees that the file is another, [`diff`] and [`rules`] compare it with what is in force, [`apply`] puts it
+//! into force, and [`shown`] and [`status`] tell people.
 
 pub mod apply;
 pub mod diff;

@@ -3,7 +3,6 @@
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
-use countersign_telemetry::metrics as telemetry;
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -23,6 +22,7 @@ use super::{
 use countersign_domain::changes::{Change, ChangeState, machine::EventKind};
 use countersign_protocol::McpError;
 use countersign_store::{Draft, Store, WriteError, Written, crash::crash_point};
+use countersign_telemetry::metrics as telemetry;
 
 /// Why a transition did not happen.
 #[derive(Debug)]

@@ -272,7 +272,7 @@ mod tests {
         assert!(rates.ratio() > 0.0 && rates.median <= rates.slowest);
     }
 
-    /// `cargo test --release --lib pending::bench -- --ignored --nocapture`
+    /// `cargo test --release -p countersign-review bench -- --ignored --nocapture`
     #[actix::test]
     #[ignore = "a measurement"]
     async fn measure() {

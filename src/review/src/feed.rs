@@ -3,7 +3,6 @@
 //! A ring in memory with the store behind it: whoever falls behind the ring reads the store and joins again, so that
 //! nobody misses or repeats a change event, and nobody slows the writer. Each event is serialized once.
 
-use countersign_telemetry::ConnectionGuard;
 use std::{
     borrow::Cow,
     collections::VecDeque,
@@ -16,6 +15,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_store::{Store, StoreError, StoredEvent, Written};
+use countersign_telemetry::ConnectionGuard;
 
 /// Events read from the store at a time, for one subscriber that is behind.
 const REPLAY: usize = 64;

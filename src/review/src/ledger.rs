@@ -1,6 +1,5 @@
 //! Accounts of what is not final: per principal, to bound it; per state, to show it; by time, to expire it.
 
-use countersign_telemetry::metrics as telemetry;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
@@ -16,6 +15,7 @@ use metrics::Gauge;
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::LiveChange;
+use countersign_telemetry::metrics as telemetry;
 
 #[derive(Default)]
 struct Usage {

@@ -1,8 +1,12 @@
-//! Pending changes at work: the one writer (`PendingChanges`), the `Executor` that runs what was approved,
-//! and the [`Feed`] that tells everybody. Commit, then announce.
+//! Pending changes at work: the one writer (`PendingChanges`), the `Executor` that runs what was approved, and the
+//! [`Feed`] that tells everybody. Everyone else holds a [`Changes`] handle.
 //!
-//! Everyone else holds a [`Changes`] handle. Nothing here ever runs a write that was not approved, runs one twice,
-//! or tells of a transition that is not durable.
+//! Never runs a write that was not approved, never runs one twice, and never tells of a transition that is not durable.
+//!
+//! `propose.rs`, `decide.rs`, `edit.rs` and `refresh.rs` do what an endpoint asks for; `commit.rs` takes a step to the store
+//! and back through `actor.rs`; `recheck.rs` compares a change with the live state; `executor.rs` claims, calls and
+//! records. [`feed`] is the stream of events, [`gateway_tools`] are the tools by which an agent follows its own
+//! changes.
 
 mod actor;
 mod answer;

@@ -1,4 +1,5 @@
-//! How tools and prompts look in each revision's lists. Rendered once when the table is built.
+//! How tools, prompts, resources and templates of modules look in each revision's lists. [`super::rendered`] keeps what is
+//! written here, from the first time that somebody asks for it.
 
 use serde_json::{Map, Value, json};
 

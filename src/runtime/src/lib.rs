@@ -1,4 +1,9 @@
-//! TODO ('runtime',)
+//! What several crates need of threads and time, and what has nothing to do with MCP.
+//!
+//! Never knows who uses it: no session, no change, no provider.
+//!
+//! [`lanes`] has the threads for large messages, [`deadline`] time-outs that hardly ever fire, [`ending`] the end of
+//! something long-lived that is asked about with every call, [`fast_map`] the maps that every request looks into.
 
 pub mod deadline;
 pub mod ending;

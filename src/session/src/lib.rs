@@ -1,8 +1,13 @@
-//! Sessions: the unit that a client's state lives in, of one type whatever the transport.
+//! Messages as they come in, and what becomes of each: the session's actor, the middleware and the handlers of all
+//! methods.
 //!
-//! [`actor::Session`] is the actor; [`shared::SessionShared`] is what requests on any thread read of it;
-//! [`registry::Registry`] finds it by id. A stateless HTTP connection has a session for bookkeeping only:
-//! it never lends authority, version or capabilities from one request to the next.
+//! Never frames bytes (an endpoint does), never decides on a change, and lends nothing of one stateless request to the next:
+//! the session of a stateless connection is for bookkeeping only.
+//!
+//! [`inbound`] finds era and revision, [`middleware`] is the chain around each request, [`handlers`] has a file for
+//! each family of methods: [`handlers::tools`] for calls, [`handlers::reviewed`] for those that a person decides on.
+//! [`actor`] begins and ends a session, [`registry`] finds it; what its requests share is
+//! [`countersign_exchange::shared::SessionShared`].
 
 pub mod actor;
 pub mod handlers;

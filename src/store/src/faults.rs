@@ -15,8 +15,7 @@ use super::{
     suite::{created, draft, moved, send, write},
     *,
 };
-use countersign_domain::changes::audit::Broken;
-use countersign_domain::changes::testing::change;
+use countersign_domain::changes::{audit::Broken, testing::change};
 
 const NORMAL: u8 = 0;
 /// The commit fails and leaves nothing.

@@ -1,8 +1,12 @@
-//! The durable store: changes, their audit trail, the feed's events, keys. SQLite in the data directory.
+//! The durable store: changes, their audit trail, the feed's events, keys, pins. SQLite in the data directory.
 //!
-//! One trait ([`Store`]), written so that another backend fits, and one suite of tests against it. A write is a
-//! compare-and-set of one change, one audit entry and one feed event, all or nothing. The store decides nothing
-//! about changes: what may happen is decided before, by [`countersign_domain::changes::machine`].
+//! Decides nothing about changes: what may happen is decided before, by [`countersign_domain::changes::machine`]. Never
+//! answers before the commit, and never guesses how one ended.
+//!
+//! Another backend fits behind the trait [`Store`]; `suite.rs` is the one suite for all. `writer.rs` is the only thread
+//! that writes changes: each write is a compare-and-set of one change, one audit entry and one feed event, all or
+//! nothing. [`keys`], [`pins`], [`standing_rules`] and [`webhooks`] keep the rest; [`backup`] and [`verify_audit`]
+//! serve the operator; [`crash`] names the points at which tests kill the process.
 
 mod audit_search;
 pub mod backup;
@@ -38,23 +42,22 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
-use countersign_domain::changes::{
-    Change, ChangeState,
-    audit::{AuditEntry, AuditHead},
-    machine::EventKind,
+use countersign_domain::{
+    changes::{
+        Change, ChangeState,
+        audit::{AuditEntry, AuditHead},
+        machine::EventKind,
+    },
+    policy::{Pins, StandingRule},
 };
 
 pub use audit_search::{AuditSearch, FoundEntries, FoundEntry};
 pub use error::StoreError;
+pub use lock::{DataLock, LockError, lock_data_dir};
 pub use pins::{PinStore, PinWrite};
+pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 pub use reviewer_decisions::{Said, read_said};
 pub use search::Narrow;
-
-use countersign_domain::policy::{Pins, StandingRule};
-
-pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
-
-pub use lock::{DataLock, LockError, lock_data_dir};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use trail::read_audit;
 pub use verify::{Verified, VerifyError, verify_audit};

@@ -17,7 +17,8 @@ use countersign_domain::changes::{Change, ChangeState};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OldBefore {
     pub contents: Option<Timestamp>,
-    /// Of changes that came to nothing and have more than so many bytes ([`LEAST_LARGE`] or more).
+    /// Of changes that came to nothing and have more than so many bytes ([`countersign_domain::changes::retention::LEAST_LARGE`] or
+    /// more).
     pub large: Option<(Timestamp, usize)>,
     pub changes: Option<Timestamp>,
     pub events: Option<Timestamp>,

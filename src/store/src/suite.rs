@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::*;
-use countersign_domain::changes::testing::change;
 use countersign_domain::changes::{
     audit::{EntryContent, Verifier},
     digest::body_hash,
+    testing::change,
 };
 
 pub(super) type Open = fn(&Path) -> Arc<dyn Store>;

@@ -7,7 +7,6 @@
 //!
 //! It never answers before the commit, and never guesses: a commit of unknown outcome is read back, behind a fence.
 
-use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -34,6 +33,7 @@ use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
     machine::SYSTEM,
 };
+use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
 /// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
 const MAX_BATCH: usize = 1024;

@@ -2,6 +2,10 @@
 //!
 //! It previews writes and runs them, and knows nothing of policy, sessions or who decides. A write runs in one
 //! transaction, after everything that the preview checked has been checked again.
+//!
+//! `tools.rs` defines the tools, `args.rs` parses writes, `plan.rs` checks one against the live state and makes its
+//! diff, `writes.rs` does it. `queries.rs` and `reads.rs` are the reads; `reading.rs` says which of them show what a
+//! preview shows.
 
 mod args;
 mod checks;

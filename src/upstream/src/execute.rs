@@ -17,16 +17,14 @@ use super::{
     calls::Resend,
     server::{Upstream, stamped_for},
 };
-use countersign_protocol::rpc_error::RpcError;
-use countersign_provider::request::UpstreamRequest;
-use rounds::Rounds;
-
 use countersign_protocol::{
     Era, ErrorKind, McpError,
     param_headers::{of_call, x_mcp_headers},
+    rpc_error::RpcError,
     splice::merge_meta,
 };
-use countersign_provider::{CallContext, Inquirer, ProgressSink, ToolResult};
+use countersign_provider::{CallContext, Inquirer, ProgressSink, ToolResult, request::UpstreamRequest};
+use rounds::Rounds;
 
 /// Runs it on the upstreams' thread, until whoever wanted it is gone.
 ///

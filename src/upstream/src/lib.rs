@@ -1,11 +1,12 @@
 //! Upstream MCP servers: how they are reached, spoken to and looked after.
 //!
-//! A [`Connector`] makes connections to one server over one transport; a [`Link`] is one such connection, which knows
-//! framing and attribution and nothing of eras beyond the headers that one wants. An [`Upstream`] owns the server: its
-//! era, its lists, its links and their bounds, its breaker. It is a [`countersign_provider::Provider`] too, so the router
-//! and the Executor need not know that it is no module.
+//! Never decides whether a call may be made: policy has, before. Who calls for a client goes through
+//! `countersign_bridge`, which speaks for clients of any era.
 //!
-//! Who calls an upstream for a client goes through `countersign_bridge`, which speaks for clients of any era.
+//! An [`Upstream`] owns one server: its era, lists, links and bounds, its breaker. A [`Connector`] makes connections
+//! over one transport ([`child`], [`http`], [`sse`], [`ws`]); a [`Link`] is one of them. `calls.rs` is the way of a
+//! call and says what may be sent again, `execute.rs` runs approved changes, [`detect`] finds the era out, and
+//! `control.rs` keeps the server connected and its lists fresh.
 
 mod actor;
 pub mod attribution;

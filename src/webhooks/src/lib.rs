@@ -1,12 +1,12 @@
-//! Webhooks: the feed's events, sent to addresses that the configuration names.
+//! Webhooks: the feed's events, sent to addresses that the configuration names, at least once and in order for each
+//! change.
 //!
-//! Each webhook follows the durable feed from a stored place ([`worker`]): what it wants of it ([`event`]) goes out at
-//! least once, in order for each change ([`lanes`]), signed ([`sign`]), as the event itself or as a message for a chat
-//! ([`format`], [`template`]). An event says what happened, never the arguments or the diff. Nothing here holds up
-//! anything else: a receiver that is away costs a bounded number of rows, and the feed keeps the rest.
+//! Never holds up anything else: a receiver that is away costs a bounded number of rows, and the feed keeps the rest.
+//! What goes out is worded in [`countersign_domain::webhooks`]: what happened, never the arguments or the diff.
 //!
-//! Webhooks come, go and change while the gateway runs ([`Webhooks::apply`]). One that stays by its name keeps its place
-//! and what waits, whatever else of it changes.
+//! `worker.rs` follows the feed for one webhook from a stored place, [`wanted`] says which events it gets, [`lanes`]
+//! which goes out next, [`send`] makes one attempt. [`Webhooks::apply`] puts another configuration into force: a
+//! webhook that stays by its name keeps its place and what waits.
 
 pub mod lanes;
 pub mod send;

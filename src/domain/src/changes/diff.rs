@@ -49,7 +49,7 @@ impl Default for DiffLimits {
 /// Collects the fields of a diff. Fields that do not change are left out.
 ///
 /// ```
-/// use countersign::changes::diff::DiffBuilder;
+/// use countersign_domain::changes::diff::DiffBuilder;
 /// let diff = DiffBuilder::new()
 ///     .field("title", "Title", Some("Fix login"), Some("Fix the login"))
 ///     .field("type", "Type", Some("Bug"), Some("Bug"))

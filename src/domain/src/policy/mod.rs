@@ -1,7 +1,7 @@
 //! Decides for each call: `allow`, `review` or `deny`. Knows nothing of sessions or changes.
 //!
-//! Rules come in order and the first that matches decides; `policy.default` decides what none does. Three things
-//! stand beside that:
+//! Rules come in order and the first that matches decides; `policy.default` decides what none does. Beside
+//! that:
 //!
 //! - What is not known is never taken for the better. A condition that cannot be evaluated, or that gives neither true
 //!   nor false, leaves it open whether its rule matches, so the call gets the stricter of what the rule says and what

@@ -6,8 +6,10 @@
 use serde_json::Value;
 
 use super::format::Format;
-use crate::changes::visible::quoted;
-use crate::{changes::visible::visible, webhooks::summary};
+use crate::{
+    changes::visible::{quoted, visible},
+    webhooks::summary,
+};
 
 /// Every name, and where it is in a feed event; those without a place are made.
 const NAMES: [(&str, &str); 24] = [

@@ -1,7 +1,6 @@
 //! Changes and the audit trail: lists, one, a decision, a settlement.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};

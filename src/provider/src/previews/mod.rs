@@ -1,7 +1,7 @@
 //! What a write would do, shown before it is done: the module's own preview, or, for the tool of an upstream, a recipe of
 //! the configuration.
 //!
-//! Stands above the providers because what a recipe reads passes policy as the proposer. A recipe may call nothing but
+//! No provider makes it alone: what a recipe reads passes policy as the proposer. A recipe may call nothing but
 //! what the operator named, with the definition that is pinned; whatever goes wrong with it is told on the preview, which
 //! then shows the arguments.
 

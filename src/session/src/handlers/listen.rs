@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{resources::remember, tasks::listen as tasks};
 use crate::{Handling, middleware::policy::admit};
-use countersign_bridge;
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,

@@ -1,5 +1,6 @@
 //! What stands around every request, in this order: log, metrics, authenticate, authorize, rate limit, and for
-//! tool calls validate and policy. Each has a file of its own; [`run`] is the chain.
+//! tool calls validate ([`countersign_routing::validate`], asked by their handler) and policy. The others have a file each;
+//! [`run`] is the chain.
 
 pub mod authenticate;
 pub mod authorize;

@@ -26,7 +26,6 @@ use actix_web::{
 };
 
 use crate::{services::HttpServices, transports::connections::Connection};
-use countersign_attach;
 use countersign_auth::{Identity, bearer};
 use countersign_protocol::{
     McpError,

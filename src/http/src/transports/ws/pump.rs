@@ -1,7 +1,8 @@
-//! The one place that uses actix-web-actors: an actor that only pumps frames.
+//! The actor of `actix-web-actors` behind `/ws`, which only pumps frames (`/events` has another in `rest/events_ws.rs`).
 //!
-//! It runs inside the HTTP response body, so it stands still while its peer does not read. Therefore it holds
-//! nothing: no timer, no queue, no state of the session. The [`Session`] next to it sees the overflow and cuts it.
+//! It runs inside the HTTP response body, so it stands still while its peer does not read. Therefore it has no timer, no
+//! queue and no state of the session, only the frames of a message that is not complete yet. The [`Session`] next to it
+//! sees the overflow and cuts the connection.
 
 use std::sync::Arc;
 
