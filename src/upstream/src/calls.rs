@@ -1,4 +1,5 @@
-//! The way of a call: a place, an endpoint, a link, the answer; and what may be tried again.
+//! The way of a call: a place, an endpoint, a link, the answer; and the one decision on what is sent again
+//! ([`Upstream::tries`]): what certainly was not done, and once more what only reads.
 
 use std::{sync::Arc, time::Duration};
 
@@ -130,7 +131,8 @@ impl Upstream {
                 return Err(self.explain(failed, &clock, resend));
             }
             let pause = match failed {
-                Failed::Link(LinkError::SessionGone) => Duration::ZERO,
+                // A kept connection that ended under the request is lost too, and a new one is there at once.
+                Failed::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
                 _ => jittered(PAUSE.saturating_mul(1 << again)).min(clock.left()),
             };
             again += 1;

@@ -174,14 +174,8 @@ impl HttpLink {
         listener: &Arc<dyn Listener>,
         initialize: bool,
     ) -> Result<Response, LinkError> {
-        let response = match self.send(mode, outgoing).await {
-            // A kept connection that ended under the request looks like this. Reading twice does no harm.
-            Err(LinkError::Lost(why)) if outgoing.repeatable => {
-                tracing::debug!(%why, method = &*outgoing.method, "sent again");
-                self.send(mode, outgoing).await?
-            }
-            response => response?,
-        };
+        // Sent once: what may be sent again is decided in `calls`, for every transport.
+        let response = self.send(mode, outgoing).await?;
         if initialize && let Some(session) = response.field(Field::Session) {
             // 2025-11-25/basic/transports, "Session Management": visible ASCII only.
             let visible = !session.is_empty() && session.iter().all(u8::is_ascii_graphic);
