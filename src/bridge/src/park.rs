@@ -26,6 +26,7 @@ use super::{
     result::Glance,
     seal::{Binding, Broken, Claim, Sealer},
 };
+use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     ErrorKind, McpError, RequestId,
@@ -553,7 +554,6 @@ pub fn input_result<'q>(
 
 /// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
 pub(super) fn binding(ready: &Ready<'_>) -> Binding {
-    use sha2::{Digest, Sha256};
     let call = &ready.call;
     let arguments = ready.params.object.member("arguments").unwrap_or("{}");
     // Written in another order they are the same; numbers that no double holds count as they are written.
@@ -576,12 +576,11 @@ pub(super) fn binding(ready: &Ready<'_>) -> Binding {
         call.subject.text(),
         &arguments,
     ];
-    let mut hash = Sha256::new();
+    let mut hash = PartHasher::new("binding of a call");
     for part in parts {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part.as_bytes());
+        hash.part(part.as_bytes());
     }
-    hash.finalize().into()
+    hash.bytes()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ pub mod edit;
 pub mod encode;
 pub mod envelope;
 pub mod error;
+pub mod event_stream;
 pub mod headers;
 pub mod id;
 pub mod method;

@@ -23,7 +23,6 @@ pub mod defs;
 pub mod detect;
 pub mod elicitation;
 mod endpoint;
-pub mod events;
 mod execute;
 pub mod handshake;
 mod held;

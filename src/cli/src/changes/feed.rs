@@ -1,8 +1,11 @@
-//! Reads a stream of server-sent events (HTML standard, "Interpreting an event stream"), bounded.
+//! The gateway's feed as the terminal reads it.
+
+use countersign_protocol::event_stream::{Events, TooLong};
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
+    /// That of the last event that had one.
     pub id: Option<u64>,
     pub kind: String,
     pub data: String,
@@ -11,16 +14,13 @@ pub struct Event {
 /// Bytes of one event.
 const MAX_EVENT: usize = 4 << 20;
 
-/// The stream holds an event of absurd size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLong;
-
 /// Takes bytes as they come, gives events.
-#[derive(Debug, Default)]
-pub struct Parser {
-    buffer: Vec<u8>,
-    event: Event,
-    size: usize,
+pub struct Parser(Events);
+
+impl Default for Parser {
+    fn default() -> Self {
+        Self(Events::new(MAX_EVENT))
+    }
 }
 
 impl Parser {
@@ -29,46 +29,16 @@ impl Parser {
     /// # Errors
     /// [`TooLong`]: the stream is of no use any more.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLong> {
+        self.0.push(bytes);
         let mut events = Vec::new();
-        for byte in bytes {
-            if *byte != b'\n' {
-                self.buffer.push(*byte);
-                if self.buffer.len() + self.size > MAX_EVENT {
-                    return Err(TooLong);
-                }
+        while let Some(event) = self.0.take()? {
+            if event.data.is_empty() {
                 continue;
             }
-            let line = std::mem::take(&mut self.buffer);
-            let line = line.strip_suffix(b"\r").unwrap_or(&line);
-            if let Some(event) = self.line(&String::from_utf8_lossy(line)) {
-                events.push(event);
-            }
+            let id = self.0.last_id().and_then(|id| id.parse().ok());
+            events.push(Event { id, kind: event.name, data: String::from_utf8_lossy(&event.data).into_owned() });
         }
         Ok(events)
-    }
-
-    fn line(&mut self, line: &str) -> Option<Event> {
-        if line.is_empty() {
-            self.size = 0;
-            let event = std::mem::take(&mut self.event);
-            return (!event.data.is_empty()).then_some(event);
-        }
-        self.size += line.len();
-        let (field, value) = line.split_once(':').unwrap_or((line, ""));
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        match field {
-            "id" => self.event.id = value.parse().ok(),
-            "event" => value.clone_into(&mut self.event.kind),
-            "data" => {
-                if !self.event.data.is_empty() {
-                    self.event.data.push('\n');
-                }
-                self.event.data.push_str(value);
-            }
-            // Comments (an empty field) and fields of the future.
-            _ => {}
-        }
-        None
     }
 }
 

@@ -15,10 +15,10 @@ use super::{
 use crate::{
     LinkError, Listener, Response,
     attribution::is_about_server,
-    events::{Event, Events, TooLong},
     received::{self, MAX_MESSAGE, Received, shown},
     server_requests::cancelled_id,
 };
+use countersign_protocol::event_stream::{Event, Events, TooLong};
 
 /// How often an interrupted stream is taken up again without anything new on it.
 const RESUMES: u32 = 5;

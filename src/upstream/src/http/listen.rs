@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     LinkError,
-    events::Events,
     received::{self, MAX_MESSAGE, Received},
     server_requests::Queue,
 };
+use countersign_protocol::event_stream::Events;
 
 /// Between two connections if the server names no time.
 const PAUSE: Duration = Duration::from_secs(1);

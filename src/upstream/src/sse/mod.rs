@@ -18,7 +18,6 @@ use url::Url;
 use super::{
     Connector, Link, LinkError, LinkKind, Listener,
     attribution::{Attribution, Message, SharedLink},
-    events::Events,
     http::{
         Place,
         answer::{body, is_stream, too_long},
@@ -27,6 +26,7 @@ use super::{
     received::{MAX_MESSAGE, shown},
 };
 use countersign_protocol::Era;
+use countersign_protocol::event_stream::Events;
 use countersign_runtime::ending::Ending;
 
 /// How long a server may take to open the stream and to name its endpoint.

@@ -18,9 +18,9 @@ use std::{
 
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 
 use crate::Handling;
+use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::{context::Related, shared::Channel};
 use countersign_protocol::arguments::canonical_text_hash;
 use countersign_routing::ToolRoute;
@@ -39,21 +39,14 @@ pub struct Key([u8; 32]);
 #[must_use]
 pub fn key(exchange: &Handling, route: &ToolRoute, arguments: &RawValue, idempotency: Option<&str>) -> Key {
     let canonical = canonical_text_hash(arguments.get());
-    let parts = [
-        exchange.identity.principal.name.as_str(),
-        route.provider.name(),
-        route.def.name.as_str(),
-        canonical.as_str(),
-        idempotency.unwrap_or_default(),
-    ];
-    let mut hash = Sha256::new();
+    let parts =
+        [exchange.identity.principal.name.as_str(), route.provider.name(), route.def.name.as_str(), canonical.as_str()];
+    let mut hash = PartHasher::new("retry deduplication");
     for part in parts {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part.as_bytes());
+        hash.part(part.as_bytes());
     }
-    // No key and an empty one are not the same.
-    hash.update([u8::from(idempotency.is_some())]);
-    Key(hash.finalize().into())
+    hash.optional(idempotency);
+    Key(hash.bytes())
 }
 
 /// Tells whether a call's client can still be given its answer.
