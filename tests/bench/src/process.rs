@@ -144,7 +144,7 @@ impl Server {
         let config = tempfile::Builder::new().suffix(".yaml").tempfile()?;
         let text = format!(
             "policy: {{ default: allow }}\nmodules: {{ tracker: {{ enabled: false }} }}\nmcpServers:\n  echo:\n    \
-             url: http://127.0.0.1:{upstream}/mcp\n    prefix: \"\"\n    required: true\n    max_in_flight: 1024\n"
+             url: http://127.0.0.1:{upstream}/mcp\n    prefix: \"\"\n    required: true\n    max_in_flight: 1024\n    lists: {{ entries: 20000 }}\n"
         );
         std::fs::write(config.path(), text)?;
         let path = config.path().to_string_lossy().into_owned();
