@@ -44,7 +44,7 @@ fn module_definition(def: &ToolDef) -> Value {
 /// Records what a server offers when it is seen for the first time. An empty list says nothing: a server that was not
 /// reached yet has one too.
 pub(super) fn observe(policy: &Policy, provider: &Target, tools: &[ToolDef]) {
-    if !is_module(provider) && !tools.is_empty() && !policy.pins().knows(provider.name()) {
+    if !provider.is_module() && !tools.is_empty() && !policy.pins().knows(provider.name()) {
         let definitions: Vec<Definition> = tools.iter().map(definition).collect();
         policy.observe(provider.name(), &definitions);
     }
@@ -52,7 +52,7 @@ pub(super) fn observe(policy: &Policy, provider: &Target, tools: &[ToolDef]) {
 
 /// What can be said of calls of this tool before there is one.
 pub(super) fn ruling(policy: &Policy, provider: &Target, def: &ToolDef, hash: &str) -> (Standing, Ruling) {
-    let standing = if is_module(provider) {
+    let standing = if provider.is_module() {
         Standing::Module
     } else {
         policy.pins().standing((provider.name(), provider.target()), &def.name, hash)
@@ -66,11 +66,7 @@ pub(super) fn ruling(policy: &Policy, provider: &Target, def: &ToolDef, hash: &s
         standing,
         trusted: provider.trust_annotations(),
         // An upstream has no say in what the gateway's own tools are.
-        self_service: def.self_service && is_module(provider),
+        self_service: def.self_service && provider.is_module(),
     };
     (standing, policy.ruling(&facts))
-}
-
-fn is_module(provider: &Target) -> bool {
-    provider.is_module()
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::changes::{Diff, Operation, PreviewNote, Proposer, ServedBy, Target, Terms, diff::DiffBuilder};
+use crate::changes::{Operation, PreviewNote, ServedBy, Target, Terms, diff::DiffBuilder, testing};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -33,48 +33,17 @@ fn preview(after: &str) -> Preview {
 
 fn change(state: ChangeState) -> Change {
     let mut change = Change {
-        id: "chg_1".into(),
-        version: 7,
-        state,
-        proposer: Proposer {
-            principal: "agent".into(),
-            owner: None,
-            key_id: None,
-            client_name: None,
-            client_version: None,
-            session: None,
-            transport: "http".into(),
-            revision: None,
-        },
-        provider: "tracker".into(),
         tool: "update_issue".into(),
         tool_title: "Update issue".into(),
-        tool_hash: "sha256:0".into(),
-        served_by: None,
         arguments: raw("{}"),
         operation: Operation::Update,
         target: target(),
         summary: "Set it".into(),
-        diff: Diff::default(),
-        previous_diff: None,
         fingerprint: "sha256:old".into(),
         digest: String::new(),
-        idempotency_key: None,
-        terms: Terms::default(),
-        twin_of: None,
-        run_after: None,
-        proposed_arguments: None,
-        edits: Vec::new(),
-        preview: PreviewNote::default(),
-        decisions: Vec::new(),
-        created_at: at(0),
-        updated_at: at(0),
         expires_at: at(3600),
-        result: None,
         dialogue: Some(crate::changes::Dialogue::of(raw("{}"))),
-        fault: None,
-        redacted: None,
-        review: None,
+        ..testing::change("chg_1", "agent", 7, state)
     };
     change.digest = change.shown_digest();
     change
