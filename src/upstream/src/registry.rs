@@ -9,12 +9,10 @@ use std::{
 use actix::{Actor, Arbiter};
 use parking_lot::Mutex;
 
-use super::{
-    Connector, UpstreamStatus,
-    actor::UpstreamActor,
-    child::ChildConnector,
-    http,
-    server::{Phase, Upstream},
+use crate::{
+    link::{Connector, child::ChildConnector, http},
+    server::{Phase, Upstream, status::UpstreamStatus},
+    upkeep::actor::UpstreamActor,
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 

@@ -7,9 +7,10 @@ use parking_lot::Mutex;
 
 use futures_util::future::LocalBoxFuture;
 
-use super::{
-    Catalog, Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, Upstream,
-    UpstreamNotification, offered::Offered,
+use crate::{
+    catalog::{Catalog, offered::Offered},
+    link::{Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification},
+    server::Upstream,
 };
 use countersign_config::UpstreamConfig;
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};

@@ -2,9 +2,10 @@
 
 use serde_json::{json, value::RawValue};
 
-use super::{super::cache::Asked, *};
+use super::*;
+use crate::server::cache::Asked;
 
-fn question(upstream: &Upstream, uri: &str) -> super::super::cache::Question {
+fn question(upstream: &Upstream, uri: &str) -> crate::server::cache::Question {
     upstream.cache().unwrap().question(Asked {
         method: "resources/read",
         subject: uri,

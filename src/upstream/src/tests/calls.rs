@@ -11,7 +11,8 @@ use std::{
 use serde_json::{json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use super::{super::LinkError, *};
+use super::*;
+use crate::link::LinkError;
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 use countersign_provider::{CallContext, NoProgress, Provider};
 

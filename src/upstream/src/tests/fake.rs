@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use super::super::{
+use crate::link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
 };
 use countersign_protocol::{Era, rpc_error::RpcError};

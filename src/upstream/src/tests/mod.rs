@@ -12,7 +12,11 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{Caller, Connector, LinkKind, Listener, Outgoing, Response, Upstream, pinned::Pinned, testing::Heard};
+use crate::{
+    link::{Connector, LinkKind, Listener, Outgoing, Response},
+    server::{Upstream, caller::Caller, pinned::Pinned},
+    testing::Heard,
+};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_domain::principal::Principal;
 use countersign_protocol::{Era, McpError, capabilities::ClientCapabilities};

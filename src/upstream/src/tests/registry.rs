@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{super::Upstreams, *};
+use super::*;
+use crate::registry::Upstreams;
 
 /// A server for each name, one after another as it is configured anew.
 type Servers = Arc<Mutex<HashMap<String, Vec<Arc<Fake>>>>>;

@@ -1,0 +1,226 @@
+//! Runs an approved change at an upstream: exactly the approved arguments, once. What the tool asks meanwhile goes to the
+//! client that proposed it where the rule has that, and is declined everywhere else.
+
+mod rounds;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use super::Resend;
+use crate::{
+    link::{Listener, Outgoing, Response, UpstreamNotification},
+    server::{Upstream, caller::Caller, stamped_for},
+    upkeep::actor::Execute,
+};
+use countersign_protocol::{
+    Era, ErrorKind, McpError,
+    param_headers::{of_call, x_mcp_headers},
+    rpc_error::RpcError,
+    splice::merge_meta,
+};
+use countersign_provider::{CallContext, Inquirer, ProgressSink, ToolResult, request::UpstreamRequest};
+use rounds::Rounds;
+
+/// Runs it on the upstreams' thread, until whoever wanted it is gone.
+///
+/// # Errors
+/// As [`countersign_provider::Provider::call`]; `data.outcome` says whether anything may have been done. `INPUT_REQUIRED`
+/// where the tool needs an answer of a person.
+pub(crate) async fn run(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
+    let Execute { tool, arguments, context, dropped } = execute;
+    let work = call(upstream, &tool, &arguments, &context);
+    tokio::select! {
+        result = work => result,
+        () = context.cancel.cancelled() => Err(cancelled()),
+        () = dropped.cancelled() => Err(cancelled()),
+    }
+}
+
+fn cancelled() -> McpError {
+    McpError::new(ErrorKind::Cancelled, "the call was given up").with("outcome", "unknown")
+}
+
+async fn call(
+    upstream: &Arc<Upstream>,
+    tool: &str,
+    arguments: &RawValue,
+    context: &CallContext,
+) -> Result<ToolResult, McpError> {
+    let own = upstream.names.own(tool).unwrap_or(tool);
+    let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
+    let capabilities = context.inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
+    let headers = match era {
+        Era::Legacy => Vec::new(),
+        Era::Modern => {
+            let offered = upstream.offered.load();
+            let schema = offered.tools.iter().find(|def| def.name == tool).map(|def| &def.input_schema);
+            let annotated = schema.and_then(|schema| x_mcp_headers(schema).ok()).unwrap_or_default();
+            of_call(&annotated, Some(arguments.get()))
+        }
+    };
+    let caller = Caller {
+        principal: Arc::clone(&context.principal),
+        session: None,
+        capabilities,
+        stateless: true,
+        log_level: None,
+        pinned: crate::server::pinned::Pinned::default(),
+    };
+    let ear = Arc::new(Ear {
+        progress: Arc::clone(&context.progress),
+        inquirer: context.inquirer.clone(),
+        asked: AtomicBool::new(false),
+    });
+    upstream.prove(&caller).await;
+    let mut rounds = Rounds::default();
+    loop {
+        let id = upstream.mint();
+        let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(own), arguments.get());
+        if era == Era::Modern {
+            params = stamped_for(&rounds.continued(&params), &caller.capabilities);
+        }
+        if context.progress.wanted() {
+            params = merge_meta(&params, &[("progressToken", &id.to_string())]);
+        }
+        let outgoing = Outgoing {
+            name: Some(own.into()),
+            headers: headers.clone(),
+            ..Outgoing::new(id, "tools/call", Some(&params))
+        };
+        let response = upstream.send(&caller, &outgoing, Arc::clone(&ear) as _, Resend::Unsent).await?;
+        if era == Era::Modern
+            && let Some(inquirer) = &context.inquirer
+            && let Response::Result(result) = &response
+            && rounds.ask(result.get(), inquirer.as_ref()).await?
+        {
+            continue;
+        }
+        return outcome(response, ear.asked.load(Ordering::Relaxed));
+    }
+}
+
+/// What the upstream's answer says.
+fn outcome(response: Response, asked: bool) -> Result<ToolResult, McpError> {
+    let result = match response {
+        Response::Error(error) if asked => return Err(input_required(&error.message)),
+        Response::Error(error) => return Err(refused(&error)),
+        Response::Result(result) => result,
+    };
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer<'a> {
+        #[serde(borrow, default)]
+        content: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        structured_content: Option<&'a RawValue>,
+        #[serde(default)]
+        is_error: Option<bool>,
+        #[serde(default)]
+        result_type: Option<String>,
+    }
+    let answer: Answer<'_> = serde_json::from_str(result.get()).map_err(|error| unreadable(&error.to_string()))?;
+    match answer.result_type.as_deref() {
+        None | Some("complete") => {}
+        Some("input_required") => return Err(input_required("it asks for input")),
+        Some(other) => {
+            return Err(unreadable(&format!("its kind is {:?}", other.chars().take(64).collect::<String>())));
+        }
+    }
+    let is_error = answer.is_error.unwrap_or(false);
+    if is_error && asked {
+        return Err(input_required("it was not told what it asked for"));
+    }
+    let content = match answer.content {
+        Some(content) if content.get().starts_with('[') => content.to_owned(),
+        _ => RawValue::from_string("[]".into()).unwrap_or_default(),
+    };
+    Ok(ToolResult { content, structured_content: answer.structured_content.map(ToOwned::to_owned), is_error })
+}
+
+fn unreadable(why: &str) -> McpError {
+    McpError::new(ErrorKind::UpstreamUnavailable, format!("the server's answer cannot be read: {why}"))
+        .with("outcome", "unknown")
+}
+
+/// It answered that it did not do it.
+fn refused(error: &RpcError) -> McpError {
+    let message: String = error.message.chars().take(1000).collect();
+    McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code)
+}
+
+fn input_required(why: &str) -> McpError {
+    let why: String = why.chars().take(500).collect();
+    McpError::new(
+        ErrorKind::InputRequired,
+        format!(
+            "The tool needs an answer, and an approved change asks nobody unless its rule says `questions: ask` and its \
+             client can be asked: {why}"
+        ),
+    )
+}
+
+/// Hears progress, and passes questions on or declines them.
+struct Ear {
+    progress: Arc<dyn ProgressSink>,
+    inquirer: Option<Arc<dyn Inquirer>>,
+    /// And was declined.
+    asked: AtomicBool,
+}
+
+impl Listener for Ear {
+    fn notification(&self, notification: UpstreamNotification) {
+        #[derive(Deserialize)]
+        struct Progress {
+            progress: f64,
+            total: Option<f64>,
+            message: Option<String>,
+        }
+        if notification.method != "notifications/progress" || !self.progress.wanted() {
+            return;
+        }
+        let progress = notification.params.and_then(|p| serde_json::from_str::<Progress>(p.get()).ok());
+        if let Some(Progress { progress, total, message }) = progress {
+            self.progress.progress(progress, total, message.as_deref());
+        }
+    }
+
+    fn request(&self, request: UpstreamRequest) {
+        if let Some(inquirer) = &self.inquirer {
+            return inquirer.ask(request);
+        }
+        self.asked.store(true, Ordering::Relaxed);
+        tracing::info!(method = %request.method, "an approved change asks for input, which is declined");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, asked: bool) -> Result<ToolResult, McpError> {
+        outcome(Response::Result(RawValue::from_string(text.into()).unwrap()), asked)
+    }
+
+    #[test]
+    fn an_answer_is_kept_as_it_is_and_a_question_is_a_failure() {
+        let done = of(r#"{"content":[{"type":"text","text":"x"}],"structuredContent":{"n":1.0}}"#, true).unwrap();
+        assert!(!done.is_error, "what was done is done, whatever it asked");
+        assert_eq!(done.structured_content.unwrap().get(), r#"{"n":1.0}"#);
+        assert_eq!(of("{}", false).unwrap().content.get(), "[]");
+        assert!(of(r#"{"content":[],"isError":true}"#, false).unwrap().is_error);
+        for (text, asked) in [(r#"{"content":[],"isError":true}"#, true), (r#"{"resultType":"input_required"}"#, false)]
+        {
+            assert_eq!(of(text, asked).unwrap_err().kind, ErrorKind::InputRequired, "{text}");
+        }
+        for garbage in ["7", r#"{"resultType":"task"}"#, r#"{"isError":"yes"}"#] {
+            assert_eq!(of(garbage, false).unwrap_err().data["outcome"], "unknown", "{garbage}");
+        }
+        let error = outcome(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
+        assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::UpstreamError, &(-32603).into()));
+    }
+}

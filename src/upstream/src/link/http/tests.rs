@@ -1,0 +1,194 @@
+//! TLS and HTTP/2, against a server with a certificate of its own.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use bytes::Bytes;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::*;
+use crate::{
+    link::{Outgoing, Response},
+    testing::{Heard, negotiated},
+};
+use countersign_config::Authorities;
+use countersign_protocol::Revision;
+
+/// Tells of its end, which is that of the stream it belongs to.
+struct Bell(UnboundedSender<()>);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+async fn answer(request: HttpRequest, body: Bytes, ended: web::Data<UnboundedSender<()>>) -> HttpResponse {
+    let message: Value = serde_json::from_slice(&body).unwrap();
+    let version = format!("{:?}", request.version());
+    let host = request.connection_info().host().to_owned();
+    let result = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"version": version, "host": host}});
+    if message["method"] == "endless" {
+        let bell = Bell(ended.as_ref().clone());
+        // A server of this kind learns of a closed HTTP/2 stream when it writes to it.
+        let stream = futures_util::stream::unfold(bell, |bell| async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let event = b"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\"}\n\n";
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(event)), bell))
+        });
+        return HttpResponse::Ok().content_type("text/event-stream").streaming(stream);
+    }
+    if message["method"] == "stream" {
+        return HttpResponse::Ok().content_type("text/event-stream").body(format!("data: {result}\n\n"));
+    }
+    HttpResponse::Ok().json(result)
+}
+
+/// A certificate for localhost, made by the openssl that comes with the system.
+fn certificate(dir: &std::path::Path) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=CA:FALSE",
+        ])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (CertificateDer::from_pem_file(&cert).unwrap(), PrivateKeyDer::from_pem_file(&key).unwrap())
+}
+
+#[actix_web::test]
+async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = certificate(dir.path());
+    let (ended, mut has_ended) = unbounded_channel::<()>();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(cert.clone()).unwrap();
+    for (http2, version) in [(true, "HTTP/2.0"), (false, "HTTP/1.1")] {
+        let mut tls = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.clone()], key.clone_key())
+            .unwrap();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let ended = ended.clone();
+        let server = HttpServer::new(move || {
+            App::new().app_data(web::Data::new(ended.clone())).route("/mcp", web::post().to(answer))
+        })
+        .workers(1)
+        .shutdown_timeout(0)
+        .disable_signals();
+        // The server adds HTTP/2 to what it offers by itself; the client is made to refuse it.
+        let server = server.bind_rustls_0_23(("127.0.0.1", 0), tls).unwrap();
+        let url = Url::parse(&format!("https://localhost:{}/mcp", server.addrs()[0].port())).unwrap();
+        let running = server.run();
+        let handle = running.handle();
+        actix_web::rt::spawn(running);
+
+        let config = UpstreamConfig::new(
+            "s",
+            UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto },
+        );
+        let connector = connector(&url, &Arc::new(config));
+        let open = || async {
+            let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
+            link.opened(&negotiated(Revision::MODERN));
+            link
+        };
+        client::trust(rustls::RootCertStore::empty(), true);
+        let refused = open().await.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await;
+        assert!(matches!(&refused, Err(LinkError::Unreachable(_))), "{refused:?}");
+
+        client::trust(roots.clone(), http2);
+        let link = open().await;
+        for (id, method) in [(2, "json"), (3, "stream"), (4, "json")] {
+            let answer = link.request(&Outgoing::new(id, method, None), Arc::new(Heard::default())).await;
+            let Ok(Response::Result(result)) = answer else { panic!("{answer:?}") };
+            let result: Value = serde_json::from_str(result.get()).unwrap();
+            assert_eq!(
+                (result["version"].as_str(), result["host"].as_str()),
+                (Some(version), Some(&url[url::Position::BeforeHost..url::Position::AfterPort]))
+            );
+        }
+        // Dropping a request closes its stream, and only that.
+        let heard = Arc::new(Heard::default());
+        {
+            let outgoing = Outgoing::new(5, "endless", None);
+            let mut endless = link.request(&outgoing, heard.clone());
+            while heard.methods().is_empty() {
+                assert!(tokio::time::timeout(Duration::from_millis(5), &mut endless).await.is_err());
+            }
+            assert!(has_ended.try_recv().is_err());
+        }
+        tokio::time::timeout(Duration::from_secs(20), has_ended.recv()).await.unwrap();
+        assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(Heard::default())).await.is_ok());
+        handle.stop(false).await;
+    }
+}
+
+#[actix_web::test]
+async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transport() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = certificate(dir.path());
+    let tls = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(vec![cert.clone()], key).unwrap();
+    let server = HttpServer::new(|| {
+        App::new()
+            .app_data(web::Data::new(unbounded_channel::<()>().0))
+            .route("/mcp", web::post().to(answer))
+            .route("/sse", web::get().to(|| async { HttpResponse::Forbidden().finish() }))
+    })
+    .workers(1)
+    .shutdown_timeout(0)
+    .disable_signals();
+    let server = server.bind_rustls_0_23(("127.0.0.1", 0), tls).unwrap();
+    let port = server.addrs()[0].port();
+    let running = server.run();
+    let handle = running.handle();
+    actix_web::rt::spawn(running);
+    let at = |scheme: &str, path: &str, transport, trusted: bool| {
+        let url = Url::parse(&format!("{scheme}://localhost:{port}/{path}")).unwrap();
+        let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport };
+        let mut config = UpstreamConfig::new("s", target);
+        config.authorities = trusted.then(|| Authorities { file: "ca.pem".into(), certificates: vec![cert.clone()] });
+        connector(&url, &Arc::new(config))
+    };
+    let post = |trusted: bool| {
+        let connector = at("https", "mcp", UrlTransport::StreamableHttp, trusted);
+        async move {
+            let link = connector.connect(Arc::new(Heard::default())).await.unwrap();
+            link.opened(&negotiated(Revision::MODERN));
+            link.request(&Outgoing::new(1, "json", None), Arc::new(Heard::default())).await
+        }
+    };
+    assert!(matches!(post(true).await, Ok(Response::Result(_))));
+    let refused = post(false).await;
+    assert!(matches!(refused, Err(LinkError::Unreachable(_))), "for that server only: {refused:?}");
+    // As far as TLS and no farther: the server speaks neither of these.
+    for (scheme, path, transport, status) in
+        [("wss", "none", UrlTransport::Auto, 404), ("https", "sse", UrlTransport::Sse, 403)]
+    {
+        let open = |trusted| {
+            let connector = at(scheme, path, transport, trusted);
+            async move { connector.connect(Arc::new(Heard::default())).await.map(drop) }
+        };
+        let refused = open(false).await;
+        assert!(matches!(refused, Err(LinkError::Unreachable(_))), "{scheme}: {refused:?}");
+        let answered = open(true).await;
+        assert!(
+            matches!(&answered, Err(LinkError::Status { status: s, .. }) if *s == status),
+            "{scheme}: {answered:?}"
+        );
+    }
+    handle.stop(false).await;
+}
