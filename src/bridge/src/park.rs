@@ -27,15 +27,16 @@ use super::{
     seal::{Binding, Broken, Claim, Sealer},
 };
 use countersign_domain::changes::digest::PartHasher;
-use countersign_exchange::reply::Reply;
+use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId,
+    Era, ErrorKind, McpError, RequestId,
     arguments::{canonical_hash, canonical_text_hash, text_hash},
     capabilities::ClientCapabilities,
     edit::{Op, members, string},
+    outline::Object,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
-use countersign_upstream::Response;
+use countersign_upstream::{Response, Upstream};
 
 /// How long a call waits for its client.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -52,6 +53,13 @@ const PARKED: usize = 4096;
 
 /// How long more questions are waited for after one: several that are asked at once go to the client together.
 const GATHER: Duration = Duration::from_millis(30);
+
+/// Whether a request takes up a parked call, or is refused: no call is made of it, since that was made before.
+#[must_use]
+pub fn takes_up(exchange: &Exchange, upstream: &Upstream, params: &Object<'_>) -> bool {
+    let legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
+    exchange.is_modern() && params.member("requestState").is_some() && legacy()
+}
 
 /// Calls a stateless client's upstream.
 ///

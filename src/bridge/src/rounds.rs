@@ -1,10 +1,10 @@
 //! Calls to stateless upstreams: what they need is in their result, and the call is made again with the answers
 //! (2026-07-28/basic/patterns/mrtr).
 
-use std::time::Duration;
+use std::borrow::Cow;
 
 use futures_util::future::join_all;
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
     Ready, Verb,
@@ -21,19 +21,12 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     ErrorKind, McpError,
-    edit::{Op, edit, member, members, string},
+    edit::{Member, Op, edit, member, members, string},
 };
-use countersign_upstream::Response;
-
-/// Rounds of one call at most.
-const MAX_ROUNDS: usize = 16;
-
-/// Questions of one round at most.
-const MAX_QUESTIONS: usize = 64;
-
-/// How long to wait before a call is made again for which nothing was asked; it doubles up to [`LONGEST_PAUSE`].
-const PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+use countersign_upstream::{
+    Response,
+    rounds::{MAX_QUESTIONS, MAX_ROUNDS, Rounds, Stop},
+};
 
 /// A stateless client before a stateless upstream: each speaks for itself.
 pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
@@ -110,26 +103,19 @@ fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError
 /// A handshake-era client before a stateless upstream: it is asked one by one what the upstream wants to know.
 pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
     let relay = Relay::new(ready.hearer(), false);
-    let mut pause = PAUSE;
-    let (mut responses, mut state) = (None::<String>, None::<Box<str>>);
+    let mut rounds = Rounds::default();
     let mut opened: Vec<String> = Vec::new();
-    for _ in 0..MAX_ROUNDS {
-        let mut more: Vec<(&'static str, &str)> = Vec::new();
-        if let Some(responses) = &responses {
-            more.push(("inputResponses", responses));
-        }
-        if let Some(state) = &state {
-            more.push(("requestState", state));
-        }
-        let asked_nothing = more.is_empty();
-        let response = ready.call.upstream.call(&ready.caller, &ready.outgoing(&more), relay.clone()).await?;
+    loop {
+        let brings = rounds.brings();
+        let outgoing = ready.outgoing(&brings);
+        let response = ready.call.upstream.call(&ready.caller, &outgoing, relay.clone()).await?;
         let Response::Result(result) = &response else { return ready.reply(response) };
         match Glance::at(result.get()).kind() {
             Kind::Complete => {
                 for elicitation in &opened {
                     tell_completed(&ready.call.exchange.related, elicitation);
                 }
-                if asked_nothing {
+                if brings.is_empty() {
                     response_cache::keep(ready, &response);
                 }
                 return ready.reply(response);
@@ -143,23 +129,25 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
             Kind::InputRequired => {}
         }
         check_input(ready, result.get())?;
-        state = member(result.get(), "requestState").map(Into::into);
-        responses = match member(result.get(), "inputRequests").filter(|requests| members(requests).next().is_some()) {
-            Some(requests) => Some(answers(ready, requests, &mut opened).await?),
-            None => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                None
-            }
-        };
+        let next = rounds.next(result.get(), async |requests| answers(ready, requests, &mut opened).await).await;
+        next.map_err(|stop| match stop {
+            Stop::Unanswered(error) => error,
+            Stop::TooOften => McpError::new(ErrorKind::NotBridgeable, "the upstream asked for input too often")
+                .with("limit", MAX_ROUNDS),
+            Stop::TooMany => broken(TOO_MANY),
+            Stop::AsksNothing => broken(ASKS_NOTHING),
+        })?;
     }
-    Err(McpError::new(ErrorKind::NotBridgeable, "the upstream asked for input too often").with("limit", MAX_ROUNDS))
 }
 
-/// Asks the client everything at once; the `inputResponses`, as JSON.
-async fn answers(ready: &Ready<'_>, requests: &str, opened: &mut Vec<String>) -> Result<String, McpError> {
+/// Asks the client everything at once.
+async fn answers(
+    ready: &Ready<'_>,
+    requests: &[Member<'_>],
+    opened: &mut Vec<String>,
+) -> Result<Vec<Box<RawValue>>, McpError> {
     let exchange = ready.call.exchange;
-    let asked = members(requests).map(|request| {
+    let asked = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
         let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
@@ -170,50 +158,47 @@ async fn answers(ready: &Ready<'_>, requests: &str, opened: &mut Vec<String>) ->
         let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
         async move {
             let answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()).await;
-            (request.key, method, answer)
+            (method, answer)
         }
     });
-    let mut out = String::from("{");
-    for (key, method, answer) in join_all(asked.collect::<Vec<_>>()).await {
-        let answer: Box<RawValue> = match answer {
-            Ok(answer) => answer,
-            // A dialogue that failed was not answered, which is an answer; a model's text cannot be made up.
-            Err(AskError::Refused(_) | AskError::Silent) if method == questions::ELICITATION => {
-                RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default()
-            }
-            Err(error) => return Err(questions::unanswered(&method, &error)),
-        };
-        if out.len() > 1 {
-            out.push(',');
+    let answers = join_all(asked.collect::<Vec<_>>()).await.into_iter();
+    let answers = answers.map(|(method, answer)| match answer {
+        Ok(answer) => Ok(answer),
+        // A dialogue that failed was not answered, which is an answer; a model's text cannot be made up.
+        Err(AskError::Refused(_) | AskError::Silent) if method == questions::ELICITATION => {
+            Ok(RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default())
         }
-        out.push_str(&Value::from(key.as_ref()).to_string());
-        out.push(':');
-        out.push_str(answer.get());
-    }
-    out.push('}');
-    Ok(out)
+        Err(error) => Err(questions::unanswered(&method, &error)),
+    });
+    answers.collect()
+}
+
+const ASKS_NOTHING: &str = "the upstream needs input and does not say which";
+const TOO_MANY: &str = "the upstream asks too much at once";
+
+fn broken(why: impl Into<Cow<'static, str>>) -> McpError {
+    McpError::new(ErrorKind::NotBridgeable, why)
 }
 
 /// # Errors
 /// For what an upstream must not answer: input for other requests than those three, neither questions nor state, or
 /// questions that the client did not declare itself able to answer.
 fn check_input(ready: &Ready<'_>, result: &str) -> Result<(), McpError> {
-    let broken = |why: String| Err(McpError::new(ErrorKind::NotBridgeable, why));
     if ready.call.verb == Verb::Complete {
-        return broken("the upstream needs input where the protocol has none".into());
+        return Err(broken("the upstream needs input where the protocol has none"));
     }
     let requests = member(result, "inputRequests");
     if requests.is_none() && member(result, "requestState").is_none() {
-        return broken("the upstream needs input and does not say which".into());
+        return Err(broken(ASKS_NOTHING));
     }
     for (at, request) in requests.into_iter().flat_map(members).enumerate() {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let allowed = questions::may_ask(&ready.caller.capabilities, &method, member(request.value, "params"));
         if let Err(refused) = allowed {
-            return broken(format!("the upstream needs what this client cannot give: {}", refused.message));
+            return Err(broken(format!("the upstream needs what this client cannot give: {}", refused.message)));
         }
         if at >= MAX_QUESTIONS {
-            return broken("the upstream asks too much at once".into());
+            return Err(broken(TOO_MANY));
         }
     }
     Ok(())

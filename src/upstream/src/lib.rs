@@ -21,6 +21,7 @@ pub mod testing;
 mod tests;
 mod upkeep;
 
+pub use calls::rounds;
 pub use catalog::{Catalog, Names, is_let_through, names};
 pub use link::{
     Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification, child,

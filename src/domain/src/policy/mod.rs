@@ -148,8 +148,8 @@ impl Decision {
     }
 }
 
-impl From<Decision> for ReviewNote {
-    fn from(decision: Decision) -> Self {
+impl From<&Decision> for ReviewNote {
+    fn from(decision: &Decision) -> Self {
         Self {
             rule: decision.rule.as_deref().map(str::to_owned),
             reason: decision.reason.to_string(),

@@ -28,7 +28,7 @@ pub struct CallFacts<'a> {
 pub struct Ruling {
     core: Core,
     /// The decision, where nothing in a call changes it.
-    fixed: Option<Decision>,
+    fixed: Option<Arc<Decision>>,
     /// What reviewers said of calls to come.
     standing: Option<Arc<OfTool>>,
     /// Calls go through whatever is said of them.
@@ -79,7 +79,8 @@ enum Match {
 impl Ruling {
     /// The same for all calls, whatever anybody says.
     pub(super) fn always(decision: Decision) -> Self {
-        Self { core: Core::Fixed(decision.clone()), fixed: Some(decision), standing: None, simulates: false }
+        let fixed = Some(Arc::new(decision.clone()));
+        Self { core: Core::Fixed(decision), fixed, standing: None, simulates: false }
     }
 
     pub(super) fn new(
@@ -91,8 +92,8 @@ impl Ruling {
     ) -> Self {
         let core = Core::new(rules, tool, otherwise);
         let fixed = match &core {
-            Core::Fixed(decision) if standing.is_none() && simulates => Some(decision.clone().let_through()),
-            Core::Fixed(decision) if standing.is_none() => Some(decision.clone()),
+            Core::Fixed(decision) if standing.is_none() && simulates => Some(Arc::new(decision.clone().let_through())),
+            Core::Fixed(decision) if standing.is_none() => Some(Arc::new(decision.clone())),
             _ => None,
         };
         Self { core, fixed, standing, simulates }
@@ -102,7 +103,7 @@ impl Ruling {
     #[must_use]
     pub fn decide(&self, call: &CallFacts<'_>) -> Decision {
         if let Some(fixed) = &self.fixed {
-            return fixed.clone();
+            return (**fixed).clone();
         }
         let mut decision = match &self.core {
             Core::Fixed(decision) => decision.clone(),
@@ -172,7 +173,7 @@ impl Ruling {
 
     /// The decision, where it is the same for all calls.
     #[must_use]
-    pub fn fixed(&self) -> Option<&Decision> {
+    pub fn fixed(&self) -> Option<&Arc<Decision>> {
         self.fixed.as_ref()
     }
 

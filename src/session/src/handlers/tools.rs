@@ -19,13 +19,10 @@ use super::{
 };
 use crate::{
     Handling,
-    middleware::policy::{self, Gate},
+    middleware::policy::{self, Admitted, Counted, Gate, Judged},
 };
-use countersign_bridge::{self, request::Subject, tasks as foreign};
-use countersign_domain::{
-    changes::Change,
-    policy::{Decision, Verdict},
-};
+use countersign_bridge::{self, park, request::Subject, tasks as foreign};
+use countersign_domain::{changes::Change, policy::Verdict};
 use countersign_exchange::{
     cancel::Cancel,
     reply::{CacheHint, Reply},
@@ -49,7 +46,6 @@ pub fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpErro
 
 /// A call as every endpoint makes it.
 pub struct Call<'a> {
-    pub name: &'a str,
     /// A JSON object; absent is an empty one.
     pub arguments: Option<&'a RawValue>,
     pub idempotency_key: Option<&'a str>,
@@ -100,82 +96,110 @@ impl ToolOutcome {
     }
 }
 
-/// `tools/call`.
+/// How far a call has come.
+enum Stage {
+    Found(Arc<ToolRoute>),
+    Judged(Judged),
+    Admitted(Admitted),
+}
+
+impl Stage {
+    fn route(&self) -> &Arc<ToolRoute> {
+        match self {
+            Self::Found(route) => route,
+            Self::Judged(judged) => &judged.route,
+            Self::Admitted(admitted) => admitted.route(),
+        }
+    }
+
+    fn judged(self) -> Option<Judged> {
+        match self {
+            Self::Judged(judged) => Some(judged),
+            Self::Found(_) | Self::Admitted(_) => None,
+        }
+    }
+}
+
+/// `tools/call`. It is found, decided on and carried out, each once. A module's arguments are checked before policy is
+/// asked, an upstream's by the upstream itself: here only those that a person is to see.
 pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = params::CallTool::of(request)?;
     let route = find(exchange, &params.name).await?;
     let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
-    if route.provider.upstream().is_some() {
-        let empty;
-        let arguments = match params.arguments {
-            Some(arguments) => arguments,
-            None => {
-                empty = no_arguments()?;
-                &empty
-            }
-        };
-        let decision = match policy::judge(exchange, &route, arguments).await {
-            Ok(decision) => decision,
-            Err(error) => return Ok(countersign_bridge::failed(&error)),
-        };
-        match decision.verdict {
-            Verdict::Allow => {
-                let retry = countersign_bridge::response_cache::is_retry(&request.object().object);
-                let other = if retry { None } else { stand_in(exchange, &route, arguments).await };
-                let allowed = match &other {
-                    Some((other, decision)) => policy::carry_out(exchange, other, decision).map(|_| other),
-                    None => policy::carry_out(exchange, &route, &decision).map(|_| &route),
-                };
-                let route = match allowed {
-                    Ok(route) => route,
-                    Err(error) => return Ok(countersign_bridge::failed(&error)),
-                };
-                if wants_task
-                    && let Some(upstream) = route.provider.upstream()
-                    && route.ruling.may_review()
-                    && !foreign::runs_there(upstream, route.def.raw.as_deref())
-                {
-                    return tasks::local::start(exchange, request, route);
-                }
-                return call_allowed(exchange, request, route, cancel).await;
-            }
-            // It is validated, previewed and proposed like any other.
-            Verdict::Review => {}
-            Verdict::Deny => {
-                if let Err(error) = policy::carry_out(exchange, &route, &decision) {
-                    return Ok(countersign_bridge::failed(&error));
-                }
-            }
-        }
-    } else if wants_task {
-        if !route.ruling.may_review() {
-            return Err(tasks::local::refused());
-        }
-        let arguments = params.arguments.map_or_else(no_arguments, |raw| Ok(raw.to_owned()))?;
-        let decision = policy::judge(exchange, &route, &arguments).await?;
-        if decision.verdict == Verdict::Allow {
-            policy::carry_out(exchange, &route, &decision)?;
-            return tasks::local::start(exchange, request, &route);
-        }
+    let is_module = route.provider.upstream().is_none();
+    if is_module && !wants_task {
+        return finish(exchange, request, Stage::Found(route), params.arguments, cancel).await;
     }
-    finish(exchange, request, &params.name, None, params.arguments, cancel).await
+    if is_module && !route.ruling.may_review() {
+        return Err(tasks::local::refused());
+    }
+    let empty;
+    let arguments = match params.arguments {
+        Some(arguments) => arguments,
+        None => {
+            empty = no_arguments()?;
+            &empty
+        }
+    };
+    // Where a server has asked for input, the answers go to this very server, and the call goes on.
+    let retry = countersign_bridge::response_cache::is_retry(&request.object().object);
+    let judged = match retry {
+        true => policy::judge(exchange, &route, arguments).await?,
+        false => judge(exchange, &route, arguments).await?,
+    };
+    if judged.verdict() == Verdict::Review {
+        return finish(exchange, request, Stage::Judged(judged), params.arguments, cancel).await;
+    }
+    let counted = match judged.route.provider.upstream() {
+        Some(upstream) if retry && park::takes_up(exchange, upstream, &request.object().object) => Counted::Before,
+        _ => Counted::NotYet,
+    };
+    let admitted = match judged.carry_out(exchange, counted) {
+        Ok(Gate::Open(admitted)) => admitted,
+        Ok(Gate::Review(judged)) => {
+            return finish(exchange, request, Stage::Judged(judged), params.arguments, cancel).await;
+        }
+        Err(error) => return Ok(countersign_bridge::failed(&error)),
+    };
+    let route = admitted.route();
+    let runs_here = match route.provider.upstream() {
+        Some(upstream) => route.ruling.may_review() && !foreign::runs_there(upstream, route.def.raw.as_deref()),
+        None => true,
+    };
+    if wants_task && runs_here {
+        return tasks::local::start(exchange, request, admitted);
+    }
+    call_admitted(exchange, request, admitted, cancel).await
 }
 
-/// Runs a call that policy has let through to this tool: it is not asked again, and the call counts once.
+/// Runs a call that policy has let through: it is not asked again.
 ///
 /// # Errors
 /// Those of the call.
-pub async fn call_allowed(
+pub async fn call_admitted(
     exchange: &Handling,
     request: &Request<'_>,
-    route: &Arc<ToolRoute>,
+    admitted: Admitted,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
-    let Some(upstream) = route.provider.upstream() else {
+    let Some(call) = bridged(exchange, admitted.route(), request) else {
         let params = params::CallTool::of(request)?;
-        return finish(exchange, request, &route.name, Some(route), params.arguments, cancel).await;
+        return finish(exchange, request, Stage::Admitted(admitted), params.arguments, cancel).await;
     };
-    let call = countersign_bridge::Call {
+    match countersign_bridge::call(call).await {
+        Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(countersign_bridge::failed(&error)),
+        outcome => outcome,
+    }
+}
+
+/// The call as the bridge takes it; `None` where the tool is a module's.
+fn bridged<'a>(
+    exchange: &'a Handling,
+    route: &'a ToolRoute,
+    request: &'a Request<'a>,
+) -> Option<countersign_bridge::Call<'a>> {
+    let upstream = route.provider.upstream()?;
+    Some(countersign_bridge::Call {
         exchange,
         bridge: &exchange.sessions.bridge,
         upstream,
@@ -186,19 +210,14 @@ pub async fn call_allowed(
         definition: route.def.raw.as_deref(),
         headers: &route.param_headers,
         reads: route.only_reads(),
-    };
-    match countersign_bridge::call(call).await {
-        Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(countersign_bridge::failed(&error)),
-        outcome => outcome,
-    }
+    })
 }
 
-/// A call that the gateway itself runs or puts under review; `allowed` is where policy has let it through to already.
+/// A call that the gateway itself runs or puts under review.
 async fn finish(
     exchange: &Handling,
     request: &Request<'_>,
-    name: &str,
-    allowed: Option<&Arc<ToolRoute>>,
+    stage: Stage,
     arguments: Option<&RawValue>,
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
@@ -208,7 +227,6 @@ async fn finish(
     let of_retry = |key: &str| if modern { object.member(key) } else { None };
     let state = of_retry("requestState").and_then(string);
     let call = Call {
-        name,
         arguments,
         idempotency_key: meta.idempotency_key.as_deref(),
         progress_token: meta.progress_token,
@@ -216,7 +234,17 @@ async fn finish(
         state: state.as_deref(),
         responses: of_retry("inputResponses").filter(|responses| responses.starts_with('{')),
     };
-    let outcome = call_or_explain(exchange, &call, allowed, cancel).await?;
+    // Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
+    // (2025-11-25/server/tools#error-handling).
+    let outcome = match self::call(exchange, &call, stage, cancel).await {
+        Err(error)
+            if error.kind == ErrorKind::ValidationFailed
+                && exchange.revision().rules().invalid_arguments_are_tool_errors =>
+        {
+            ToolOutcome::Done(ToolResult::error(&error), Some(error.kind))
+        }
+        outcome => outcome?,
+    };
     let failure = outcome.failure();
     let pending = outcome.is_pending();
     let revision = exchange.revision();
@@ -237,24 +265,23 @@ async fn finish(
     Ok(Reply::new(json).failing(failure).pending(pending))
 }
 
-/// While a tool's server is not tried, the tool that the configuration has answer in its place, if the policy lets this
-/// very call through there too (which is counted by who sends it there). What is reviewed never goes anywhere else than
-/// where it was shown to go.
-async fn stand_in(exchange: &Handling, route: &ToolRoute, arguments: &RawValue) -> Option<(Arc<ToolRoute>, Decision)> {
-    let upstream = route.provider.upstream()?;
-    if upstream.config.fallback.is_none() || !upstream.is_refusing() {
-        return None;
+/// Decides on a call. While its tool's server is not tried, the tool that the configuration has answer in its place gets
+/// it, if the policy lets this very call through there too. What is reviewed never goes anywhere else than where it was
+/// shown to go.
+async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<Judged, McpError> {
+    let judged = policy::judge(exchange, route, arguments).await?;
+    let refuses = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
+    if judged.verdict() == Verdict::Allow
+        && refuses(route)
+        && let Some(other) = exchange.services.routes.load().fallback_of(route)
+        && !refuses(&other)
+        && let Ok(instead) = policy::judge(exchange, &other, arguments).await
+        && instead.verdict() == Verdict::Allow
+    {
+        tracing::debug!(tool = %route.name, instead = %other.name, "another server answers for one that is not tried");
+        return Ok(instead);
     }
-    let other = exchange.services.routes.load().fallback_of(route)?;
-    if other.provider.upstream().is_some_and(|upstream| upstream.is_refusing()) {
-        return None;
-    }
-    let decision = policy::judge(exchange, &other, arguments).await.ok()?.into_owned();
-    if decision.verdict != Verdict::Allow {
-        return None;
-    }
-    tracing::debug!(tool = %route.name, instead = %other.name, "another server answers for one that is not tried");
-    Some((other, decision))
+    Ok(judged)
 }
 
 fn no_arguments() -> Result<Box<RawValue>, McpError> {
@@ -277,40 +304,22 @@ async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpErro
     })
 }
 
-/// Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
-/// (2025-11-25/server/tools#error-handling).
-async fn call_or_explain(
-    exchange: &Handling,
-    call: &Call<'_>,
-    allowed: Option<&Arc<ToolRoute>>,
-    cancel: &Cancel,
-) -> Result<ToolOutcome, McpError> {
-    match self::call(exchange, call, allowed, cancel).await {
-        Err(error)
-            if error.kind == ErrorKind::ValidationFailed
-                && exchange.revision().rules().invalid_arguments_are_tool_errors =>
-        {
-            Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)))
-        }
-        outcome => outcome,
-    }
-}
-
-/// Validates a call, asks the policy unless it has let the call through already (to `allowed`), and lets it run or puts
-/// it under review.
+/// A call of the plain HTTP endpoint.
 ///
 /// # Errors
 /// `TOOL_NOT_FOUND`, `VALIDATION_FAILED`, and what has nothing to do with the tool (time, load, the store).
-pub async fn call(
+pub async fn call_plain(
     exchange: &Handling,
+    name: &str,
     call: &Call<'_>,
-    allowed: Option<&Arc<ToolRoute>>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let route = match allowed {
-        Some(route) => Arc::clone(route),
-        None => find(exchange, call.name).await?,
-    };
+    let route = find(exchange, name).await?;
+    self::call(exchange, call, Stage::Found(route), cancel).await
+}
+
+/// Checks the arguments of a call, decides on it unless that was done, and lets it run or puts it under review.
+async fn call(exchange: &Handling, call: &Call<'_>, stage: Stage, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
     let empty;
     let raw = match call.arguments {
         Some(raw) => raw,
@@ -320,36 +329,25 @@ pub async fn call(
         }
     };
     let filled;
-    let raw = match validate::check(&route, raw) {
-        Ok(()) => raw,
+    let (stage, raw) = match (validate::check(stage.route(), raw), stage) {
+        (Ok(()), stage) => (stage, raw),
         // What runs already as a task asks for nothing any more.
-        Err(wrong) if allowed.is_some() => return Err(wrong),
-        Err(wrong) => match missing_arguments::ask_for(exchange, &route, raw, call).await {
-            Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
-            Some(Missing::Filled(whole)) => {
-                validate::check(&route, &whole)?;
-                filled = whole;
-                &filled
+        (Err(wrong), Stage::Admitted(_)) => return Err(wrong),
+        (Err(wrong), stage) => {
+            let route = Arc::clone(stage.route());
+            match missing_arguments::ask_for(exchange, &route, stage.judged(), raw, call).await {
+                Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
+                Some(Missing::Filled(whole)) => {
+                    validate::check(&route, &whole)?;
+                    filled = whole;
+                    // With other arguments it is another call.
+                    (Stage::Found(route), &*filled)
+                }
+                None => return Err(wrong),
             }
-            None => return Err(wrong),
-        },
-    };
-    let outcome = if allowed.is_some() {
-        run(exchange, &route, raw, call, cancel).await
-    } else {
-        match gate(exchange, &route, raw).await {
-            Ok((route, Gate::Open)) => run(exchange, &route, raw, call, cancel).await,
-            // Boxed, so that calls which are let through need not carry its room.
-            Ok((route, Gate::Review(decision))) => {
-                Box::pin(reviewed::review(exchange, &route, raw, call, decision, cancel)).await
-            }
-            Err(Refused::ByPolicy(error)) => {
-                return Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)));
-            }
-            Err(Refused::ByStandIn(error)) => Err(error),
         }
     };
-    match outcome {
+    match carry_out(exchange, call, stage, raw, cancel).await {
         Err(error) if is_the_tools_own(error.kind) => {
             Ok(ToolOutcome::Done(ToolResult::error(&error), Some(error.kind)))
         }
@@ -357,25 +355,31 @@ pub async fn call(
     }
 }
 
-/// Why a call goes nowhere.
-enum Refused {
-    ByPolicy(McpError),
-    /// The tool that stands in for another one does not take these arguments.
-    ByStandIn(McpError),
-}
-
-/// Where a call goes, and whether it goes through; counted once, for the tool that it goes to.
-async fn gate(exchange: &Handling, route: &Arc<ToolRoute>, raw: &RawValue) -> Result<(Arc<ToolRoute>, Gate), Refused> {
-    let decision = policy::judge(exchange, route, raw).await.map_err(Refused::ByPolicy)?;
-    if decision.verdict == Verdict::Allow
-        && let Some((other, decision)) = stand_in(exchange, route, raw).await
-    {
-        validate::check(&other, raw).map_err(Refused::ByStandIn)?;
-        let gate = policy::carry_out(exchange, &other, &decision).map_err(Refused::ByPolicy)?;
-        return Ok((other, gate));
+/// Carries out a call whose arguments fit.
+async fn carry_out(
+    exchange: &Handling,
+    call: &Call<'_>,
+    stage: Stage,
+    raw: &RawValue,
+    cancel: &Cancel,
+) -> Result<ToolOutcome, McpError> {
+    let judged = match stage {
+        Stage::Admitted(admitted) => return run(exchange, &admitted, raw, call, cancel).await,
+        Stage::Judged(judged) => judged,
+        Stage::Found(route) => {
+            let judged = judge(exchange, &route, raw).await?;
+            // Another server answers for its own, and may want other arguments.
+            if !Arc::ptr_eq(&judged.route, &route) {
+                validate::check(&judged.route, raw)?;
+            }
+            judged
+        }
+    };
+    match judged.carry_out(exchange, Counted::NotYet)? {
+        Gate::Open(admitted) => run(exchange, &admitted, raw, call, cancel).await,
+        // Boxed, so that calls which are let through need not carry its room.
+        Gate::Review(judged) => Box::pin(reviewed::review(exchange, &judged, raw, call, cancel)).await,
     }
-    let gate = policy::carry_out(exchange, route, &decision).map_err(Refused::ByPolicy)?;
-    Ok((Arc::clone(route), gate))
 }
 
 /// Failures that the model can act on; the others are the gateway's.
@@ -401,12 +405,13 @@ pub fn is_the_tools_own(kind: ErrorKind) -> bool {
 
 async fn run(
     exchange: &Handling,
-    route: &ToolRoute,
+    admitted: &Admitted,
     arguments: &RawValue,
     call: &Call<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let context = exchange.call_context(cancel, call.progress_token);
+    let route = admitted.route();
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.

@@ -64,13 +64,14 @@ impl Ended {
 /// As [`run`].
 pub async fn run_plain_call(
     exchange: &Handling,
+    name: &str,
     call: &handlers::tools::Call<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let log = log::Entry::new(exchange, "tools/call");
     let metrics = metrics::Timer::start(exchange, "tools/call");
     let outcome = match admit(exchange, call.arguments.map_or(0, |arguments| arguments.get().len())) {
-        Ok(()) => handlers::tools::call(exchange, call, None, cancel).await,
+        Ok(()) => handlers::tools::call_plain(exchange, name, call, cancel).await,
         Err(error) => Err(error),
     };
     let ended = match &outcome {

@@ -1,6 +1,6 @@
 //! Carries out what the policy says of a call.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
@@ -15,25 +15,47 @@ use countersign_routing::{RouteTable, ToolRoute};
 use countersign_store::crash::crash_point;
 use countersign_telemetry::metrics as telemetry;
 
-/// Whether the call goes through or becomes a change, and why that.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gate {
-    Open,
-    Review(Decision),
+/// A call that policy was asked about: where it goes, and what was decided. It travels with the call; what it means is
+/// carried out, and counted, in [`Judged::carry_out`] alone.
+pub struct Judged {
+    pub route: Arc<ToolRoute>,
+    pub decision: Arc<Decision>,
 }
 
-/// What the policy says of one call. Nothing is counted: whoever asks may ask again, or send the call elsewhere. What
-/// depends on no call costs a comparison; conditions that may take long run away from the connection's thread.
+/// A tool that policy has let one call through to. Nothing is called without it, and only [`Judged::carry_out`] makes it.
+#[derive(Clone)]
+pub struct Admitted(Arc<ToolRoute>);
+
+impl Admitted {
+    #[must_use]
+    pub fn route(&self) -> &Arc<ToolRoute> {
+        &self.0
+    }
+}
+
+/// Whether a call goes through or becomes a change.
+pub enum Gate {
+    Open(Admitted),
+    Review(Judged),
+}
+
+/// How often a call was counted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    NotYet,
+    /// It is a call that was let through, and goes on with the answers to what its server asked.
+    Before,
+}
+
+/// Decides on one call. Nothing is counted, so the call may still go elsewhere. What depends on no call costs a comparison;
+/// conditions that may take long run away from the connection's thread.
 ///
 /// # Errors
-/// `INTERNAL_ERROR` where it could not be asked.
-pub async fn judge<'r>(
-    exchange: &Exchange,
-    route: &'r std::sync::Arc<ToolRoute>,
-    arguments: &RawValue,
-) -> Result<Cow<'r, Decision>, McpError> {
+/// `INTERNAL_ERROR` where the policy could not be asked.
+pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<Judged, McpError> {
+    let judged = |decision| Judged { route: Arc::clone(route), decision };
     if let Some(decision) = route.ruling.fixed() {
-        return Ok(Cow::Borrowed(decision));
+        return Ok(judged(Arc::clone(decision)));
     }
     let principal = &exchange.identity.principal;
     let decision = if route.ruling.may_take_long(principal, arguments) {
@@ -43,7 +65,7 @@ pub async fn judge<'r>(
     } else {
         decide(exchange, route, arguments)
     };
-    Ok(Cow::Owned(decision))
+    Ok(judged(Arc::new(decision)))
 }
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
@@ -51,51 +73,55 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
     route.ruling.decide(&CallFacts { principal, transport, revision, client, arguments })
 }
 
-/// Lets a call through, sends it to review or refuses it, and counts that: the uses of standing rules, and what became of
-/// nothing because the policy is only simulated. Once for each call, whatever it was asked as (a task too).
-///
-/// # Errors
-/// `POLICY_DENIED`, with the rule and the reason.
-pub fn carry_out(exchange: &Exchange, route: &ToolRoute, decision: &Decision) -> Result<Gate, McpError> {
-    if let Some(rule) = &decision.standing {
-        rule.uses.count();
-        tracing::info!(
-            rule = %rule.id, tool = %route.name, principal = %exchange.identity.principal.name,
-            verdict = decision.meant().as_str(), uses = rule.uses.get(), "a standing rule decided on a call"
-        );
-        crash_point("after_rule_used");
+impl Judged {
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.decision.verdict
     }
-    if let Some(meant) = decision.simulated {
-        metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => meant.as_str()).increment(1);
-        tracing::info!(
-            tool = %route.name,
-            principal = %exchange.identity.principal.name,
-            verdict = meant.as_str(),
-            rule = decision.rule.as_deref().unwrap_or("policy.default"),
-            reason = %decision.reason,
-            "a call went through because policy.mode is simulate"
-        );
-    }
-    match decision.verdict {
-        Verdict::Allow => Ok(Gate::Open),
-        Verdict::Review => {
-            tracing::debug!(
-                tool = %route.name,
-                rule = decision.rule.as_deref().unwrap_or("policy.default"),
-                reason = %decision.reason,
-                "a call is reviewed"
-            );
-            Ok(Gate::Review(decision.clone()))
+
+    /// Lets the call through, sends it to review or refuses it, and counts that: the uses of standing rules, and what became
+    /// of nothing because the policy is only simulated. Once for each call, whatever it was asked as (a task too) and however
+    /// often its server asks back.
+    ///
+    /// # Errors
+    /// `POLICY_DENIED`, with the rule and the reason.
+    pub fn carry_out(self, exchange: &Exchange, counted: Counted) -> Result<Gate, McpError> {
+        if counted == Counted::NotYet {
+            self.count(exchange);
         }
-        Verdict::Deny => {
+        let (tool, rule) = (&self.route.name, self.decision.rule.as_deref().unwrap_or("policy.default"));
+        let reason = &self.decision.reason;
+        match self.verdict() {
+            Verdict::Allow => Ok(Gate::Open(Admitted(self.route))),
+            Verdict::Review => {
+                tracing::debug!(%tool, rule, %reason, "a call is reviewed");
+                Ok(Gate::Review(self))
+            }
+            Verdict::Deny => {
+                let principal = &exchange.identity.principal.name;
+                tracing::info!(%tool, %principal, rule, %reason, "a call was denied");
+                Err(denied(&self.route, &self.decision))
+            }
+        }
+    }
+
+    fn count(&self, exchange: &Exchange) {
+        let (decision, tool, principal) = (&self.decision, &self.route.name, &exchange.identity.principal.name);
+        if let Some(rule) = &decision.standing {
+            rule.uses.count();
             tracing::info!(
-                tool = %route.name,
-                principal = %exchange.identity.principal.name,
-                rule = decision.rule.as_deref().unwrap_or("policy.default"),
-                reason = %decision.reason,
-                "a call was denied"
+                rule = %rule.id, %tool, %principal, verdict = decision.meant().as_str(), uses = rule.uses.get(),
+                "a standing rule decided on a call"
             );
-            Err(denied(route, decision))
+            crash_point("after_rule_used");
+        }
+        if let Some(meant) = decision.simulated {
+            metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => meant.as_str()).increment(1);
+            tracing::info!(
+                %tool, %principal, verdict = meant.as_str(),
+                rule = decision.rule.as_deref().unwrap_or("policy.default"), reason = %decision.reason,
+                "a call went through because policy.mode is simulate"
+            );
         }
     }
 }

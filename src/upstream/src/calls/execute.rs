@@ -1,30 +1,37 @@
 //! Runs an approved change at an upstream: exactly the approved arguments, once. What the tool asks meanwhile goes to the
 //! client that proposed it where the rule has that, and is declined everywhere else.
 
-mod rounds;
-
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
+use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
-use super::Resend;
+use super::{
+    Resend,
+    rounds::{Rounds, Stop},
+};
 use crate::{
     link::{Listener, Outgoing, Response, UpstreamNotification},
     server::{Upstream, caller::Caller, stamped_for},
     upkeep::actor::Execute,
 };
 use countersign_protocol::{
-    Era, ErrorKind, McpError,
+    Era, ErrorKind, McpError, RequestId,
+    edit::{Member, member, string},
     param_headers::{of_call, x_mcp_headers},
     rpc_error::RpcError,
-    splice::merge_meta,
+    splice::{add_members, merge_meta},
 };
-use countersign_provider::{CallContext, Inquirer, ProgressSink, ToolResult, request::UpstreamRequest};
-use rounds::Rounds;
+use countersign_provider::{
+    CallContext, Inquirer, ProgressSink, ToolResult,
+    request::{Replier, UpstreamRequest},
+};
 
 /// Runs it on the upstreams' thread, until whoever wanted it is gone.
 ///
@@ -82,7 +89,7 @@ async fn call(
         let id = upstream.mint();
         let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(own), arguments.get());
         if era == Era::Modern {
-            params = stamped_for(&rounds.continued(&params), &caller.capabilities);
+            params = stamped_for(&add_members(&params, &rounds.brings()), &caller.capabilities);
         }
         if context.progress.wanted() {
             params = merge_meta(&params, &[("progressToken", &id.to_string())]);
@@ -96,12 +103,43 @@ async fn call(
         if era == Era::Modern
             && let Some(inquirer) = &context.inquirer
             && let Response::Result(result) = &response
-            && rounds.ask(result.get(), inquirer.as_ref()).await?
+            && member(result.get(), "resultType").and_then(string).is_some_and(|kind| kind == "input_required")
         {
+            let asked = rounds.next(result.get(), async |requests| asked(requests, inquirer.as_ref()).await).await;
+            asked.map_err(|stop| match stop {
+                Stop::AsksNothing => unreadable("it needs input and does not say which"),
+                Stop::TooMany => input_required("it asks too much at once"),
+                Stop::TooOften => input_required("it asks again and again"),
+                Stop::Unanswered(error) => error,
+            })?;
             continue;
         }
         return outcome(response, ear.asked.load(Ordering::Relaxed));
     }
+}
+
+/// Has the client that proposed the change answer everything.
+///
+/// # Errors
+/// `INPUT_REQUIRED` for a question that it did not answer; nothing was done then.
+async fn asked(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<Box<RawValue>>, McpError> {
+    // Until all are answered; given up, they are taken back.
+    let taken_back = CancellationToken::new();
+    let _taken_back = taken_back.clone().drop_guard();
+    let asked = requests.iter().map(|request| {
+        let (answer, answered) = oneshot::channel();
+        inquirer.ask(UpstreamRequest {
+            id: RequestId::from_raw(&Value::from(&*request.key).to_string()),
+            method: member(request.value, "method").and_then(string).unwrap_or_default().into_owned(),
+            params: member(request.value, "params").and_then(|params| RawValue::from_string(params.into()).ok()),
+            reply: Replier::new(move |outcome| drop(answer.send(outcome))),
+            cancelled: taken_back.clone(),
+        });
+        answered
+    });
+    let answers = join_all(asked.collect::<Vec<_>>()).await.into_iter();
+    let given_up = |_| Err(RpcError::new(-32603, "the question was given up"));
+    answers.map(|answer| answer.unwrap_or_else(given_up).map_err(|error| input_required(&error.message))).collect()
 }
 
 /// What the upstream's answer says.

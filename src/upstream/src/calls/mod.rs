@@ -4,6 +4,7 @@
 pub(crate) mod clock;
 pub(crate) mod execute;
 pub(crate) mod lease;
+pub mod rounds;
 
 use std::{sync::Arc, time::Duration};
 

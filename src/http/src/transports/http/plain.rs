@@ -203,9 +203,9 @@ async fn outcome(
     }
     let exchange = exchange(services, identity);
     let call =
-        Call { name, arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
+        Call { arguments, idempotency_key: key, progress_token: None, task: false, state: None, responses: None };
     let in_flight = InFlight::admit(&exchange, &RequestId::from(1), 1)?;
-    let outcome = middleware::run_plain_call(&exchange, &call, &in_flight.cancel).await?;
+    let outcome = middleware::run_plain_call(&exchange, name, &call, &in_flight.cancel).await?;
     in_flight.answered();
     Ok(outcome)
 }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::super::tools::Call;
-use crate::{Handling, middleware::policy};
+use crate::{
+    Handling,
+    middleware::policy::{self, Judged},
+};
 use countersign_bridge::park::input_result;
 use countersign_domain::policy::Verdict;
 use countersign_exchange::ask::ask;
@@ -53,14 +56,23 @@ pub enum Missing {
 }
 
 /// `None` where there is nothing to ask for, nobody to ask, or no answer: the call is wrong then, as any other.
-pub async fn ask_for(exchange: &Handling, route: &Arc<ToolRoute>, raw: &RawValue, call: &Call<'_>) -> Option<Missing> {
+/// Nothing is counted: with other arguments it is another call, which is decided on when it is whole.
+pub async fn ask_for(
+    exchange: &Handling,
+    route: &Arc<ToolRoute>,
+    judged: Option<Judged>,
+    raw: &RawValue,
+    call: &Call<'_>,
+) -> Option<Missing> {
     if !can_fill_in_forms(exchange) {
         return None;
     }
     let schema = form(&route.def.input_schema, raw.get())?;
-    // It is only asked about, and not counted: the call is decided on when it is whole.
-    let decision = policy::judge(exchange, route, raw).await.ok()?;
-    if decision.verdict != Verdict::Review || !decision.terms.questions {
+    let judged = match judged {
+        Some(judged) => judged,
+        None => policy::judge(exchange, route, raw).await.ok()?,
+    };
+    if judged.verdict() != Verdict::Review || !judged.decision.terms.questions {
         return None;
     }
     let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };

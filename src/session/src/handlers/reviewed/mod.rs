@@ -19,7 +19,7 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
 
 use super::tools::{Call, ToolOutcome};
-use crate::Handling;
+use crate::{Handling, middleware::policy::Judged};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, ChangeState, OnReview, arguments::same},
@@ -46,12 +46,12 @@ pub struct Reviewed {
 /// What keeps it from being previewed or stored; `-32602` for a state that is not of this call.
 pub async fn review(
     exchange: &Handling,
-    route: &ToolRoute,
+    judged: &Judged,
     raw: &RawValue,
     call: &Call<'_>,
-    decision: Decision,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
+    let Judged { route, decision } = judged;
     // What a person approves must mean one thing only: no key may stand there twice.
     arguments::check(raw, exchange.services.config.limits.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.task {
@@ -213,7 +213,7 @@ async fn propose(
     route: &ToolRoute,
     raw: &RawValue,
     call: &Call<'_>,
-    decision: Decision,
+    decision: &Decision,
     cancel: &Cancel,
     key: &retry_dedup::Key,
 ) -> Result<Arc<Change>, McpError> {

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::super::tools;
-use crate::{Handling, inbound::OwnedRequest};
+use crate::{Handling, inbound::OwnedRequest, middleware::policy::Admitted};
 use countersign_bridge::tasks::shape::{self, Status, Times};
 use countersign_exchange::{cancel::Cancel, context::Related, memory::Share, reply::Reply};
 use countersign_protocol::{
@@ -25,7 +25,6 @@ use countersign_protocol::{
     method::Method,
     outline::Outline,
 };
-use countersign_routing::ToolRoute;
 
 /// Tasks of one principal that are remembered; of those that run, none is given up for another.
 const MAX: usize = 100;
@@ -105,11 +104,11 @@ impl Locals {
     }
 }
 
-/// Runs the call as a task of this gateway; policy has let it through to `route`.
+/// Runs the call as a task of this gateway.
 ///
 /// # Errors
 /// `OVERLOADED` for one too many.
-pub fn start(exchange: &Handling, request: &Request<'_>, route: &Arc<ToolRoute>) -> Result<Reply, McpError> {
+pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> Result<Reply, McpError> {
     let times = Times::now();
     let bytes = TASK + 2 * request.params.map_or(0, |params| params.get().len());
     let share = exchange.services.state.memory.take(&exchange.identity.principal.name, bytes)?;
@@ -136,11 +135,11 @@ pub fn start(exchange: &Handling, request: &Request<'_>, route: &Arc<ToolRoute>)
         params: Some(&params),
         outline: Outline::of(params.get()),
     });
-    let (cancel, route) = (task.cancel.clone(), Arc::clone(route));
+    let cancel = task.cancel.clone();
     actix::spawn(async move {
         let request = owned.as_request();
         let handed_on = Cancel::from(cancel.clone());
-        let work = Box::pin(tools::call_allowed(&exchange, &request, &route, &handed_on));
+        let work = Box::pin(tools::call_admitted(&exchange, &request, admitted, &handed_on));
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.services.server_meta).into_owned()),
