@@ -276,6 +276,35 @@ fn stateless_clients_get_what_is_asked_as_input() {
     }
 }
 
+#[test]
+fn a_call_that_waits_for_answers_is_counted_once() {
+    let upstream = Upstream::start(HANDSHAKE);
+    let config = json!({
+        "policy": {"default": "review_all", "mode": "simulate"},
+        "modules": {"tracker": {"enabled": false}},
+        "mcpServers": {"fake": {"url": upstream.url, "prefix": ""}},
+    });
+    let pair = Pair::before(STATELESS, upstream, &config, "bytes", &json!({}));
+    let counted = || {
+        let metrics = pair.gateway.request("GET", "/metrics", &[], b"").text();
+        let line =
+            metrics.lines().find(|line| line.starts_with("countersign_policy_simulated_total")).map(str::to_owned);
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+    };
+    let needed: Value = serde_json::from_str(&text(&mut pair.call("ask", "", ""))).unwrap();
+    assert_eq!(counted(), Some(1), "{needed}");
+    let more =
+        format!(r#","inputResponses":{{"user_name":{ANSWER}}},"requestState":{}"#, needed["result"]["requestState"]);
+    let done = text(&mut pair.call("ask", &more, ""));
+    assert!(done.contains(r#""resultType":"complete""#), "{done}");
+    assert_eq!(counted(), Some(1), "it goes on with the answers");
+    let refused = text(&mut pair.call("ask", &more, ""));
+    assert!(refused.contains("-32602"), "{refused}");
+    assert_eq!(counted(), Some(1), "nothing was called");
+    text(&mut pair.call("ask", "", ""));
+    assert_eq!(counted(), Some(2), "another call");
+}
+
 trait Pipe: Sized {
     fn pipe<T>(self, f: impl FnOnce(Self) -> T) -> T {
         f(self)
