@@ -10,5 +10,6 @@ mod first_hours;
 mod operator;
 mod program;
 mod reload;
+mod rooms;
 mod terminal;
 mod webhooks;

@@ -5,7 +5,10 @@ use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use crate::{server::Upstream, upkeep::actor::Execute};
+use crate::{
+    calls::actor::Execute,
+    server::{Phase, Upstream},
+};
 use countersign_domain::changes::{Preview, ServedBy};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -19,7 +22,7 @@ impl Upstream {
         let offered = self.offered.load();
         offered.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
             let shown: String = name.chars().take(128).collect();
-            let away = !matches!(self.phase(), crate::server::Phase::Up);
+            let away = !matches!(self.phase(), Phase::Up);
             if away {
                 // It may well have the tool.
                 return McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
@@ -143,7 +146,7 @@ impl Provider for Upstream {
 
     fn available(&self) -> Result<(), McpError> {
         match self.phase() {
-            crate::server::Phase::Up => Ok(()),
+            Phase::Up => Ok(()),
             _ => Err(McpError::new(ErrorKind::UpstreamUnavailable, format!("{} is not connected", self.name()))
                 .with("provider", self.name())),
         }

@@ -11,8 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{
     link::{Connector, child::ChildConnector, http},
-    server::{Phase, Upstream, status::UpstreamStatus},
-    upkeep::actor::UpstreamActor,
+    server::{Phase, Upstream, UpstreamActor, UpstreamStatus},
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 

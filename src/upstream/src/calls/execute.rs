@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Resend,
+    actor::Execute,
     rounds::{Rounds, Stop},
 };
 use crate::{
     link::{Listener, Outgoing, Response, UpstreamNotification},
-    server::{Upstream, caller::Caller, stamped_for},
-    upkeep::actor::Execute,
+    server::{Upstream, caller::Caller, own_requests::stamped_for},
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,

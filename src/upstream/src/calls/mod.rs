@@ -1,9 +1,10 @@
 //! The way of a call: a place, an endpoint, a link, the answer; and the one decision on what is sent again
 //! ([`Upstream::tries`]): what certainly was not done, and once more what only reads.
 
-pub(crate) mod clock;
-pub(crate) mod execute;
-pub(crate) mod lease;
+pub(crate) mod actor;
+mod clock;
+mod execute;
+mod lease;
 pub mod rounds;
 
 use std::{sync::Arc, time::Duration};
@@ -12,7 +13,6 @@ use serde_json::value::RawValue;
 
 use self::{clock::Clock, lease::Failed};
 use crate::{
-    catalog::AskError,
     link::{LinkError, LinkKind, Listener, Outgoing, Response},
     server::{
         Upstream,
@@ -20,6 +20,7 @@ use crate::{
         caller::Caller,
         endpoint::{self, Endpoint, random_below},
         held::Held,
+        own_requests::AskError,
         places::NoPlace,
         pool::Key,
         status::Ended,

@@ -5,6 +5,7 @@ pub mod cache;
 pub mod caller;
 pub(crate) mod endpoint;
 pub(crate) mod held;
+pub(crate) mod own_requests;
 pub(crate) mod pinned;
 pub(crate) mod places;
 pub(crate) mod pool;
@@ -24,28 +25,21 @@ use std::{
 use actix::Addr;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::sync::{Notify, broadcast, watch};
 
 use self::{
     cache::Cache,
     endpoint::Endpoint,
-    held::Held,
     places::Places,
     status::Meters,
     timeouts::Timeouts,
     watched::{Elsewhere, TOGETHER, Watched},
 };
 use crate::{
-    catalog::{AskError, Catalog, What, names::Names, offered::Offered},
-    link::{
-        Connector, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-        handshake::client_info,
-    },
-    upkeep::actor::UpstreamActor,
+    catalog::{Catalog, What, names::Names, offered::Offered},
+    link::{Connector, LinkError, LinkKind, Negotiated, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
-use countersign_protocol::{Era, capabilities::ClientCapabilities, params::keys, splice::merge_meta};
 use countersign_provider::ProviderEvent;
 use countersign_runtime::ending::Ending;
 
@@ -65,6 +59,9 @@ pub enum Phase {
     /// The last try failed; there will be others.
     Down(LinkError),
 }
+
+/// Does what takes time of an upstream, on the upstreams' thread. What it does is in `calls` and `upkeep`.
+pub struct UpstreamActor(pub Arc<Upstream>);
 
 /// See the module's page. Cheap to read from any thread; what takes time happens in its actor.
 pub struct Upstream {
@@ -306,37 +303,6 @@ impl Upstream {
         tracing::debug!(upstream = %self.config.name, method, "a message that belongs to no one call is dropped");
     }
 
-    /// A request of the gateway's own: neither the breaker nor the bounds of calls are for it.
-    pub(super) async fn ask(&self, held: &Held, method: &str, params: &str) -> Result<Box<RawValue>, AskError> {
-        let answer = self.ask_within(held, method, params, self.config.timeout).await;
-        if matches!(answer, Ok(_) | Err(AskError::Rpc(_))) {
-            held.silence.broken();
-        }
-        answer
-    }
-
-    /// As [`Self::ask`], within another time.
-    pub(super) async fn ask_within(
-        &self,
-        held: &Held,
-        method: &str,
-        params: &str,
-        limit: Duration,
-    ) -> Result<Box<RawValue>, AskError> {
-        let params = match held.era {
-            Era::Modern => stamped(params),
-            Era::Legacy => params.to_owned(),
-        };
-        let outgoing = Outgoing { repeatable: true, ..Outgoing::new(self.mint(), method, Some(&params)) };
-        let listener: Arc<dyn Listener> = Arc::clone(&held.traffic) as _;
-        match tokio::time::timeout(limit, held.link.request(&outgoing, listener)).await {
-            Err(_) => Err(AskError::Timeout),
-            Ok(Err(error)) => Err(error.into()),
-            Ok(Ok(Response::Error(error))) => Err(AskError::Rpc(error)),
-            Ok(Ok(Response::Result(result))) => Ok(result),
-        }
-    }
-
     /// A client's session has ended: the links that were its own are closed.
     pub fn session_ended(&self, session: &str) {
         for endpoint in &self.endpoints {
@@ -361,24 +327,4 @@ impl Upstream {
             endpoint.close();
         }
     }
-}
-
-/// The parameters of a request of the gateway's own, which has no client that could be asked
-/// (2026-07-28/basic/index#meta).
-pub(super) fn stamped(params: &str) -> String {
-    stamped_for(params, &ClientCapabilities::default())
-}
-
-/// As [`stamped`], for a client that can be asked that much.
-pub(super) fn stamped_for(params: &str, capabilities: &ClientCapabilities) -> String {
-    let version = format!("\"{}\"", countersign_protocol::Revision::MODERN.as_str());
-    let capabilities = capabilities.to_json(countersign_protocol::Revision::MODERN).to_string();
-    merge_meta(
-        params,
-        &[
-            (keys::PROTOCOL_VERSION, &version),
-            (keys::CLIENT_INFO, client_info()),
-            (keys::CLIENT_CAPABILITIES, &capabilities),
-        ],
-    )
 }

@@ -11,11 +11,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Upstream, held::Held};
-use crate::{
-    catalog::AskError,
-    link::{LinkError, LinkKind},
-};
+use super::{Upstream, held::Held, own_requests::AskError};
+use crate::link::{LinkError, LinkKind};
 use countersign_protocol::Era;
 
 /// Time-outs in a row that make it suspect.

@@ -1,24 +1,25 @@
 //! Keeps an upstream connected and its lists fresh, for as long as it is configured. Runs on the upstreams' thread.
 
-pub(crate) mod actor;
-pub mod backoff;
-pub(crate) mod subscriptions;
-pub(crate) mod survey;
+mod backoff;
+mod lists;
+mod subscriptions;
+mod survey;
 
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use actix::{Actor, Context};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::{backoff::Backoff, survey::Survey};
+use self::{backoff::Backoff, lists::refresh, survey::Survey};
 use crate::{
-    catalog::{self, AskError, What, offered::Offered},
+    catalog::What,
     link::{LinkError, LinkKind, Listener, detect, handshake},
     server::{
-        Phase, Upstream,
+        Phase, Upstream, UpstreamActor,
         held::{Held, Traffic},
     },
 };
@@ -37,19 +38,32 @@ const SETTLE: Duration = Duration::from_millis(100);
 const PATIENT: u32 = 5;
 /// Without a word for so long, the row has ended.
 const QUIET: Duration = Duration::from_secs(5);
-/// Lists are not read more often than this because their time has run out.
-const LEAST_TTL: Duration = Duration::from_secs(5);
-/// As [`LEAST_TTL`], while the server tells of every change.
-const LEAST_TTL_TOLD: Duration = Duration::from_secs(60);
-/// Lists that were not answered are asked for again after this.
-const AGAIN: Duration = Duration::from_secs(30);
 /// How often idle links are looked for.
 const LOOK: Duration = Duration::from_secs(15);
 /// How long connecting may take before another replica is tried; servers may install themselves first.
 const CONNECT: Duration = Duration::from_secs(120);
 
+/// Messages that wait; each is work that somebody awaits, and bounded where it comes from.
+const MAILBOX: usize = 1024;
+
+impl Actor for UpstreamActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        actix::spawn(run(Arc::clone(&self.0)));
+    }
+}
+
+impl Upstream {
+    /// Starts the actor on this thread; tests do. [`crate::Upstreams`] starts it on the one for all upstreams.
+    pub fn start(self: &Arc<Self>) {
+        let _ = self.actor.set(UpstreamActor(Arc::clone(self)).start());
+    }
+}
+
 /// Runs until [`Upstream::close`].
-pub(super) async fn run(upstream: Arc<Upstream>) {
+async fn run(upstream: Arc<Upstream>) {
     let mut backoff = Backoff::default();
     let mut failures = 0_u32;
     let mut era: Option<Era> = None;
@@ -275,67 +289,6 @@ async fn serve(upstream: &Arc<Upstream>, held: &Arc<Held>, surveyor: Option<Arc<
 /// How long to wait after that many words of changes in a row.
 fn settle(row: u32) -> Duration {
     SETTLE * 2_u32.pow(row.saturating_sub(PATIENT).min(5))
-}
-
-/// Definitions that the log names each time that they are left out.
-const LOGGED: usize = 20;
-
-/// Reads lists again and tells of those that are others now.
-async fn refresh(upstream: &Upstream, held: &Held, what: What) -> Result<(), LinkError> {
-    if what == What::default() {
-        return Ok(());
-    }
-    let old = upstream.catalog();
-    let fresh = match catalog::read(upstream, held, what, &old).await {
-        Ok(fresh) => fresh,
-        Err(AskError::Link(error)) => return Err(error),
-        Err(error) => return Err(LinkError::Protocol(error.to_string())),
-    };
-    let mut faults: Vec<String> = Vec::new();
-    for (list, error) in &fresh.failed {
-        tracing::warn!(upstream = %upstream.config.name, list, %error, "its list could not be read");
-        faults.push(format!("{list}: {error}"));
-    }
-    faults.extend(fresh.catalog.cut.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
-    let new = fresh.catalog;
-    let tools = !catalog::same(&old.tools, &new.tools);
-    let prompts = !catalog::same(&old.prompts, &new.prompts);
-    let resources = !catalog::same(&old.resources, &new.resources) || !catalog::same(&old.templates, &new.templates);
-    if tools || prompts || resources || new.cut != old.cut {
-        let offered = Offered::build(&upstream.config, &upstream.names, &new);
-        for fault in offered.left_out.iter().take(LOGGED) {
-            tracing::warn!(upstream = %upstream.config.name, "{fault}");
-        }
-        if offered.left_out.len() > LOGGED {
-            tracing::warn!(upstream = %upstream.config.name, more = offered.left_out.len() - LOGGED, "and others are left out");
-        }
-        upstream.forget_answers();
-        upstream.catalog.store(Arc::new(new));
-        upstream.offered.store(Arc::new(offered));
-    }
-    faults.extend(upstream.offered.load().left_out.iter().take(100).cloned());
-    upstream.meters.faults(faults);
-    // Also where it offers nothing: who waits for its first lists learns that from the next route table.
-    let nothing = upstream.was_read() && !(tools || prompts || resources);
-    for (changed, event) in [
-        (tools || nothing, ProviderEvent::ToolListChanged),
-        (prompts, ProviderEvent::PromptListChanged),
-        (resources, ProviderEvent::ResourceListChanged),
-    ] {
-        if changed {
-            upstream.emit(event);
-        }
-    }
-    let ttl = match fresh.failed.is_empty() {
-        false => AGAIN,
-        // Lists of the handshake era have no time.
-        true if held.era == Era::Legacy || fresh.ttl == Duration::MAX => return Ok(()),
-        true if held.offers.tools_changed => fresh.ttl.max(LEAST_TTL_TOLD),
-        true => fresh.ttl.max(LEAST_TTL),
-    };
-    let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-    upstream.stale_at.store(upstream.meters.millis().saturating_add(ttl), Ordering::Relaxed);
-    Ok(())
 }
 
 #[cfg(test)]

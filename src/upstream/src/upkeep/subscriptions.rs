@@ -13,9 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::jittered,
-    catalog::{AskError, What},
+    catalog::{Offers, What},
     link::{LinkError, Listener, Outgoing, Response, UpstreamNotification},
-    server::{Upstream, held::Held, stamped},
+    server::{
+        Upstream,
+        held::Held,
+        own_requests::{AskError, stamped},
+    },
 };
 use countersign_protocol::{Era, ErrorKind, McpError};
 use countersign_provider::request::UpstreamRequest;
@@ -55,7 +59,7 @@ impl Upstream {
     /// Whether it tells of changed resources at all; while it was never reached, that is assumed.
     #[must_use]
     pub fn can_subscribe(&self) -> bool {
-        self.negotiated().is_none_or(|negotiated| crate::catalog::Offers::of(&negotiated).subscribe)
+        self.negotiated().is_none_or(|negotiated| Offers::of(&negotiated).subscribe)
     }
 }
 

@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::backoff::Backoff;
+use super::{backoff::Backoff, lists};
 use crate::{
     catalog::{self, Catalog, What},
     link::{Listener, handshake},
@@ -141,8 +141,8 @@ pub(crate) async fn run(upstream: Arc<Upstream>, plain: Arc<Held>, survey: Arc<S
 /// Whether both connections have the same lists; while one does not answer, they count as different.
 async fn sees_the_same(upstream: &Upstream, plain: &Held, held: &Held) -> bool {
     let nothing = Catalog::default();
-    let Ok(without) = catalog::read(upstream, plain, What::ALL, &nothing).await else { return false };
-    let Ok(with) = catalog::read(upstream, held, What::ALL, &nothing).await else { return false };
+    let Ok(without) = lists::read(upstream, plain, What::ALL, &nothing).await else { return false };
+    let Ok(with) = lists::read(upstream, held, What::ALL, &nothing).await else { return false };
     let (without, with) = (without.catalog, with.catalog);
     catalog::same(&without.tools, &with.tools)
         && catalog::same(&without.prompts, &with.prompts)

@@ -1,16 +1,16 @@
-//! The actor of one upstream: what of it happens on the upstreams' thread.
+//! What calls have the upstream's actor do, on the upstreams' thread: open a link, run an approved change.
 
 use std::sync::Arc;
 
-use actix::{Actor, Context, Handler, Message, ResponseFuture};
+use actix::{Handler, Message, ResponseFuture};
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
+use super::execute;
 use crate::{
-    calls::execute,
     link::{LinkError, handshake},
     server::{
-        Upstream,
+        Upstream, UpstreamActor,
         held::{Held, Traffic},
         pool::{Key, Opened},
     },
@@ -18,27 +18,7 @@ use crate::{
 use countersign_protocol::{McpError, capabilities::ClientCapabilities};
 use countersign_provider::{CallContext, ToolResult};
 
-/// Messages that wait; each is work that somebody awaits, and bounded where it comes from.
-const MAILBOX: usize = 1024;
-
-/// See the module's page.
-pub struct UpstreamActor(pub Arc<Upstream>);
-
-impl Actor for UpstreamActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX);
-        actix::spawn(super::run(Arc::clone(&self.0)));
-    }
-}
-
 impl Upstream {
-    /// Starts the actor on this thread; tests do. [`crate::Upstreams`] starts it on the one for all upstreams.
-    pub fn start(self: &Arc<Self>) {
-        let _ = self.actor.set(UpstreamActor(Arc::clone(self)).start());
-    }
-
     /// Has a link opened for the pool of an endpoint.
     pub(crate) fn have_opened(
         &self,

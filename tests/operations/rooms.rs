@@ -1,0 +1,206 @@
+//! The parts of a crate, which are the files and folders directly in its `src`, use one another in one direction.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../src");
+
+/// Crates of which some parts still use each other both ways.
+const NOT_YET: &[&str] = &[
+    "telemetry",
+    "config",
+    "routing",
+    "protocol",
+    "http",
+    "review",
+    "tracker",
+    "exchange",
+    "session",
+    "cli",
+    "store",
+    "bridge",
+    "reload",
+];
+
+/// A crate's parts, each with those that its code uses. Tests are left out: they may build what stands above.
+type Parts = BTreeMap<String, BTreeSet<String>>;
+
+/// The text without comments and without the unit tests at its end.
+fn code(text: &str) -> String {
+    let end = text.find("\n#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    let lines = text[..end].lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The paths of the tree of a `use`, or the one path, that `text` begins with, and how long it is.
+fn paths(text: &str) -> (Vec<Vec<String>>, usize) {
+    let rest = text.trim_start();
+    let mut at = text.len() - rest.len();
+    if let Some(inside) = rest.strip_prefix('{') {
+        at += 1;
+        let (mut all, mut inside) = (Vec::new(), inside);
+        loop {
+            let space = inside.len() - inside.trim_start().len();
+            (inside, at) = (&inside[space..], at + space);
+            match inside.as_bytes().first() {
+                Some(b'}') | None => return (all, at + 1),
+                Some(b',') => (inside, at) = (&inside[1..], at + 1),
+                _ => {
+                    let (some, length) = paths(inside);
+                    // `… as name`, and what is no path.
+                    let length = length + inside[length..].find([',', '}', '{']).unwrap_or(inside.len() - length);
+                    all.extend(some);
+                    (inside, at) = (&inside[length..], at + length);
+                }
+            }
+        }
+    }
+    let length = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    let (name, after) = rest.split_at(length);
+    at += length;
+    let mut all = vec![vec![name.to_owned()]];
+    if let Some(after) = after.strip_prefix("::") {
+        let (below, length) = paths(after);
+        at += 2 + length;
+        all = below.into_iter().map(|path| [vec![name.to_owned()], path].concat()).collect();
+    }
+    (all, at)
+}
+
+/// Every path in the text that begins with `crate` or `super`, from the crate's root, of a module so deep in it.
+fn from_root(text: &str, module: &[String]) -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in text.match_indices(start) {
+            let before = text[..at].trim_end_matches('$');
+            if before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
+            }
+            for path in paths(&text[at..]).0 {
+                let ups = path.iter().take_while(|name| *name == "super").count();
+                let base = if start == "crate::" { &[] } else { &module[..module.len().saturating_sub(ups)] };
+                let names = path.into_iter().skip(if start == "crate::" { 1 } else { ups });
+                all.push(base.iter().cloned().chain(names).collect());
+            }
+        }
+    }
+    all
+}
+
+/// What the crate's root offers of its parts under names of its own.
+fn exports(root: &str, parts: &Parts) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for (at, _) in root.match_indices("use ") {
+        for path in paths(root[at + 4..].trim_start_matches("self::")).0 {
+            if let [part, .., name] = path.as_slice()
+                && parts.contains_key(part)
+            {
+                all.insert(name.clone(), part.clone());
+            }
+        }
+    }
+    all
+}
+
+fn modules(folder: &Path, module: &[String], each: &mut dyn FnMut(&[String], String)) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if name == "tests" || name == "testing" || name.ends_with("_tests") {
+            continue;
+        }
+        let inside = [module, std::slice::from_ref(&name)].concat();
+        if path.is_dir() {
+            modules(&path, &inside, each);
+        } else if path.extension().is_some_and(|extension| extension == "rs") && name != "main" {
+            let of = if name == "mod" || name == "lib" { module } else { &inside };
+            each(of, code(&fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn parts(name: &str) -> Parts {
+    let mut texts = Vec::new();
+    modules(&Path::new(ROOT).join(name).join("src"), &[], &mut |module, text| texts.push((module.to_vec(), text)));
+    let mut parts: Parts =
+        texts.iter().filter_map(|(module, _)| Some((module.first()?.clone(), BTreeSet::new()))).collect();
+    let root = texts.iter().find(|(module, _)| module.is_empty()).map_or("", |(_, text)| text);
+    let exports = exports(root, &parts);
+    for (module, text) in texts.iter().filter(|(module, _)| !module.is_empty()) {
+        for path in from_root(text, module) {
+            let Some(first) = path.first() else { continue };
+            let used = if parts.contains_key(first) { Some(first) } else { exports.get(first) };
+            if let Some(used) = used.filter(|used| **used != module[0]).cloned() {
+                parts.get_mut(&module[0]).unwrap().insert(used);
+            }
+        }
+    }
+    parts
+}
+
+/// The parts from the lowest up; or those of which each uses another one of them, so that there is no order.
+fn ordered(parts: &Parts) -> Result<Vec<&str>, Vec<&str>> {
+    let mut order: Vec<&str> = Vec::new();
+    while order.len() < parts.len() {
+        let free = parts.iter().filter(|(part, uses)| {
+            !order.contains(&part.as_str()) && uses.iter().all(|used| order.contains(&used.as_str()))
+        });
+        let free: Vec<&str> = free.map(|(part, _)| part.as_str()).collect();
+        if free.is_empty() {
+            return Err(parts.keys().map(String::as_str).filter(|part| !order.contains(part)).collect());
+        }
+        order.extend(free);
+    }
+    Ok(order)
+}
+
+fn crates() -> Vec<String> {
+    let folders = fs::read_dir(ROOT).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    folders.filter(|name| Path::new(ROOT).join(name).join("Cargo.toml").is_file()).collect()
+}
+
+#[test]
+fn the_parts_of_a_crate_use_one_another_in_one_direction() {
+    let mut tangled: Vec<String> = Vec::new();
+    for name in crates() {
+        let parts = parts(&name);
+        match ordered(&parts) {
+            Ok(_) => assert!(!NOT_YET.contains(&name.as_str()), "{name} has an order now: take it out of the list"),
+            Err(_) if NOT_YET.contains(&name.as_str()) => {}
+            Err(some) => {
+                let uses = some.iter().map(|part| format!("\n  {part} uses {:?}", parts[*part]));
+                tangled.push(format!("{name}, where some of these use each other:{}", uses.collect::<String>()));
+            }
+        }
+    }
+    assert!(tangled.is_empty(), "{}", tangled.join("\n"));
+}
+
+#[test]
+fn the_folders_of_upstream_use_only_those_that_its_header_names_before_them() {
+    let header = fs::read_to_string(Path::new(ROOT).join("upstream/src/lib.rs")).unwrap();
+    let header = header.split_once("Each folder uses only those before it.").unwrap().1;
+    let parts = parts("upstream");
+    let place = |part: &str| header.find(&format!("`{part}`"));
+    let folders = ["link", "catalog", "server", "calls", "upkeep"];
+    for part in folders {
+        let at = place(part).unwrap_or_else(|| panic!("the header does not name {part}"));
+        for used in &parts[part] {
+            assert!(place(used).is_some_and(|used| used < at), "{part} uses {used}");
+        }
+    }
+    assert!(parts["upkeep"].len() >= 3 && parts["server"].contains("link"), "{parts:?}");
+}
+
+#[test]
+fn paths_are_read_as_they_are_written() {
+    let text =
+        "use crate::{\n  a::{self, B as C},\n  d::E,\n};\nfn f() { super::super::g(crate::h::i::J); super::k::l() }";
+    let module = ["m", "n", "o"].map(str::to_owned);
+    let read: BTreeSet<String> = from_root(text, &module).iter().map(|path| path.join("::")).collect();
+    let expected = ["a::self", "a::B", "d::E", "m::g", "h::i::J", "m::n::k::l"];
+    assert_eq!(read, expected.map(str::to_owned).into());
+}
