@@ -40,7 +40,7 @@ use tempfile::TempDir;
 use self::http::{Conn, Response};
 
 /// How long a test waits for something that must happen before it calls it a failure.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What to give as `--listen`: whatever port is free when it is bound.
 pub const LISTEN: &str = "127.0.0.1:0";

@@ -23,7 +23,8 @@ impl Agent {
     /// `home` holds the data directory, as a gateway's does.
     pub fn start(home: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let log = std::fs::File::options().create(true).append(true).open(home.join("stdio.log")).unwrap();
-        let mut child = command(env)
+        // A gateway that it starts for itself in the background does not outlive the test.
+        let mut child = command(&[&[("COUNTERSIGN_TRANSPORTS__STDIO__LINGER", "0s")], env].concat())
             .arg("stdio")
             .args(args)
             .arg("--data")

@@ -17,7 +17,7 @@ use tokio::{
 use url::Url;
 
 /// How long a test waits for something that must happen before it calls it a failure.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it must happen")
