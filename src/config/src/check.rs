@@ -7,8 +7,9 @@ use countersign_domain::{changes::visible::is_hidden, principal::Role};
 use super::{
     AuthMode, Config,
     error::{Origin, Problem, quoted},
-    reader::{Reader, Wrong},
+    reader::Reader,
     terms, units,
+    values::Wrong,
 };
 
 /// Statuses of the built-in tracker.

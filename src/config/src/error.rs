@@ -75,3 +75,8 @@ impl From<Problem> for ConfigError {
 }
 
 pub use countersign_domain::changes::visible::quoted;
+
+pub(super) fn quoted_key(key: &str) -> String {
+    let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && key.len() <= 80;
+    if plain { key.to_owned() } else { quoted(key) }
+}

@@ -23,6 +23,7 @@ mod tests;
 pub mod tree;
 pub mod units;
 pub mod upstreams;
+mod values;
 pub mod variables;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};

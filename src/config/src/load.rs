@@ -9,7 +9,7 @@ use std::{
 use super::{
     Config, check,
     environment::Environment,
-    error::{ConfigError, Origin, Problem, quoted},
+    error::{ConfigError, Origin, Problem, quoted, quoted_key},
     own_files, read,
     reader::{Placed, Reader, Setting},
     tree::{self, Node, Spot},
@@ -303,9 +303,4 @@ impl Layers {
             self.values.insert(key.to_owned(), Placed { node, origin: Origin::Flag(flag), base });
         }
     }
-}
-
-pub(super) fn quoted_key(key: &str) -> String {
-    let plain = key.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) && key.len() <= 80;
-    if plain { key.to_owned() } else { quoted(key) }
 }

@@ -2,7 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{Config, UpstreamConfig, UpstreamTarget, error::Problem, load::quoted_key, reader::Reader, servers::KEY};
+use super::{
+    Config, UpstreamConfig, UpstreamTarget,
+    error::{Problem, quoted_key},
+    reader::Reader,
+    servers::KEY,
+};
 
 /// Servers whose program, arguments or working directory are, contain or lie in the data folder, or are or contain
 /// the configuration file; unless they say `allow_own_files: true`.

@@ -18,6 +18,7 @@ use super::{
     rules, terms,
     tree::{self, Node, Spot},
     units,
+    values::{Wrong, between, duration_of, found, size_of, text_of, within, yaml_list, yaml_map, yaml_text},
 };
 use countersign_domain::{
     changes::Terms,
@@ -41,9 +42,6 @@ pub struct Setting {
     pub value: String,
     pub origin: Origin,
 }
-
-/// What is wrong with a value, and the remedy.
-pub type Wrong = (String, String);
 
 /// Reads keys; collects problems instead of stopping at the first.
 #[derive(Debug, Default)]
@@ -366,75 +364,11 @@ fn structured(placed: &Placed) -> Result<Node, Wrong> {
     }
 }
 
-pub(super) fn text_of(node: &Node) -> Result<String, Wrong> {
-    match node {
-        Node::Text(text) => Ok(text.clone()),
-        Node::Null => Err((
-            "no value".to_owned(),
-            "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).".to_owned(),
-        )),
-        other => {
-            Err((format!("expected a text, found {}", found(other)), "Put it in quotes if it is meant so.".to_owned()))
-        }
-    }
-}
-
 fn optional_text(placed: &Placed) -> Result<Option<String>, Wrong> {
     match &placed.node {
         Node::Null => Ok(None),
         Node::Text(text) if textual(placed) && text == "null" => Ok(None),
         other => text_of(other).map(Some),
-    }
-}
-
-/// Bytes within `range`.
-pub(super) fn size_of(node: &Node, range: &RangeInclusive<u64>) -> Result<usize, Wrong> {
-    let bytes = match node {
-        Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
-        Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a size, found {}", found(other))),
-    };
-    let show = |bytes: &u64| units::show_size(*bytes);
-    let bytes = bytes.map_err(|why| (why, between(range, show)))?;
-    within(bytes, range, show)?;
-    usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), between(range, show)))
-}
-
-/// A duration within `range`.
-pub(super) fn duration_of(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, Wrong> {
-    let duration = match node {
-        Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
-        Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
-        other => Err(format!("expected a duration, found {}", found(other))),
-    };
-    let show = |d: &Duration| units::show_duration(*d);
-    let duration = duration.map_err(|why| (why, between(range, show)))?;
-    within(duration, range, show).map(|()| duration)
-}
-
-pub(super) fn found(node: &Node) -> String {
-    match node {
-        Node::Bool(value) => value.to_string(),
-        Node::Int(number) => number.to_string(),
-        Node::Float(number) => number.to_string(),
-        Node::Text(text) => quoted(text),
-        other => other.kind().to_owned(),
-    }
-}
-
-pub(super) fn between<T>(range: &RangeInclusive<T>, show: impl Fn(&T) -> String) -> String {
-    format!("Write a value from {} to {}.", show(range.start()), show(range.end()))
-}
-
-pub(super) fn within<T: PartialOrd>(
-    value: T,
-    range: &RangeInclusive<T>,
-    show: impl Fn(&T) -> String,
-) -> Result<(), Wrong> {
-    if range.contains(&value) {
-        Ok(())
-    } else {
-        Err((format!("{} is out of range", show(&value)), between(range, show)))
     }
 }
 
@@ -457,25 +391,4 @@ fn parse_address(text: &str) -> Result<SocketAddr, Wrong> {
         };
         (format!("{} is not an address to listen on", quoted(text)), remedy)
     })
-}
-
-/// A text as a YAML scalar: plain where that is safe, else in double quotes (as JSON).
-#[must_use]
-pub fn yaml_text(text: &str) -> String {
-    let plain = !text.is_empty()
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:@=".contains(c))
-        && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
-        && !text.ends_with(':')
-        && !matches!(text.to_ascii_lowercase().as_str(), "null" | "true" | "false" | "yes" | "no" | "on" | "off");
-    if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
-}
-
-pub(super) fn yaml_list(items: &[String]) -> String {
-    format!("[{}]", items.iter().map(|item| yaml_text(item)).collect::<Vec<_>>().join(", "))
-}
-
-/// A map on one line; `entries` are written out already.
-pub(super) fn yaml_map(entries: impl Iterator<Item = String>) -> String {
-    let entries: Vec<String> = entries.collect();
-    if entries.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", entries.join(", ")) }
 }

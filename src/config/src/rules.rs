@@ -6,6 +6,7 @@ use super::{
     error::{Origin, Problem, quoted},
     terms,
     tree::{Entry, Node, Spot},
+    values::Wrong,
 };
 use countersign_domain::{
     changes::Terms,
@@ -65,7 +66,7 @@ fn problem(origin: Origin, message: impl Into<String>, remedy: impl Into<String>
     Problem { origin, key: Some("policy.rules".to_owned()), message: message.into(), remedy: remedy.into() }
 }
 
-pub(super) struct One<'a> {
+struct One<'a> {
     at: &'a dyn Fn(&Spot) -> Origin,
     review: &'a Arc<Terms>,
     groups: &'a Groups,
@@ -164,7 +165,7 @@ impl One<'_> {
     fn terms(&mut self, asked: &[&Entry]) -> Terms {
         let mut all = Terms::clone(self.review);
         for entry in asked {
-            terms::read(self, entry, &mut all);
+            self.term(entry, &mut all);
         }
         let place = asked.iter().find(|entry| matches!(entry.key.as_str(), "reviewers" | "quorum"));
         if let Some(entry) = place
@@ -173,6 +174,35 @@ impl One<'_> {
             self.wrong(&entry.value, message, remedy);
         }
         all
+    }
+
+    /// Reads one key of a rule.
+    fn term(&mut self, entry: &Entry, all: &mut Terms) {
+        let Entry { key, value, .. } = entry;
+        match key.as_str() {
+            "reviewers" => all.reviewers = self.texts(value).into_iter().map(|(name, _)| name).collect(),
+            "quorum" => self.set(value, &mut all.quorum, terms::number),
+            "expire_after" => self.set(value, &mut all.expire_after, |node| match node {
+                Node::Null => Ok(None),
+                node => terms::seconds(node, &terms::EXPIRE_AFTER).map(Some),
+            }),
+            "on_expiry" => self.set(value, &mut all.on_expiry, |node| terms::word(node, &terms::ON_EXPIRY)),
+            "require_comment" => self.set(value, &mut all.require_comment, terms::boolean),
+            "edit" => self.set(value, &mut all.edit, |node| terms::word(node, &terms::EDIT)),
+            "preview" => self.set(value, &mut all.preview_required, |node| terms::word(node, &terms::PREVIEW)),
+            "on_review" => self.set(value, &mut all.on_review, |node| terms::word(node, &terms::ON_REVIEW)),
+            "hold_for" => self.set(value, &mut all.hold_for, |node| terms::seconds(node, &terms::HOLD_FOR)),
+            "undo_for" => self.set(value, &mut all.undo_for, |node| terms::seconds(node, &terms::UNDO_FOR)),
+            "questions" => self.set(value, &mut all.questions, |node| terms::word(node, &terms::QUESTIONS)),
+            _ => self.set(value, &mut all.open_page, terms::boolean),
+        }
+    }
+
+    fn set<T>(&mut self, spot: &Spot, field: &mut T, read: impl Fn(&Node) -> Result<T, Wrong>) {
+        match read(&spot.node) {
+            Ok(value) => *field = value,
+            Err((message, remedy)) => self.wrong(spot, message, remedy),
+        }
     }
 
     fn text(&mut self, spot: &Spot, most: usize) -> Option<String> {

@@ -2,8 +2,9 @@
 
 use super::{
     Config,
-    reader::{Setting, yaml_list, yaml_map, yaml_text},
+    reader::Setting,
     rules,
+    values::{yaml_list, yaml_map, yaml_text},
 };
 
 /// A line of the listing.

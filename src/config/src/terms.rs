@@ -5,10 +5,9 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
     error::quoted,
-    reader::{Wrong, duration_of, yaml_text},
-    rules::One,
     tree::{Entry, Node, Spot},
     units::show_duration,
+    values::{Wrong, duration_of, yaml_text},
 };
 use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms, people::folded},
@@ -48,36 +47,7 @@ pub(super) fn spot(entry: &Entry) -> Spot {
     Spot { node: Node::Null, line: entry.line, column: entry.column }
 }
 
-/// Reads one key of a rule.
-pub(super) fn read(one: &mut One<'_>, entry: &Entry, terms: &mut Terms) {
-    let Entry { key, value, .. } = entry;
-    match key.as_str() {
-        "reviewers" => terms.reviewers = one.texts(value).into_iter().map(|(name, _)| name).collect(),
-        "quorum" => set(one, value, &mut terms.quorum, number),
-        "expire_after" => set(one, value, &mut terms.expire_after, |node| match node {
-            Node::Null => Ok(None),
-            node => seconds(node, &EXPIRE_AFTER).map(Some),
-        }),
-        "on_expiry" => set(one, value, &mut terms.on_expiry, |node| word(node, &ON_EXPIRY)),
-        "require_comment" => set(one, value, &mut terms.require_comment, boolean),
-        "edit" => set(one, value, &mut terms.edit, |node| word(node, &EDIT)),
-        "preview" => set(one, value, &mut terms.preview_required, |node| word(node, &PREVIEW)),
-        "on_review" => set(one, value, &mut terms.on_review, |node| word(node, &ON_REVIEW)),
-        "hold_for" => set(one, value, &mut terms.hold_for, |node| seconds(node, &HOLD_FOR)),
-        "undo_for" => set(one, value, &mut terms.undo_for, |node| seconds(node, &UNDO_FOR)),
-        "questions" => set(one, value, &mut terms.questions, |node| word(node, &QUESTIONS)),
-        _ => set(one, value, &mut terms.open_page, boolean),
-    }
-}
-
-fn set<T>(one: &mut One<'_>, spot: &Spot, field: &mut T, read: impl Fn(&Node) -> Result<T, Wrong>) {
-    match read(&spot.node) {
-        Ok(value) => *field = value,
-        Err((message, remedy)) => one.wrong(spot, message, remedy),
-    }
-}
-
-fn number(node: &Node) -> Result<u32, Wrong> {
+pub(super) fn number(node: &Node) -> Result<u32, Wrong> {
     let message = match node {
         Node::Int(n) => match u32::try_from(*n) {
             Ok(n) if QUORUM.contains(&u64::from(n)) => return Ok(n),
@@ -97,14 +67,14 @@ pub(super) fn seconds(node: &Node, range: &RangeInclusive<Duration>) -> Result<u
     Err((format!("{} is no whole number of seconds", show_duration(duration)), "Write whole seconds.".to_owned()))
 }
 
-fn boolean(node: &Node) -> Result<bool, Wrong> {
+pub(super) fn boolean(node: &Node) -> Result<bool, Wrong> {
     match node {
         Node::Bool(value) => Ok(*value),
         other => Err((format!("expected true or false, found {}", other.kind()), "Write one.".to_owned())),
     }
 }
 
-fn word<T: Copy>(node: &Node, choices: &[(&str, T)]) -> Result<T, Wrong> {
+pub(super) fn word<T: Copy>(node: &Node, choices: &[(&str, T)]) -> Result<T, Wrong> {
     let found = match node {
         Node::Text(word) => quoted(word),
         other => other.kind().to_owned(),

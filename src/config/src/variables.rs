@@ -1,6 +1,6 @@
 //! `${VAR}` and `${VAR:-default}` in what the file says of servers.
 
-use super::{environment::Environment, reader::Wrong};
+use super::{environment::Environment, values::Wrong};
 
 /// Puts the values of variables in their places: `${VAR}`, `${VAR:-default}` (for an unset or empty one; the default
 /// is taken as it is), and `${env:VAR}` as some clients write it. `$${` stands for `${`; any other `$` for itself.

@@ -5,19 +5,10 @@ use serde::Serialize;
 use super::{
     rules::{self, Pick, RuleView},
     servers,
+    waiting::Loosening,
 };
 use countersign_config::{Config, UpstreamConfig, reader::Setting};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Rule, Verdict, terms};
-
-/// One way in which a new configuration lets through what the old one does not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Loosening {
-    /// As in the file: `policy.default`, `mcpServers.files.trust_annotations`.
-    pub key: String,
-    /// For people.
-    pub from: String,
-    pub to: String,
-}
 
 /// See the module's page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -16,6 +16,7 @@ pub mod shown;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 pub mod watch;
 
 use std::{
@@ -31,8 +32,9 @@ use serde_json::{Value, json};
 
 pub use self::{
     apply::Applies,
-    diff::{Diff, Loosening},
-    status::{Outcome, Status, Waiting, Why},
+    diff::Diff,
+    status::{Outcome, Status, Why},
+    waiting::{Loosening, Waiting},
 };
 use self::{
     diff::compare,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::diff::Loosening;
+use super::waiting::Loosening;
 use countersign_domain::{
     changes::Terms,
     policy::{PolicyDefault, Verdict, terms},

@@ -2,7 +2,7 @@
 
 use globset::Glob;
 
-use super::diff::Loosening;
+use super::waiting::Loosening;
 use countersign_config::UpstreamConfig;
 
 const KEY: &str = "mcpServers";

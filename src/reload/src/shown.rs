@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use similar::{ChangeTag, TextDiff};
 
-use super::{Loosening, Waiting};
+use super::waiting::{Content, Line, Loosening, Op, Waiting};
 use countersign_config::{Config, reader::Setting, show};
 
 /// Lines of one key's content.
@@ -29,31 +29,6 @@ pub struct InForce {
     pub refused: Vec<Loosening>,
     /// The file says something else, which is read at the next start.
     pub needs_restart: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Op {
-    Same,
-    Removed,
-    Added,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Line {
-    pub op: Op,
-    pub text: String,
-}
-
-/// What waits of one key: its value in force against that of the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Content {
-    /// A key of the file, such as `policy.rules`.
-    pub key: String,
-    /// Without any that is removed or added, what differs is a value that is hidden.
-    pub lines: Vec<Line>,
-    /// There are more lines.
-    pub cut: bool,
 }
 
 /// The settings as they were read, by key.

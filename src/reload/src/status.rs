@@ -3,10 +3,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{
-    diff::{Diff, Loosening},
-    shown::Content,
-};
+use super::{diff::Diff, waiting::Waiting};
 use countersign_config::{ConfigError, error};
 
 /// What made the gateway look at its configuration again.
@@ -55,18 +52,6 @@ pub struct Problem {
     pub key: Option<String>,
     pub message: String,
     pub remedy: String,
-}
-
-/// What loosens policy and is not in force yet.
-#[derive(Clone, Debug, Serialize)]
-pub struct Waiting {
-    /// What consent is given to; changes with the policy and the servers of the file.
-    pub digest: String,
-    pub since: Timestamp,
-    /// Never empty.
-    pub loosens: Vec<Loosening>,
-    /// What the values are in force and in the file, of each key that waits.
-    pub content: Vec<Content>,
 }
 
 /// `GET /api/reload`

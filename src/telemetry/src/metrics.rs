@@ -2,6 +2,8 @@
 //!
 //! Label values come from closed sets: nothing that a client sends becomes a label.
 
+pub mod requests;
+
 use std::{
     collections::BTreeSet,
     sync::{
@@ -13,8 +15,6 @@ use std::{
 
 use metrics::{Counter, Gauge, Unit, counter, gauge};
 use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
-
-use super::requests;
 
 pub const REQUESTS: &str = "countersign_requests_total";
 pub const REQUEST_DURATION: &str = "countersign_request_duration_seconds";
@@ -113,7 +113,7 @@ macro_rules! labels {
         }
     };
 }
-pub(super) use labels;
+use labels;
 
 labels! {
     /// Which endpoint a request came through; the same words as in a change's proposer.

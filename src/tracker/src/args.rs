@@ -7,17 +7,10 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use super::{
-    model::{IssueType, Priority, Status},
+    model::{HOURS_MAX, IssueType, NAME_MAX, PROJECT_TEXT_MAX, Priority, Status, TEXT_MAX, TITLE_MAX},
     refs::{EntityRef, bounded, invalid, issue_argument, uuid_argument},
 };
 use countersign_protocol::McpError;
-
-/// Characters.
-pub(super) const TITLE_MAX: usize = 200;
-pub(super) const NAME_MAX: usize = 100;
-pub(super) const TEXT_MAX: usize = 65_536;
-pub(super) const PROJECT_TEXT_MAX: usize = 10_000;
-pub(super) const HOURS_MAX: f64 = 100_000.0;
 
 /// The arguments as their type; whatever does not fit is `VALIDATION_FAILED`.
 pub(super) fn parse<T: DeserializeOwned>(arguments: &RawValue) -> Result<T, McpError> {

@@ -2,6 +2,13 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
+/// Characters.
+pub(super) const TITLE_MAX: usize = 200;
+pub(super) const NAME_MAX: usize = 100;
+pub(super) const TEXT_MAX: usize = 65_536;
+pub(super) const PROJECT_TEXT_MAX: usize = 10_000;
+pub(super) const HOURS_MAX: f64 = 100_000.0;
+
 macro_rules! closed_set {
     ($(#[$doc:meta])* $name:ident { $($variant:ident),* $(,)? }) => {
         $(#[$doc])*
@@ -154,7 +161,7 @@ impl Issue {
 
 /// A title or name as it stands in a sentence: on one line, nothing in it hidden. The diff has it as it is.
 pub(super) fn shown(text: &str) -> std::borrow::Cow<'_, str> {
-    countersign_provider::text::one_line(text, super::args::TITLE_MAX)
+    countersign_provider::text::one_line(text, TITLE_MAX)
 }
 
 /// One field that a write sets, as text before and after: what the diff shows and the history keeps.

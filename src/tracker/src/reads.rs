@@ -12,7 +12,7 @@ use super::{
     model::{IssueType, Status},
     queries::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
     refs::{EntityRef, not_found},
-    render,
+    render::{self, answer},
     rows::{
         CommentView, IssueLine, IssueView, PROJECT_COLUMNS, PersonView, ProjectView, Sql, comments, find_parent,
         find_person, find_project, line_sql, people, select_issue,
@@ -21,20 +21,13 @@ use super::{
     storage::failed,
     workflow::Workflow,
 };
-use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{ToolResult, text::tool_result};
+use countersign_protocol::McpError;
+use countersign_provider::ToolResult;
 
 /// Comments, history entries and children that `get_issue` adds.
 const INCLUDED: i64 = 50;
 /// People that `list_projects` adds.
 const PEOPLE: i64 = 200;
-
-pub(super) fn answer(text: &str, structured: &impl Serialize) -> Result<ToolResult, McpError> {
-    tool_result(text, structured).map_err(|error| {
-        tracing::error!(%error, "tracker: an answer could not be written");
-        McpError::new(ErrorKind::Internal, "The answer could not be written.")
-    })
-}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

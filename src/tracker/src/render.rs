@@ -4,14 +4,27 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
+use serde::Serialize;
+
 use super::rows::{CommentView, IssueLine, IssueView, ProjectView};
-use countersign_provider::text::one_line;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{
+    ToolResult,
+    text::{one_line, tool_result},
+};
 
 /// Titles are at most 200 characters; summaries hold a title and some words.
 const LINE: usize = 400;
 
 pub(super) fn summary_line(text: &str) -> Cow<'_, str> {
     one_line(text, LINE)
+}
+
+pub(super) fn answer(text: &str, structured: &impl Serialize) -> Result<ToolResult, McpError> {
+    tool_result(text, structured).map_err(|error| {
+        tracing::error!(%error, "tracker: an answer could not be written");
+        McpError::new(ErrorKind::Internal, "The answer could not be written.")
+    })
 }
 
 /// An issue in full.

@@ -9,9 +9,8 @@ use serde::Serialize;
 
 use super::{
     queries::Search,
-    reads::answer,
     refs::not_found,
-    render,
+    render::{self, answer},
     rows::{IssueLine, Sql, find_project, line_sql},
     storage::failed,
 };

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    args::{HOURS_MAX, NAME_MAX, PROJECT_TEXT_MAX, TEXT_MAX, TITLE_MAX},
-    model::Status,
+    model::{HOURS_MAX, NAME_MAX, PROJECT_TEXT_MAX, Status, TEXT_MAX, TITLE_MAX},
     queries::{CURSOR_MAX, PAGE_DEFAULT, PAGE_MAX, QUERY_MAX, SEARCH_MAX},
     schema::{
         child, comment, count, deleted, described, history_entry, input, issue, issue_line, issue_ref, issue_type,

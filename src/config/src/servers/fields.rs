@@ -3,11 +3,12 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use crate::{
-    error::{Origin, Problem, quoted},
-    load::quoted_key,
-    reader::{Placed, Reader, Wrong, between, found, size_of, text_of, within},
+    error::{Origin, Problem, quoted, quoted_key},
+    reader::{Placed, Reader},
     tree::{Entry, Node, Spot},
-    units, variables,
+    units,
+    values::{Wrong, between, found, size_of, text_of, within},
+    variables,
 };
 use countersign_protocol::suggest;
 

@@ -19,10 +19,10 @@ use std::{collections::BTreeSet, time::Duration};
 use self::fields::Fields;
 use super::{
     BreakerConfig, Isolation, ListsConfig, UpstreamConfig,
-    error::{Origin, Problem, quoted},
-    load::quoted_key,
-    reader::{Placed, Reader, Setting, Wrong, found},
+    error::{Origin, Problem, quoted, quoted_key},
+    reader::{Placed, Reader, Setting},
     tree::{Entry, Node, Spot},
+    values::{Wrong, found},
 };
 use countersign_domain::changes::visible::is_hidden;
 use countersign_provider::BUILT_IN;

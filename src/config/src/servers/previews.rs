@@ -8,10 +8,9 @@ use serde_json::Value;
 use super::fields::Fields;
 use crate::{
     UpstreamTarget,
-    error::quoted,
-    load::quoted_key,
-    reader::{Wrong, found},
+    error::{quoted, quoted_key},
     tree::{self, Entry, Node, Spot},
+    values::{Wrong, found},
 };
 use countersign_domain::{
     changes::{Operation, visible::is_hidden},

@@ -1,8 +1,8 @@
 //! Servers for `config show`: as the file says it, with variables by their names and secrets hidden.
 
 use crate::{
-    reader::yaml_text,
     tree::{Entry, Node},
+    values::yaml_text,
     variables,
 };
 

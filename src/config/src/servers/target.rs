@@ -9,8 +9,8 @@ use super::fields::{Expanded, Fields, expanded};
 use crate::{
     Environment, Secret, UpstreamTarget, UrlTransport,
     error::quoted,
-    reader::{Wrong, text_of},
     tree::Node,
+    values::{Wrong, text_of},
 };
 
 /// Header fields that are the gateway's own to write.

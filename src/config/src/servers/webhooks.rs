@@ -10,10 +10,10 @@ use url::Url;
 
 use super::fields::{Expanded, Fields};
 use crate::{
-    error::{Problem, quoted},
-    load::quoted_key,
-    reader::{Reader, Setting, found, yaml_text},
+    error::{Problem, quoted, quoted_key},
+    reader::{Reader, Setting},
     tree::{Entry, Node},
+    values::{found, yaml_text},
     variables,
 };
 use countersign_domain::{

@@ -11,7 +11,7 @@ use std::{
 
 use metrics::{Counter, Histogram, counter, histogram};
 
-use super::metrics::{ERRORS, REQUEST_DURATION, REQUESTS, Transport, labels};
+use super::{ERRORS, REQUEST_DURATION, REQUESTS, Transport, labels};
 use countersign_protocol::{ErrorKind, method::Method as Protocol};
 
 labels! {
