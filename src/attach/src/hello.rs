@@ -43,7 +43,7 @@ impl Hello {
 /// What the gateway answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Answer {
+pub enum HelloAnswer {
     /// From here on, lines are MCP messages. With the gateway's version.
     Welcome(String),
     /// The connection is closed; the text is for a person.
@@ -75,8 +75,8 @@ where
         Err(_) => Err("the first line is not that of `countersign stdio`".to_owned()),
     };
     let answer = match &admitted {
-        Ok(_) => Answer::Welcome(env!("CARGO_PKG_VERSION").to_owned()),
-        Err(why) => Answer::Refused(why.clone()),
+        Ok(_) => HelloAnswer::Welcome(env!("CARGO_PKG_VERSION").to_owned()),
+        Err(why) => HelloAnswer::Refused(why.clone()),
     };
     write_line(writer, &answer).await?;
     Ok(admitted.ok())
@@ -86,7 +86,7 @@ where
 ///
 /// # Errors
 /// The connection failed, or what answers is no gateway.
-pub async fn send<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<Answer>>
+pub async fn send<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<HelloAnswer>>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -174,7 +174,7 @@ mod tests {
             send(&mut near_reader, &mut near_write, &hello),
             receive(&mut far_reader, &mut far_write, |h| Ok(h.pid)),
         );
-        assert!(matches!(sent.unwrap(), Some(Answer::Welcome(_))));
+        assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome(_))));
         assert_eq!(received.unwrap(), Some(std::process::id()));
         assert!(!format!("{:?}", Hello::of_process(Some("csk_secret".into()))).contains("secret"));
     }

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     AttachError,
-    hello::{self, Answer, Hello},
+    hello::{self, Hello, HelloAnswer},
     socket,
 };
 use countersign_store::open::ensure_data_dir;
@@ -92,8 +92,8 @@ async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, Attac
     let mut reader = BufReader::with_capacity(64 << 10, reader);
     match timeout(WELCOME, hello::send(&mut reader, &mut writer, hello)).await {
         Err(_) => Err(silent()),
-        Ok(Ok(Some(Answer::Welcome(_)))) => Ok(Some(Connection { reader, writer })),
-        Ok(Ok(Some(Answer::Refused(why)))) => Err(AttachError::Refused(why)),
+        Ok(Ok(Some(HelloAnswer::Welcome(_)))) => Ok(Some(Connection { reader, writer })),
+        Ok(Ok(Some(HelloAnswer::Refused(why)))) => Err(AttachError::Refused(why)),
         // It was ending just then.
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))

@@ -107,12 +107,12 @@ impl<'a> Dress<'a> {
     ///
     /// # Errors
     /// As [`Self::reply`].
-    pub fn outcome(&self, text: &str, glance: &Glance<'_>) -> Result<Outcome, McpError> {
+    pub fn outcome(&self, text: &str, glance: &Glance<'_>) -> Result<DressedResult, McpError> {
         if !text.starts_with('{') {
             return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
         }
         let failure = (self.verb == Verb::Tool && glance.is_error).then_some(ErrorKind::ToolExecution);
-        Ok(Outcome { changed: self.changed(text, glance), failure })
+        Ok(DressedResult { changed: self.changed(text, glance), failure })
     }
 
     /// The same for a result that stands inside another.
@@ -202,13 +202,13 @@ impl<'a> Dress<'a> {
 }
 
 /// See [`Dress::outcome`].
-pub struct Outcome {
+pub struct DressedResult {
     /// `None` for a result that stays as it is.
     changed: Option<String>,
     failure: Option<ErrorKind>,
 }
 
-impl Outcome {
+impl DressedResult {
     /// The reply; `result` is the one that it is the outcome of.
     #[must_use]
     pub fn reply(self, result: Box<RawValue>) -> Reply {

@@ -32,7 +32,7 @@ use countersign_upstream::{Names, is_let_through};
 
 /// The answer as a gateway gives it, with what could not be known.
 #[derive(Serialize)]
-struct Answer {
+struct TestedOffline {
     #[serde(flatten)]
     tested: Tested,
     unknown: Vec<String>,
@@ -53,7 +53,8 @@ pub fn answer(config: &Config, body: &str) -> Result<String, Failure> {
     };
     let table = offline.table(tool, &mut unknown)?;
     let tested = body.ask(&table)?;
-    serde_json::to_string(&Answer { tested, unknown }).map_err(|error| Failure::new(Exit::Internal, error.to_string()))
+    serde_json::to_string(&TestedOffline { tested, unknown })
+        .map_err(|error| Failure::new(Exit::Internal, error.to_string()))
 }
 
 struct Offline<'a> {

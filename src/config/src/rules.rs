@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     error::{Origin, Problem, quoted},
     terms,
-    tree::{Entry, Node, Spot},
+    tree::{KeyValue, Node, Spot},
     values::Wrong,
 };
 use countersign_domain::{
@@ -99,9 +99,9 @@ impl One<'_> {
             reason: None,
             terms: Arc::clone(self.review),
         };
-        let mut asked: Vec<&Entry> = Vec::new();
+        let mut asked: Vec<&KeyValue> = Vec::new();
         let mut decided = false;
-        for entry @ Entry { key, line, column, value } in entries {
+        for entry @ KeyValue { key, line, column, value } in entries {
             match key.as_str() {
                 key if terms::KEYS.contains(&key) => asked.push(entry),
                 "name" => rule.label = self.text(value, 64).map_or(rule.label, Arc::from),
@@ -162,7 +162,7 @@ impl One<'_> {
     }
 
     /// What the rule asks of a review, over what every review is asked.
-    fn terms(&mut self, asked: &[&Entry]) -> Terms {
+    fn terms(&mut self, asked: &[&KeyValue]) -> Terms {
         let mut all = Terms::clone(self.review);
         for entry in asked {
             self.term(entry, &mut all);
@@ -177,8 +177,8 @@ impl One<'_> {
     }
 
     /// Reads one key of a rule.
-    fn term(&mut self, entry: &Entry, all: &mut Terms) {
-        let Entry { key, value, .. } = entry;
+    fn term(&mut self, entry: &KeyValue, all: &mut Terms) {
+        let KeyValue { key, value, .. } = entry;
         match key.as_str() {
             "reviewers" => all.reviewers = self.texts(value).into_iter().map(|(name, _)| name).collect(),
             "quorum" => self.set(value, &mut all.quorum, terms::number),
@@ -286,7 +286,7 @@ impl One<'_> {
             self.wrong(spot, message, "Write { readOnlyHint: true }.");
             return all;
         };
-        for Entry { key, value, .. } in entries {
+        for KeyValue { key, value, .. } in entries {
             let field = match key.as_str() {
                 "readOnlyHint" => &mut all.read_only_hint,
                 "destructiveHint" => &mut all.destructive_hint,

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
     error::quoted,
-    tree::{Entry, Node, Spot},
+    tree::{KeyValue, Node, Spot},
     units::show_duration,
     values::{Wrong, duration_of, yaml_text},
 };
@@ -43,7 +43,7 @@ pub(super) const QUESTIONS: [(&str, bool); 2] = [("decline", false), ("ask", tru
 pub(super) const PREVIEW: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
 /// Where the key itself stands.
-pub(super) fn spot(entry: &Entry) -> Spot {
+pub(super) fn spot(entry: &KeyValue) -> Spot {
     Spot { node: Node::Null, line: entry.line, column: entry.column }
 }
 

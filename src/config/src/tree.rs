@@ -14,7 +14,7 @@ pub enum Node {
     Float(f64),
     Text(String),
     List(Vec<Spot>),
-    Map(Vec<Entry>),
+    Map(Vec<KeyValue>),
 }
 
 /// A value and where it stands, both from 1.
@@ -27,7 +27,7 @@ pub struct Spot {
 
 /// A key, where it stands, and its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct KeyValue {
     pub key: String,
     pub line: u64,
     pub column: u64,
@@ -157,7 +157,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             let (line, column) = (key.referenced.line(), key.referenced.column());
-            entries.push(Entry { key: key.value, line, column, value: map.next_value()? });
+            entries.push(KeyValue { key: key.value, line, column, value: map.next_value()? });
         }
         Ok(Node::Map(entries))
     }
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 mod tests {
     use super::*;
 
-    fn entry(spot: &Spot, index: usize) -> Entry {
+    fn entry(spot: &Spot, index: usize) -> KeyValue {
         match &spot.node {
             Node::Map(entries) => entries[index].clone(),
             other => panic!("not a map: {other:?}"),

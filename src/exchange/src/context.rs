@@ -315,7 +315,7 @@ impl ProgressSink for Progress {
 
 /// The response to one request, ready for the wire.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct WireResponse {
     pub bytes: Bytes,
     /// What went wrong, if it was not a result: some endpoints speak of it in their status.
     pub error: Option<ErrorKind>,
@@ -323,7 +323,7 @@ pub struct Answer {
     pub retry_after: Option<u64>,
 }
 
-impl Answer {
+impl WireResponse {
     #[must_use]
     pub fn error(id: Option<&RequestId>, error: &McpError, revision: Revision) -> Self {
         Self {

@@ -33,7 +33,7 @@ use serde_json::{Value, json};
 pub use self::{
     apply::Applies,
     diff::Diff,
-    status::{Outcome, Status, Why},
+    status::{ReloadOutcome, Status, Why},
     waiting::{Loosening, Waiting},
 };
 use self::{
@@ -95,7 +95,7 @@ struct State {
     generation: u64,
     waiting: Option<(Waiting, Arc<Config>)>,
     needs_restart: Vec<String>,
-    last: Option<Outcome>,
+    last: Option<ReloadOutcome>,
     shown: Shown,
 }
 
@@ -194,7 +194,7 @@ impl Reloads {
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
         let by = Some(by.to_owned());
         if !accept {
-            let outcome = Outcome { by, ..outcome(Why::Consent, status::Result::Refused) };
+            let outcome = ReloadOutcome { by, ..outcome(Why::Consent, status::Effect::Refused) };
             {
                 let mut state = self.lock();
                 state.waiting = None;
@@ -207,7 +207,7 @@ impl Reloads {
         let before = self.config();
         self.put_in_force(&before, &config).await.map_err(DecideError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
-        let outcome = Outcome { by, changes, ..outcome(Why::Consent, status::Result::Applied) };
+        let outcome = ReloadOutcome { by, changes, ..outcome(Why::Consent, status::Effect::Applied) };
         {
             let mut state = self.lock();
             state.in_force = config;
@@ -264,7 +264,7 @@ impl Reloads {
         let waits_now = waits.as_ref().map(|(waiting, _)| waiting.loosens.clone()).unwrap_or_default();
         let changed = !changes.is_empty();
         let changes = Diff { needs_restart: diff::needs_restart(&self.started, &loaded.settings), ..changes };
-        let outcome = Outcome { changes, ..outcome(why, status::Result::Applied) };
+        let outcome = ReloadOutcome { changes, ..outcome(why, status::Effect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Whoever asks sees all of what a reload has changed, or nothing of it.
         let (news, waiting) = {
@@ -292,7 +292,7 @@ impl Reloads {
             // A file that was only touched, or looked at for the first time, is nobody's news.
             if why == Why::Signal {
                 tracing::info!("the configuration is unchanged");
-                self.lock().last = Some(Outcome { result: status::Result::Unchanged, ..outcome });
+                self.lock().last = Some(ReloadOutcome { result: status::Effect::Unchanged, ..outcome });
             }
             return;
         }
@@ -324,7 +324,7 @@ impl Reloads {
                 key.as_ref().map_or(String::new(), |key| format!("{key}: "))
             );
         }
-        let outcome = Outcome { problems, ..outcome(why, status::Result::Refused) };
+        let outcome = ReloadOutcome { problems, ..outcome(why, status::Effect::Refused) };
         self.lock().last = Some(outcome.clone());
         self.ended(&outcome, None);
     }
@@ -378,8 +378,8 @@ impl Reloads {
     }
 
     /// Tells of what the status says already.
-    fn ended(&self, outcome: &Outcome, digest: Option<&str>) {
-        let kind = if outcome.result == status::Result::Refused { "config.refused" } else { "config.applied" };
+    fn ended(&self, outcome: &ReloadOutcome, digest: Option<&str>) {
+        let kind = if outcome.result == status::Effect::Refused { "config.refused" } else { "config.applied" };
         let mut event = json!({ "type": kind });
         if let (Value::Object(event), Ok(Value::Object(said))) = (&mut event, serde_json::to_value(outcome)) {
             event.extend(said);
@@ -393,8 +393,8 @@ impl Reloads {
     }
 }
 
-fn outcome(why: Why, result: status::Result) -> Outcome {
-    Outcome { at: Timestamp::now(), why, result, problems: Vec::new(), changes: Diff::default(), by: None }
+fn outcome(why: Why, result: status::Effect) -> ReloadOutcome {
+    ReloadOutcome { at: Timestamp::now(), why, result, problems: Vec::new(), changes: Diff::default(), by: None }
 }
 
 fn say(why: Why, changes: &Diff) {

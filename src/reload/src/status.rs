@@ -20,7 +20,7 @@ pub enum Why {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Result {
+pub enum Effect {
     /// Whatever does not wait is in force.
     Applied,
     /// There was nothing to do.
@@ -32,10 +32,10 @@ pub enum Result {
 /// What came of looking at the configuration again.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outcome {
+pub struct ReloadOutcome {
     pub at: Timestamp,
     pub why: Why,
-    pub result: Result,
+    pub result: Effect,
     /// What is wrong with a refused file.
     pub problems: Vec<Problem>,
     /// What changed at once; without what waits.
@@ -65,7 +65,7 @@ pub struct Status {
     pub waiting: Option<Waiting>,
     /// Keys that were changed since the start and are read only then.
     pub needs_restart: Vec<String>,
-    pub last: Option<Outcome>,
+    pub last: Option<ReloadOutcome>,
 }
 
 impl From<&error::Problem> for Problem {

@@ -146,7 +146,7 @@ async fn a_bad_file_is_refused_as_a_whole() {
     assert_eq!(case.reload(bad).await, (vec![], texts(&["config.refused"])));
     let last = case.reloads.status().last.unwrap();
     let keys: Vec<_> = last.problems.iter().map(|p| p.key.as_deref().unwrap()).collect();
-    assert_eq!((last.result, keys), (status::Result::Refused, vec!["mcpServers.c.argz", "policy.default"]));
+    assert_eq!((last.result, keys), (status::Effect::Refused, vec!["mcpServers.c.argz", "policy.default"]));
     assert!(last.problems[0].place.contains("c.yaml:1:32"), "{:?}", last.problems);
     assert_eq!(case.reloads.config().upstreams.len(), 2);
     std::fs::remove_file(case.file()).unwrap();

@@ -62,7 +62,7 @@ pub(super) struct AdvanceChange {
 }
 
 /// What the store said of a transition; from its thread, in commit order.
-pub(super) struct Outcome {
+pub(super) struct StoreAnswered {
     result: Result<Written, WriteError>,
     step: Step,
 }
@@ -112,9 +112,9 @@ pub(super) struct PendingChanges {
     /// Bounded by how many changes are not final.
     pub approved: mpsc::UnboundedSender<Approved>,
     /// Bounded by the admissions.
-    pub outcomes: (mpsc::UnboundedSender<Vec<Outcome>>, Option<mpsc::UnboundedReceiver<Vec<Outcome>>>),
+    pub outcomes: (mpsc::UnboundedSender<Vec<StoreAnswered>>, Option<mpsc::UnboundedReceiver<Vec<StoreAnswered>>>),
     /// What the store's thread collects of one commit, to wake the actor once.
-    pub collected: Arc<Mutex<Vec<Outcome>>>,
+    pub collected: Arc<Mutex<Vec<StoreAnswered>>>,
     pub metrics: Metrics,
 }
 
@@ -184,9 +184,9 @@ impl Handler<AdvanceChange> for PendingChanges {
     }
 }
 
-impl StreamHandler<Vec<Outcome>> for PendingChanges {
-    fn handle(&mut self, outcomes: Vec<Outcome>, _: &mut Self::Context) {
-        for Outcome { result, step } in outcomes {
+impl StreamHandler<Vec<StoreAnswered>> for PendingChanges {
+    fn handle(&mut self, outcomes: Vec<StoreAnswered>, _: &mut Self::Context) {
+        for StoreAnswered { result, step } in outcomes {
             match result {
                 Ok(written) => self.announce(&written, step),
                 Err(error) => self.failed(error, step),
@@ -214,7 +214,7 @@ impl PendingChanges {
             draft,
             Box::new(move |result, more| {
                 let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
-                collected.push(Outcome { result, step });
+                collected.push(StoreAnswered { result, step });
                 if !more {
                     let _ = outcomes.send(std::mem::take(&mut *collected));
                 }

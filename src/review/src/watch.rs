@@ -11,7 +11,7 @@ use countersign_domain::changes::Change;
 
 type Latest = Option<Arc<Change>>;
 
-struct Entry {
+struct WatchedChange {
     latest: watch::Sender<Latest>,
     watchers: usize,
 }
@@ -23,7 +23,7 @@ pub(super) struct Watchers {
 
 #[derive(Default)]
 struct State {
-    changes: HashMap<String, Entry>,
+    changes: HashMap<String, WatchedChange>,
     total: usize,
     closed: bool,
 }
@@ -44,7 +44,7 @@ impl Watchers {
         let entry = state
             .changes
             .entry(id.to_owned())
-            .or_insert_with(|| Entry { latest: watch::Sender::new(None), watchers: 0 });
+            .or_insert_with(|| WatchedChange { latest: watch::Sender::new(None), watchers: 0 });
         entry.watchers += 1;
         let latest = entry.latest.subscribe();
         Some(Watch { watchers: Arc::clone(self), id: id.to_owned(), latest, closed })

@@ -11,7 +11,7 @@ use super::handlers;
 use crate::{Handling, middleware, services::SessionServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
-    context::{Answer, Exchange, ForwardedHeaders, InFlight, Related},
+    context::{Exchange, ForwardedHeaders, InFlight, Related, WireResponse},
     facts::{ClientFacts, FactLimits},
     inflow::Held,
     reply::Reply,
@@ -104,7 +104,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
 
 impl Endpoint {
     /// Handles a whole frame or body; `None` where there is nothing to answer.
-    async fn frame(self, frame: &[u8]) -> Option<Answer> {
+    async fn frame(self, frame: &[u8]) -> Option<WireResponse> {
         match envelope::parse(frame, &self.services.envelope_limits()) {
             Ok(Incoming::Single(message)) => self.message(message).await,
             Ok(Incoming::Batch(members)) => self.batch(members).await,
@@ -118,12 +118,12 @@ impl Endpoint {
     }
 
     /// What is said of a message that is none; `None` for a bad notification, which nobody waits for.
-    pub fn fault(&self, fault: &EnvelopeFault) -> Option<Answer> {
+    pub fn fault(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
         RequestMetrics::get().error(fault.error.kind);
-        (!fault.silent).then(|| Answer::error(fault.id.as_ref(), &fault.error, self.revision()))
+        (!fault.silent).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
 
-    async fn message(self, message: Message<'_>) -> Option<Answer> {
+    async fn message(self, message: Message<'_>) -> Option<WireResponse> {
         match message {
             Message::Request(request) => self.request(&request).await,
             Message::Notification(notification) => {
@@ -138,10 +138,10 @@ impl Endpoint {
     }
 
     /// Runs the only request that came in here.
-    pub async fn request(self, request: &Request<'_>) -> Option<Answer> {
+    pub async fn request(self, request: &Request<'_>) -> Option<WireResponse> {
         match self.exchange(request) {
             Ok(exchange) => answer(&exchange, request).await,
-            Err((error, revision)) => Some(Answer::error(Some(&request.id), &error, revision)),
+            Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
         }
     }
 
@@ -200,11 +200,11 @@ impl Endpoint {
 
     /// Runs the members of a batch at a time up to a limit and regroups the answers
     /// (2025-03-26/basic/index#batching).
-    pub async fn batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<Answer> {
+    pub async fn batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
         let revision = self.revision();
         if !revision.rules().batches {
             let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
-            return Some(Answer::error(None, &error, revision));
+            return Some(WireResponse::error(None, &error, revision));
         }
         let mut answers: Vec<Option<Bytes>> = Vec::with_capacity(members.len());
         let mut requests = Vec::new();
@@ -215,7 +215,7 @@ impl Endpoint {
                 Err(fault) => answers[at] = self.fault(fault).map(|a| a.bytes),
                 Ok(Message::Request(request)) if request.method == "initialize" => {
                     let error = McpError::new(ErrorKind::InvalidRequest, "`initialize` must not be part of a batch");
-                    answers[at] = Some(Answer::error(Some(&request.id), &error, revision).bytes);
+                    answers[at] = Some(WireResponse::error(Some(&request.id), &error, revision).bytes);
                 }
                 Ok(Message::Request(request)) => requests.push((at, request)),
                 Ok(Message::Notification(notification)) => self.notification(notification),
@@ -232,7 +232,7 @@ impl Endpoint {
             answers[at] = Some(bytes);
         }
         let answers: Vec<Bytes> = answers.into_iter().flatten().collect();
-        (!answers.is_empty()).then(|| Answer::result(encode::batch(&answers)))
+        (!answers.is_empty()).then(|| WireResponse::result(encode::batch(&answers)))
     }
 
     /// Groups requests of which one call can answer all: the same read with the same parameters.
@@ -264,7 +264,10 @@ impl Endpoint {
         let exchange = match self.clone().exchange(first) {
             Ok(exchange) => exchange,
             Err((error, revision)) => {
-                return group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect();
+                return group
+                    .iter()
+                    .map(|(at, r)| (*at, WireResponse::error(Some(&r.id), &error, revision).bytes))
+                    .collect();
             }
         };
         let revision = exchange.revision();
@@ -277,7 +280,7 @@ impl Endpoint {
                 group.iter().map(|(at, r)| (*at, encode::result(&r.id, &result))).collect()
             }
             Served::Reply(Err(error)) => {
-                group.iter().map(|(at, r)| (*at, Answer::error(Some(&r.id), &error, revision).bytes)).collect()
+                group.iter().map(|(at, r)| (*at, WireResponse::error(Some(&r.id), &error, revision).bytes)).collect()
             }
             Served::Cancelled => Vec::new(),
         }
@@ -285,25 +288,28 @@ impl Endpoint {
 }
 
 /// Runs one request to its answer; `None` once its client has taken it back.
-pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<Answer> {
+pub async fn answer(exchange: &Handling, request: &Request<'_>) -> Option<WireResponse> {
     match serve(exchange, request).await {
         Served::Reply(Ok(reply)) => {
             // The handshake has just fixed it, or the request itself names it.
             let revision = reply.revision.unwrap_or(exchange.revision());
             let result = reply.finish(revision, &exchange.services.server_meta);
-            Some(Answer::result(encode::result(&request.id, &result)))
+            Some(WireResponse::result(encode::result(&request.id, &result)))
         }
-        Served::Reply(Err(error)) => Some(Answer::error(Some(&request.id), &error, exchange.revision())),
+        Served::Reply(Err(error)) => Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
         Served::Cancelled => None,
     }
 }
 
 /// As [`answer`], of a large request: on the principal's thread for such ones ([`countersign_runtime::lanes`]).
-pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<Answer> {
+pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Option<WireResponse> {
     let (lanes, revision, id) = (Arc::clone(&exchange.services.state.lanes), exchange.revision(), request.id.clone());
     let principal = Arc::clone(&exchange.identity.principal);
     let work = move || async move { answer(&exchange, &request.as_request()).await };
-    lanes.run(&principal.name, work).await.unwrap_or_else(|error| Some(Answer::error(Some(&id), &error, revision)))
+    lanes
+        .run(&principal.name, work)
+        .await
+        .unwrap_or_else(|error| Some(WireResponse::error(Some(&id), &error, revision)))
 }
 
 /// A request that outlives the buffer it came in.

@@ -18,7 +18,7 @@ use countersign_routing::subscribers::Clients;
 
 /// A session and the address of its actor.
 #[derive(Clone)]
-pub struct Entry {
+pub struct RegisteredSession {
     pub shared: Arc<SessionShared>,
     pub addr: Addr<Session>,
 }
@@ -33,7 +33,7 @@ struct Own {
 /// See the module's page.
 #[derive(Default)]
 pub struct Registry {
-    sessions: DashMap<String, Entry, foldhash::fast::RandomState>,
+    sessions: DashMap<String, RegisteredSession, foldhash::fast::RandomState>,
     by_principal: Mutex<HashMap<String, Own>>,
 }
 
@@ -58,7 +58,7 @@ impl Registry {
     pub fn insert(&self, shared: Arc<SessionShared>, addr: Addr<Session>) {
         let (id, counted) = (Arc::clone(&shared.id), counts(&shared));
         let principal = Arc::clone(shared.principal());
-        self.sessions.insert(shared.id.to_string(), Entry { shared, addr });
+        self.sessions.insert(shared.id.to_string(), RegisteredSession { shared, addr });
         if counted {
             let mut by_principal = self.by_principal.lock();
             let own = by_principal.entry(principal.name.clone()).or_default();
@@ -71,7 +71,7 @@ impl Registry {
         self.sessions.get(id).map(|entry| entry.shared.hold())
     }
 
-    pub fn get(&self, id: &str) -> Option<Entry> {
+    pub fn get(&self, id: &str) -> Option<RegisteredSession> {
         self.sessions.get(id).map(|e| e.value().clone())
     }
 
@@ -80,7 +80,7 @@ impl Registry {
         self.sessions.get(id).map(|e| Arc::clone(&e.shared))
     }
 
-    pub fn remove(&self, id: &str) -> Option<Entry> {
+    pub fn remove(&self, id: &str) -> Option<RegisteredSession> {
         let entry = self.sessions.remove(id).map(|(_, e)| e)?;
         if counts(&entry.shared) {
             let mut by_principal = self.by_principal.lock();

@@ -188,7 +188,7 @@ pub struct Heads {
 }
 
 /// Answers of the store.
-pub type Answer<T> = BoxFuture<'static, Result<T, StoreError>>;
+pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
 pub trait Store: Send + Sync + 'static {
@@ -207,35 +207,35 @@ pub trait Store: Send + Sync + 'static {
     fn submit_pruning(&self, pruning: Pruning, done: Done);
 
     /// A transaction's worth of what is older than that, the oldest first.
-    fn old(&self, before: OldBefore) -> Answer<Old>;
+    fn old(&self, before: OldBefore) -> StoreFuture<Old>;
     /// When the backup was taken that this store is, if no gateway has started on it since.
-    fn backup_of(&self) -> Answer<Option<Timestamp>>;
+    fn backup_of(&self) -> StoreFuture<Option<Timestamp>>;
 
     /// All pins of tool definitions.
-    fn pins(&self) -> Answer<Pins>;
+    fn pins(&self) -> StoreFuture<Pins>;
     /// All standing rules, those that are over too, oldest first.
-    fn standing_rules(&self) -> Answer<Vec<StandingRule>>;
+    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>>;
     /// The change with that id.
-    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>>;
+    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>>;
     /// The change that the principal proposed with that idempotency key.
-    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>>;
+    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>>;
     /// Changes, newest first, at most [`MAX_PAGE_BYTES`] of them.
-    fn list(&self, query: ListQuery) -> Answer<Listing>;
+    fn list(&self, query: ListQuery) -> StoreFuture<Listing>;
     /// All changes that are not final.
-    fn live(&self) -> Answer<Vec<LiveChange>>;
+    fn live(&self) -> StoreFuture<Vec<LiveChange>>;
     /// Changes that were proposed since then and are still there, in whatever state, oldest first.
-    fn proposed_since(&self, since: Timestamp) -> Answer<Vec<Proposed>>;
+    fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>>;
     /// Changes that are pending or approved and have votes.
-    fn voted(&self) -> Answer<Vec<String>>;
+    fn voted(&self) -> StoreFuture<Vec<String>>;
     /// How many changes are in each state; states without changes may be left out.
-    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>>;
+    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>>;
     /// Feed events above `after`, in order, at most `limit`.
-    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>>;
+    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>>;
     /// Audit entries below `before`, newest first.
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>>;
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>>;
     /// A page of the audit entries below `before` that are looked for, newest first.
-    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> Answer<FoundEntries>;
-    fn heads(&self) -> Answer<Heads>;
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries>;
+    fn heads(&self) -> StoreFuture<Heads>;
 
     /// What keeps it from working at the moment: a full disk, a lock that somebody else holds, damage. It finds out by
     /// itself when that is over.

@@ -12,7 +12,7 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{Answer, StoreError, health::Health, open::open_reader};
+use super::{StoreError, StoreFuture, health::Health, open::open_reader};
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -44,7 +44,7 @@ impl Readers {
     }
 
     /// Runs the query on one of the threads.
-    pub(super) fn read<T, F>(&self, query: F) -> Answer<T>
+    pub(super) fn read<T, F>(&self, query: F) -> StoreFuture<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,

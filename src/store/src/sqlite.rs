@@ -13,8 +13,8 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    Answer, AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed,
-    Pruning, Record, Store, StoreError, StoredEvent, audit_search,
+    AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
+    Record, Store, StoreError, StoreFuture, StoredEvent, audit_search,
     health::Health,
     open::open_writer,
     reader::Readers,
@@ -137,65 +137,65 @@ impl Store for SqliteStore {
         self.send(Command { work: Work::Prune(pruning), done });
     }
 
-    fn old(&self, before: OldBefore) -> Answer<Old> {
+    fn old(&self, before: OldBefore) -> StoreFuture<Old> {
         self.readers.read(move |conn| super::retention::old(conn, before))
     }
 
-    fn backup_of(&self) -> Answer<Option<Timestamp>> {
+    fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
         self.readers.read(super::retention::backup_of)
     }
 
-    fn pins(&self) -> Answer<Pins> {
+    fn pins(&self) -> StoreFuture<Pins> {
         self.readers.read(super::pins::load)
     }
 
-    fn standing_rules(&self) -> Answer<Vec<StandingRule>> {
+    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
         self.readers.read(super::standing_rules::load)
     }
 
-    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {
+    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         let id = id.to_owned();
         self.readers.read(move |conn| rows::get(conn, &id))
     }
 
-    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>> {
+    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         let (principal, key) = (principal.to_owned(), key.to_owned());
         self.readers.read(move |conn| rows::find_idempotent(conn, &principal, &key))
     }
 
-    fn list(&self, query: ListQuery) -> Answer<Listing> {
+    fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
         self.readers.read(move |conn| rows::list(conn, &query))
     }
 
-    fn live(&self) -> Answer<Vec<LiveChange>> {
+    fn live(&self) -> StoreFuture<Vec<LiveChange>> {
         self.readers.read(rows::live)
     }
 
-    fn proposed_since(&self, since: Timestamp) -> Answer<Vec<Proposed>> {
+    fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
         self.readers.read(move |conn| rows::proposed_since(conn, since))
     }
 
-    fn voted(&self) -> Answer<Vec<String>> {
+    fn voted(&self) -> StoreFuture<Vec<String>> {
         self.readers.read(rows::voted)
     }
 
-    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
+    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
         self.readers.read(rows::counts)
     }
 
-    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>> {
+    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
         self.readers.read(move |conn| rows::events_after(conn, after, limit))
     }
 
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
         self.readers.read(move |conn| rows::audit_page(conn, change.as_deref(), before, limit))
     }
 
-    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> Answer<FoundEntries> {
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
         self.readers.read(move |conn| audit_search::search(conn, &search, before, limit))
     }
 
-    fn heads(&self) -> Answer<Heads> {
+    fn heads(&self) -> StoreFuture<Heads> {
         self.readers.read(rows::heads)
     }
 

@@ -97,7 +97,7 @@ pub(super) struct Writer {
     pub witness: Witness,
 }
 
-type Outcome = Result<Written, WriteError>;
+type WriteResult = Result<Written, WriteError>;
 
 /// How a transaction ended.
 enum Ended {
@@ -245,7 +245,7 @@ impl Writer {
     }
 
     /// Everything up to the commit. An error spoils the transaction.
-    fn write_all(&mut self, batch: &[Command]) -> Result<Vec<Outcome>, StoreError> {
+    fn write_all(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, StoreError> {
         let mut outcomes = Vec::with_capacity(batch.len());
         for command in batch {
             let written = match &command.work {
@@ -494,7 +494,7 @@ impl Writer {
     }
 }
 
-fn answer(batch: Vec<Command>, outcomes: Vec<Outcome>) {
+fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
     let last = batch.len().saturating_sub(1);
     for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
         (command.done)(outcome, n < last);

@@ -11,5 +11,5 @@ mod writer;
 
 pub use self::metrics::{
     Cache, ConnectionGuard, Metrics, Queue, Transport,
-    requests::{Method, Outcome, RequestMetrics},
+    requests::{Method, RequestMetrics, RequestOutcome},
 };

@@ -72,7 +72,7 @@ fn cut(text: &str) -> &str {
 /// One entry, as it is shown.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Entry {
+pub(super) struct HistoryEntry {
     pub at: String,
     pub actor: String,
     pub action: String,
@@ -85,7 +85,7 @@ pub(super) struct History {
     pub id: String,
     pub key: String,
     /// Oldest first; the newest if there are more than were asked for.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HistoryEntry>,
     pub total: i64,
 }
 
@@ -104,13 +104,13 @@ pub(super) fn of_issue(conn: &Connection, issue: &EntityRef, limit: i64) -> Sql<
         ),
     };
     let mut subject = None;
-    let mut entries: Vec<Entry> = conn
+    let mut entries: Vec<HistoryEntry> = conn
         .prepare_cached(sql)?
         .query_map(params![issue.text(), limit], |row| {
             if subject.is_none() {
                 subject = Some((row.get(0)?, row.get(1)?));
             }
-            Ok(Entry {
+            Ok(HistoryEntry {
                 at: row.get(2)?,
                 actor: row.get(3)?,
                 action: row.get(4)?,

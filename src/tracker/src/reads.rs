@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::{
     cursor,
-    history::{self, Entry},
+    history::{self, HistoryEntry},
     model::{IssueType, Status},
     queries::{GetIssue, Include, IssueFilter, ListIssues, ListProjects},
     refs::{EntityRef, not_found},
@@ -246,7 +246,7 @@ struct IssueAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<Vec<ChildView>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    history: Option<Vec<Entry>>,
+    history: Option<Vec<HistoryEntry>>,
 }
 
 #[derive(Serialize)]

@@ -233,8 +233,8 @@ impl Webhooks {
         let (answer, done) = oneshot::channel();
         self.find(name)?.commands.send(Command::Test(answer)).await.map_err(|_| gone())?;
         Ok(match done.await.map_err(|_| gone())? {
-            send::Outcome::Delivered(status) => Tested { delivered: true, status: Some(status), error: None },
-            send::Outcome::Failed(failed) => {
+            send::AttemptOutcome::Delivered(status) => Tested { delivered: true, status: Some(status), error: None },
+            send::AttemptOutcome::Failed(failed) => {
                 Tested { delivered: false, status: failed.status, error: Some(failed.error) }
             }
         })

@@ -33,7 +33,7 @@ const AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));
 
 /// What came of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     Delivered(u16),
     Failed(Failed),
 }
@@ -83,7 +83,7 @@ impl Default for Sender {
 
 impl Sender {
     /// One attempt, within the webhook's `timeout`.
-    pub async fn send(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> Outcome {
+    pub async fn send(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> AttemptOutcome {
         let attempt = self.attempt(webhook, id, body);
         match tokio::time::timeout(webhook.timeout, attempt).await {
             Ok(outcome) => outcome,
@@ -91,7 +91,7 @@ impl Sender {
         }
     }
 
-    async fn attempt(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> Outcome {
+    async fn attempt(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> AttemptOutcome {
         let Ok(uri) = webhook.url.0.as_str().parse::<Uri>() else { return failed("the url is none of HTTP".into()) };
         let at = Timestamp::now().as_second();
         let mut request = self
@@ -122,9 +122,9 @@ impl Sender {
         // Read to its end, so that the connection can be used again; what is no success says why.
         let told = response.body().limit(MAX_ANSWER).await.unwrap_or_default();
         if status.is_success() {
-            return Outcome::Delivered(status.as_u16());
+            return AttemptOutcome::Delivered(status.as_u16());
         }
-        Outcome::Failed(Failed {
+        AttemptOutcome::Failed(Failed {
             status: Some(status.as_u16()),
             error: why(status, &told),
             retry_after,
@@ -133,8 +133,8 @@ impl Sender {
     }
 }
 
-fn failed(error: String) -> Outcome {
-    Outcome::Failed(Failed { error: line(&error), ..Failed::default() })
+fn failed(error: String) -> AttemptOutcome {
+    AttemptOutcome::Failed(Failed { error: line(&error), ..Failed::default() })
 }
 
 fn why(status: StatusCode, told: &[u8]) -> String {

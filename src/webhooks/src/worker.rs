@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     Shared, Status,
     lanes::Lanes,
-    send::{Failed, Id, Outcome, Sender},
+    send::{AttemptOutcome, Failed, Id, Sender},
     wanted::Wanted,
 };
 use countersign_config::WebhookConfig;
@@ -45,7 +45,7 @@ pub(super) enum Command {
     /// Everything that waits goes out at once, and what was given up waits again. Answers how many of these.
     Retry(oneshot::Sender<usize>),
     /// Sends an event that says that it is a test.
-    Test(oneshot::Sender<Outcome>),
+    Test(oneshot::Sender<AttemptOutcome>),
 }
 
 pub(super) struct Worker {
@@ -64,7 +64,7 @@ pub(super) struct Worker {
 
 struct Sent {
     waiting: Waiting,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
 }
 
 enum Next {
@@ -197,10 +197,10 @@ impl Worker {
         let (now, name) = (Timestamp::now(), self.config.name.clone());
         let attempts = waiting.attempts.saturating_add(1);
         let (state, tried, failed) = match outcome {
-            Outcome::Delivered(status) => {
+            AttemptOutcome::Delivered(status) => {
                 (DeliveryState::Delivered, Tried { attempts, status: Some(status), error: None }, None)
             }
-            Outcome::Failed(failed) => {
+            AttemptOutcome::Failed(failed) => {
                 // A clock that was set back makes nothing old.
                 let waited = Duration::try_from(now.duration_since(waiting.since)).unwrap_or_default();
                 let over = failed.gone || waited >= self.config.give_up_after;
@@ -328,7 +328,7 @@ fn page(link: &str, kind: &str, subject: &str) -> String {
 }
 
 /// Something that says what it is, of no change.
-async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> Outcome {
+async fn test(config: &WebhookConfig, sender: &Sender, link: &str) -> AttemptOutcome {
     let at = Timestamp::now();
     let event = json!({
         "type": "webhook.test", "at": at.to_string(), "actor": "countersign", "comment": null,

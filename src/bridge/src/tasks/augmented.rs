@@ -36,7 +36,7 @@ struct Question {
     cancelled: CancellationToken,
 }
 
-enum Outcome {
+enum TaskOutcome {
     Result(Box<RawValue>),
     Error(RpcError),
     /// By its client.
@@ -48,7 +48,7 @@ pub struct Augmented {
     /// As the upstream last described it.
     task: Mutex<Box<str>>,
     open: Mutex<Vec<Question>>,
-    outcome: Mutex<Option<Outcome>>,
+    outcome: Mutex<Option<TaskOutcome>>,
     capabilities: ClientCapabilities,
     /// What the client itself said, as JSON text, of which `capabilities` may be a part.
     declared: Arc<str>,
@@ -81,11 +81,11 @@ impl Augmented {
             let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
                 response = upstream.call(&task.caller, &outgoing, listener) => match this.judged(response) {
-                    Ok(Response::Result(result)) => Outcome::Result(result),
-                    Ok(Response::Error(error)) => Outcome::Error(error),
-                    Err(error) => Outcome::Error(RpcError::new(-32603, error.message.to_string())),
+                    Ok(Response::Result(result)) => TaskOutcome::Result(result),
+                    Ok(Response::Error(error)) => TaskOutcome::Error(error),
+                    Err(error) => TaskOutcome::Error(RpcError::new(-32603, error.message.to_string())),
                 },
-                () = this.stop.cancelled() => Outcome::Cancelled,
+                () = this.stop.cancelled() => TaskOutcome::Cancelled,
             };
             this.open.lock().clear();
             this.outcome.lock().get_or_insert(outcome);
@@ -108,7 +108,7 @@ impl Augmented {
 
     /// Its client has taken it back.
     pub fn cancel(&self) {
-        self.outcome.lock().get_or_insert(Outcome::Cancelled);
+        self.outcome.lock().get_or_insert(TaskOutcome::Cancelled);
         self.stop.cancel();
     }
 
@@ -116,14 +116,14 @@ impl Augmented {
     pub fn describe(&self, alias: &str, dress: impl Fn(&str) -> String) -> String {
         let task = self.task.lock().clone();
         match &*self.outcome.lock() {
-            Some(Outcome::Result(result)) => {
+            Some(TaskOutcome::Result(result)) => {
                 let result = dress(&shape::unrelated(result.get()));
                 shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
-            Some(Outcome::Error(error)) => {
+            Some(TaskOutcome::Error(error)) => {
                 shape::modern(&task, alias, Status::Failed, Some(("error", &rpc_object(error))))
             }
-            Some(Outcome::Cancelled) => shape::modern(&task, alias, Status::Cancelled, None),
+            Some(TaskOutcome::Cancelled) => shape::modern(&task, alias, Status::Cancelled, None),
             None => {
                 let mut open = self.open.lock();
                 open.retain(|question| !question.cancelled.is_cancelled());

@@ -128,9 +128,9 @@ impl From<Refusal> for Failure {
 }
 
 /// A successful answer.
-pub struct Answer(Vec<u8>);
+pub struct ResponseBody(Vec<u8>);
 
-impl Answer {
+impl ResponseBody {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_slice(&self.0).map_err(not_ours)
     }
@@ -197,20 +197,20 @@ impl Client {
         (header::AUTHORIZATION, format!("Bearer {}", self.key))
     }
 
-    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer, Refusal> {
+    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
         let request = self.http.get(Self::url(&base, path, query)).insert_header(self.bearer());
         finish(&base, request.send()).await
     }
 
-    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<Answer, Refusal> {
+    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
         let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
         finish(&base, request.send_json(body)).await
     }
 
     /// As [`Self::post`], with a body that is JSON already.
-    pub async fn post_text(&self, path: &[&str], body: String) -> Result<Answer, Refusal> {
+    pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
         let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
         finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
@@ -237,12 +237,16 @@ impl Client {
     }
 }
 
-async fn finish(base: &Url, request: awc::SendClientRequest) -> Result<Answer, Refusal> {
+async fn finish(base: &Url, request: awc::SendClientRequest) -> Result<ResponseBody, Refusal> {
     let exchange = async {
         let mut response = request.await.map_err(|error| unreachable(base, &error))?;
         let body = response.body().limit(MAX_ANSWER).await;
         let body = body.map_err(|error| unreachable(base, &error))?;
-        if response.status().is_success() { Ok(Answer(body.to_vec())) } else { Err(refusal(response.status(), &body)) }
+        if response.status().is_success() {
+            Ok(ResponseBody(body.to_vec()))
+        } else {
+            Err(refusal(response.status(), &body))
+        }
     };
     tokio::time::timeout(REQUEST, exchange).await.unwrap_or_else(|_| Err(silent(base)))
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     arguments::{is_call, waits_for},
-    client::{Answer, Client},
+    client::{Client, ResponseBody},
     look_again, render, stale,
 };
 use crate::{
@@ -137,7 +137,7 @@ impl One<'_> {
 
     /// Looks until what was approved has run, or for a while. What cannot be read any more changes nothing: the decision
     /// was made.
-    async fn outcome(&self, mut answer: Answer, mut change: Change) -> (Answer, Change) {
+    async fn outcome(&self, mut answer: ResponseBody, mut change: Change) -> (ResponseBody, Change) {
         let deadline = Instant::now() + WAIT;
         while under_way(&change) && Instant::now() < deadline {
             tokio::time::sleep(LOOK).await;

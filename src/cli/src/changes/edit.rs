@@ -75,7 +75,12 @@ pub async fn run(client: &Client, args: &EditArgs, json: bool, out: &mut Output)
     Ok(Exit::Ok)
 }
 
-async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> Result<super::client::Answer, Failure> {
+async fn send(
+    client: &Client,
+    change: &Change,
+    args: &EditArgs,
+    text: &str,
+) -> Result<super::client::ResponseBody, Failure> {
     let arguments: &RawValue = serde_json::from_str(text.trim())
         .map_err(|error| Failure::new(Exit::Usage, format!("the arguments are not JSON: {error}")))?;
     if !arguments.get().starts_with('{') {

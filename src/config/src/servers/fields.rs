@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use crate::{
     error::{Origin, Problem, quoted, quoted_key},
     reader::{Placed, Reader},
-    tree::{Entry, Node, Spot},
+    tree::{KeyValue, Node, Spot},
     units,
     values::{Wrong, between, found, size_of, text_of, within},
     variables,
@@ -28,7 +28,7 @@ pub(super) struct Fields<'a> {
     key: String,
     /// The same, as [`Reader::origin`] takes it.
     path: String,
-    entries: &'a [Entry],
+    entries: &'a [KeyValue],
     origin: Origin,
 }
 
@@ -38,8 +38,8 @@ impl<'a> Fields<'a> {
         placed: &'a Placed,
         key: String,
         path: String,
-        entries: &'a [Entry],
-        at: &Entry,
+        entries: &'a [KeyValue],
+        at: &KeyValue,
     ) -> Self {
         let origin = placed.at(at.line, at.column);
         for entry in entries {
@@ -61,7 +61,7 @@ impl<'a> Fields<'a> {
         &self.r.env
     }
 
-    fn entry(&self, name: &str) -> Option<&'a Entry> {
+    fn entry(&self, name: &str) -> Option<&'a KeyValue> {
         // A client that writes null means the same as one that leaves it out.
         self.entries.iter().find(|entry| entry.key == name && entry.value.node != Node::Null)
     }
@@ -203,7 +203,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The entries of a map; none where there is none.
-    pub(super) fn map(&mut self, name: &str) -> &'a [Entry] {
+    pub(super) fn map(&mut self, name: &str) -> &'a [KeyValue] {
         self.take(name, |node| match node {
             Node::Map(entries) => Ok(entries.as_slice()),
             other => Err((format!("expected a map, found {}", other.kind()), "Write {name: value}.".to_owned())),
@@ -212,7 +212,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Something is wrong with one entry of a map.
-    pub(super) fn below(&mut self, name: &str, entry: &Entry, wrong: Wrong) {
+    pub(super) fn below(&mut self, name: &str, entry: &KeyValue, wrong: Wrong) {
         let origin = self.placed.at_spot(&entry.value);
         self.problem(origin, &format!("{name}.{}", quoted_key(&entry.key)), wrong);
     }

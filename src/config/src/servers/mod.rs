@@ -21,7 +21,7 @@ use super::{
     BreakerConfig, Isolation, ListsConfig, UpstreamConfig,
     error::{Origin, Problem, quoted, quoted_key},
     reader::{Placed, Reader, Setting},
-    tree::{Entry, Node, Spot},
+    tree::{KeyValue, Node, Spot},
     values::{Wrong, found},
 };
 use countersign_domain::changes::visible::is_hidden;
@@ -87,7 +87,7 @@ pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
             return Vec::new();
         }
     };
-    let entries: &[Entry] = match &placed.node {
+    let entries: &[KeyValue] = match &placed.node {
         Node::Map(entries) => entries,
         Node::Null => &[],
         other => {

@@ -9,7 +9,7 @@ use super::fields::Fields;
 use crate::{
     UpstreamTarget,
     error::{quoted, quoted_key},
-    tree::{self, Entry, Node, Spot},
+    tree::{self, KeyValue, Node, Spot},
     values::{Wrong, found},
 };
 use countersign_domain::{
@@ -143,7 +143,7 @@ impl Parser {
     }
 
     /// The entries of a map, of these keys only.
-    fn map<'a>(&mut self, spot: &'a Spot, path: &str, keys: &[&str]) -> Option<&'a [Entry]> {
+    fn map<'a>(&mut self, spot: &'a Spot, path: &str, keys: &[&str]) -> Option<&'a [KeyValue]> {
         let Node::Map(entries) = &spot.node else {
             let message = format!("expected a map, found {}", found(&spot.node));
             self.wrong(spot, path, message, format!("Keys here: {}.", keys.join(", ")));
@@ -162,12 +162,12 @@ impl Parser {
         Some(entries)
     }
 
-    fn recipe(&mut self, entry: &Entry, path: &str) -> Option<Recipe> {
+    fn recipe(&mut self, entry: &KeyValue, path: &str) -> Option<Recipe> {
         let before = self.faults.len();
         let path = below(path, &entry.key);
         let entries = self.map(&entry.value, &path, &RECIPE_KEYS)?;
         let mut recipe = Recipe::default();
-        for Entry { key, value, .. } in entries {
+        for KeyValue { key, value, .. } in entries {
             let path = below(&path, key);
             match key.as_str() {
                 "entity" => recipe.entity = self.text(value, &path),
@@ -196,7 +196,7 @@ impl Parser {
     fn dry_run(&mut self, spot: &Spot, path: &str) -> Option<DryRun> {
         let faults = self.faults.len();
         let mut dry = DryRun { arguments: Vec::new(), label: None, pick: Pick::default(), shown: Shown::Text };
-        for Entry { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
+        for KeyValue { key, value, .. } in self.map(spot, path, &DRY_RUN_KEYS)? {
             let path = below(path, key);
             match key.as_str() {
                 "arguments" => {
@@ -244,7 +244,7 @@ impl Parser {
         let (mut label, mut tool) = (None, None);
         let (mut arguments, mut pick, mut shown, mut missing) = (Vec::new(), Pick::default(), Shown::Text, None);
         let before = self.faults.len();
-        for Entry { key, value, .. } in self.map(spot, path, keys)? {
+        for KeyValue { key, value, .. } in self.map(spot, path, keys)? {
             let path = below(path, key);
             match key.as_str() {
                 "label" => label = self.text(value, &path),

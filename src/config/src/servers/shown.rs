@@ -1,7 +1,7 @@
 //! Servers for `config show`: as the file says it, with variables by their names and secrets hidden.
 
 use crate::{
-    tree::{Entry, Node},
+    tree::{KeyValue, Node},
     values::yaml_text,
     variables,
 };
@@ -9,7 +9,7 @@ use crate::{
 const HIDDEN: &str = "[secret]";
 
 /// The lines below `mcpServers:`, each after a line break; `{}` for none.
-pub(super) fn yaml(servers: &[Entry]) -> String {
+pub(super) fn yaml(servers: &[KeyValue]) -> String {
     if servers.is_empty() {
         return "{}".to_owned();
     }

@@ -12,7 +12,7 @@ use super::fields::{Expanded, Fields};
 use crate::{
     error::{Problem, quoted, quoted_key},
     reader::{Reader, Setting},
-    tree::{Entry, Node},
+    tree::{KeyValue, Node},
     values::{found, yaml_text},
     variables,
 };
@@ -108,7 +108,7 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
         message,
         remedy: remedy.to_owned(),
     };
-    let entries: &[Entry] = match &placed.node {
+    let entries: &[KeyValue] = match &placed.node {
         Node::Map(entries) => entries,
         Node::Null => &[],
         other => {
@@ -293,7 +293,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// The lines below `webhooks:` for `config show`; `{}` for none.
-fn yaml(entries: &[Entry]) -> String {
+fn yaml(entries: &[KeyValue]) -> String {
     if entries.is_empty() {
         return "{}".to_owned();
     }
@@ -304,7 +304,7 @@ fn yaml(entries: &[Entry]) -> String {
             out.push_str(" {}");
             continue;
         };
-        for Entry { key, value, .. } in values {
+        for KeyValue { key, value, .. } in values {
             let hidden = |text: &str| yaml_text(if variables::tells_nothing(text) { text } else { "[secret]" });
             let shown = match (key.as_str(), &value.node) {
                 ("secret" | "previous_secret", Node::Text(text)) => hidden(text),

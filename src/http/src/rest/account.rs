@@ -52,13 +52,13 @@ pub async fn sign_in(
 
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer<'a> {
+    struct SignedIn<'a> {
         secret: &'a str,
         principal: Who<'a>,
         expires_at: Timestamp,
     }
     let who = Who { name: &new.principal.name, role: new.principal.role };
-    let mut response = json_ok(&Answer { secret: &new.secret, principal: who, expires_at: new.expires_at });
+    let mut response = json_ok(&SignedIn { secret: &new.secret, principal: who, expires_at: new.expires_at });
     set_cookie(&mut response, &new.cookie)?;
     Ok(response)
 }

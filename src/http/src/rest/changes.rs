@@ -28,7 +28,7 @@ fn no_such_change() -> Problem {
 pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer {
+    struct ChangePage {
         changes: Vec<Arc<Change>>,
         next_cursor: Option<String>,
         counts: BTreeMap<ChangeState, u64>,
@@ -49,7 +49,7 @@ pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) 
     let page = state.changes.list(filter, query.limit()?, query.get("cursor").map(str::to_owned)).await?;
     let counts = state.changes.counts().into_iter().collect();
     let bytes = page.items.iter().map(|change| change.weight()).sum();
-    json_of(bytes, Answer { changes: page.items, next_cursor: page.next_cursor, counts }).await
+    json_of(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
 /// `GET /api/changes/{id}`
@@ -139,7 +139,7 @@ pub async fn refresh(asked: OnChange<VersionBody>, state: web::Data<RestState>) 
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Outcome {
+enum SettledAs {
     Applied,
     Failed,
 }
@@ -147,7 +147,7 @@ enum Outcome {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettleBody {
-    outcome: Outcome,
+    outcome: SettledAs,
     comment: Option<String>,
     version: u64,
 }
@@ -157,7 +157,7 @@ impl Body for SettleBody {}
 /// `POST /api/changes/{id}/settle`
 pub async fn settle(asked: OnChange<SettleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     let OnChange { id, reviewer, body } = asked;
-    let applied = matches!(body.outcome, Outcome::Applied);
+    let applied = matches!(body.outcome, SettledAs::Applied);
     let comment = body::comment(body.comment)?;
     answer(state.changes.settle(&id, &reviewer, applied, comment, body.version).await?).await
 }
@@ -172,7 +172,7 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
     }
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer<'a> {
+    struct AuditPage<'a> {
         entries: Vec<Line<'a>>,
         titles: BTreeMap<&'a str, &'a str>,
         next_cursor: Option<String>,
@@ -189,7 +189,7 @@ pub async fn audit(_: Caller, request: HttpRequest, state: web::Data<RestState>)
     };
     let page = state.changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
     let head = state.changes.audit_head().await?;
-    Ok(json_ok(&Answer {
+    Ok(json_ok(&AuditPage {
         entries: page.items.iter().map(|found| Line::from(&found.entry)).collect(),
         titles: page
             .items

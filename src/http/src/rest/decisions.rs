@@ -40,12 +40,12 @@ struct Opened {
 impl Body for Many {}
 
 #[derive(Serialize)]
-struct Answer {
-    results: Vec<Outcome>,
+struct Decisions {
+    results: Vec<DecisionResult>,
 }
 
 #[derive(Serialize)]
-struct Outcome {
+struct DecisionResult {
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<Arc<Change>>,
@@ -78,12 +78,12 @@ pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<
         let changes = &state.changes;
         async move {
             match changes.decide(decision).await {
-                Ok(change) => Outcome { id, change: Some(change), problem: None },
-                Err(error) => Outcome { id, change: None, problem: Some(error.into()) },
+                Ok(change) => DecisionResult { id, change: Some(change), problem: None },
+                Err(error) => DecisionResult { id, change: None, problem: Some(error.into()) },
             }
         }
     });
-    let results: Vec<Outcome> = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
+    let results: Vec<DecisionResult> = stream::iter(decisions).buffered(AT_A_TIME).collect().await;
     let bytes = results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.weight()).sum();
-    json_of(bytes, Answer { results }).await
+    json_of(bytes, Decisions { results }).await
 }

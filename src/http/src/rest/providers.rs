@@ -33,23 +33,23 @@ struct Listed {
 pub async fn servers(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer {
+    struct ServerPage {
         servers: Vec<Listed>,
         #[serde(skip_serializing_if = "Option::is_none")]
         next_cursor: Option<String>,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let page = page::named(&query, all(&state).await, |listed| &listed.info.name)?;
-    Ok(json_ok(&Answer { servers: page.items, next_cursor: page.next_cursor }))
+    Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
 /// `GET /api/providers`: the same by its old name.
 pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     #[derive(Serialize)]
-    struct Answer {
+    struct ProviderList {
         providers: Vec<Listed>,
     }
-    json_ok(&Answer { providers: all(&state).await })
+    json_ok(&ProviderList { providers: all(&state).await })
 }
 
 async fn all(state: &RestState) -> Vec<Listed> {
@@ -76,7 +76,7 @@ fn tools_page(
 ) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer<'a> {
+    struct ToolPage<'a> {
         name: &'a str,
         tools: Vec<ToolInfo>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ fn tools_page(
         .tools(name)
         .ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = page(tools)?;
-    Ok(json_ok(&Answer { name, tools: items, next_cursor }))
+    Ok(json_ok(&ToolPage { name, tools: items, next_cursor }))
 }
 
 #[derive(Deserialize)]

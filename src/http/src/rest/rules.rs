@@ -17,14 +17,14 @@ use countersign_routing::standing_rules::{Arguments, NewRule, Whose};
 pub async fn list(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer {
+    struct RulePage {
         rules: Vec<Arc<StandingRule>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         next_cursor: Option<String>,
     }
     let query = Query::read(&request, &["limit", "cursor"])?;
     let page = page::named(&query, state.standing.list(), |rule| &rule.id)?;
-    Ok(json_ok(&Answer { rules: page.items, next_cursor: page.next_cursor }))
+    Ok(json_ok(&RulePage { rules: page.items, next_cursor: page.next_cursor }))
 }
 
 #[derive(Deserialize)]

@@ -68,7 +68,7 @@ pub trait ProvidersView: Send + Sync + 'static {
 pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer {
+    struct SessionPage {
         sessions: Vec<SessionInfo>,
         next_cursor: Option<String>,
         /// Of all, not only of this page.
@@ -80,7 +80,7 @@ pub async fn sessions(_: Caller, request: HttpRequest, state: web::Data<RestStat
     let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
     sessions.sort_by_cached_key(Place::of);
     let page = page::of(&query, 50, sessions, Place::of)?;
-    Ok(json_ok(&Answer { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
+    Ok(json_ok(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
 }
 
 #[cfg(test)]

@@ -10,17 +10,17 @@ use countersign_webhooks::Listed;
 /// `GET /api/webhooks`
 pub async fn list(_: Caller, state: web::Data<RestState>) -> HttpResponse {
     #[derive(Serialize)]
-    struct Answer {
+    struct WebhookList {
         webhooks: Vec<Listed>,
     }
-    json_ok(&Answer { webhooks: state.webhooks.list() })
+    json_ok(&WebhookList { webhooks: state.webhooks.list() })
 }
 
 /// `GET /api/webhooks/{name}/deliveries?limit=&cursor=`, newest first.
 pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Answer {
+    struct DeliveryPage {
         deliveries: Vec<Delivery>,
         next_cursor: Option<String>,
     }
@@ -32,17 +32,17 @@ pub async fn deliveries(_: Caller, request: HttpRequest, state: web::Data<RestSt
     let more = deliveries.len() > limit;
     deliveries.truncate(limit);
     let next_cursor = deliveries.last().filter(|_| more).map(|last| last.id.to_string());
-    Ok(json_ok(&Answer { deliveries, next_cursor }))
+    Ok(json_ok(&DeliveryPage { deliveries, next_cursor }))
 }
 
 /// `POST /api/webhooks/{name}/retry`
 pub async fn retry(caller: Caller, request: HttpRequest, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
     #[derive(Serialize)]
-    struct Answer {
+    struct Retried {
         again: usize,
     }
     caller.decides()?;
-    Ok(json_ok(&Answer { again: state.webhooks.retry(name(&request)).await? }))
+    Ok(json_ok(&Retried { again: state.webhooks.retry(name(&request)).await? }))
 }
 
 /// `POST /api/webhooks/{name}/test`

@@ -460,12 +460,12 @@ fn lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result 
 
 fn answer_text(change: &Change) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Answer<'a> {
+    struct ToolAnswer<'a> {
         #[serde(borrow)]
         content: &'a RawValue,
     }
     let raw = change.result.as_deref()?;
-    let answer: Answer<'_> = serde_json::from_str(raw.get()).ok()?;
+    let answer: ToolAnswer<'_> = serde_json::from_str(raw.get()).ok()?;
     Some(content_text(answer.content)).filter(|text| !text.is_empty())
 }
 

@@ -9,7 +9,7 @@ use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
-    Answer, Done, Draft, Heads, ListQuery, Listing, LiveChange, SqliteOptions, SqliteStore, Store, StoreError,
+    Done, Draft, Heads, ListQuery, Listing, LiveChange, SqliteOptions, SqliteStore, Store, StoreError, StoreFuture,
     StoredEvent, WriteError,
 };
 
@@ -44,28 +44,28 @@ impl Store for Flaky {
             _ => self.store.submit(draft, done),
         }
     }
-    fn get(&self, id: &str) -> Answer<Option<Arc<Change>>> {
+    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
         self.store.get(id)
     }
-    fn find_idempotent(&self, principal: &str, key: &str) -> Answer<Option<Arc<Change>>> {
+    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
         self.store.find_idempotent(principal, key)
     }
-    fn list(&self, query: ListQuery) -> Answer<Listing> {
+    fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
         self.store.list(query)
     }
-    fn live(&self) -> Answer<Vec<LiveChange>> {
+    fn live(&self) -> StoreFuture<Vec<LiveChange>> {
         self.store.live()
     }
-    fn proposed_since(&self, since: jiff::Timestamp) -> Answer<Vec<countersign_store::Proposed>> {
+    fn proposed_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::Proposed>> {
         self.store.proposed_since(since)
     }
-    fn voted(&self) -> Answer<Vec<String>> {
+    fn voted(&self) -> StoreFuture<Vec<String>> {
         self.store.voted()
     }
-    fn counts(&self) -> Answer<Vec<(ChangeState, u64)>> {
+    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
         self.store.counts()
     }
-    fn events_after(&self, after: u64, limit: usize) -> Answer<Vec<StoredEvent>> {
+    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
         self.store.events_after(after, limit)
     }
     fn submit_record(&self, record: countersign_store::Record, done: Done) {
@@ -77,19 +77,19 @@ impl Store for Flaky {
     fn submit_pruning(&self, pruning: countersign_store::Pruning, done: Done) {
         self.store.submit_pruning(pruning, done);
     }
-    fn old(&self, before: countersign_store::OldBefore) -> Answer<countersign_store::Old> {
+    fn old(&self, before: countersign_store::OldBefore) -> StoreFuture<countersign_store::Old> {
         self.store.old(before)
     }
-    fn backup_of(&self) -> Answer<Option<jiff::Timestamp>> {
+    fn backup_of(&self) -> StoreFuture<Option<jiff::Timestamp>> {
         self.store.backup_of()
     }
-    fn pins(&self) -> Answer<countersign_domain::policy::Pins> {
+    fn pins(&self) -> StoreFuture<countersign_domain::policy::Pins> {
         self.store.pins()
     }
-    fn standing_rules(&self) -> Answer<Vec<countersign_domain::policy::StandingRule>> {
+    fn standing_rules(&self) -> StoreFuture<Vec<countersign_domain::policy::StandingRule>> {
         self.store.standing_rules()
     }
-    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> Answer<Vec<AuditEntry>> {
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
         self.store.audit_page(change, before, limit)
     }
     fn search_audit(
@@ -97,10 +97,10 @@ impl Store for Flaky {
         search: countersign_store::AuditSearch,
         before: Option<u64>,
         limit: usize,
-    ) -> Answer<countersign_store::FoundEntries> {
+    ) -> StoreFuture<countersign_store::FoundEntries> {
         self.store.search_audit(search, before, limit)
     }
-    fn heads(&self) -> Answer<Heads> {
+    fn heads(&self) -> StoreFuture<Heads> {
         self.store.heads()
     }
     fn trouble(&self) -> Option<StoreError> {

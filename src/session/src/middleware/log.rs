@@ -7,14 +7,14 @@ use super::Ended;
 use countersign_exchange::context::Exchange;
 
 /// A request that is under way.
-pub struct Entry<'a> {
+pub struct RequestLog<'a> {
     exchange: &'a Exchange,
     method: &'a str,
     /// Taken only where somebody reads it.
     started: Option<Instant>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> RequestLog<'a> {
     #[must_use]
     pub fn new(exchange: &'a Exchange, method: &'a str) -> Self {
         Self { exchange, method, started: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now) }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Ended;
 use countersign_exchange::context::Exchange;
-use countersign_telemetry::{Method, Outcome, RequestMetrics, Transport};
+use countersign_telemetry::{Method, RequestMetrics, RequestOutcome, Transport};
 
 /// A request that is under way. One that is dropped unfinished was given up by its client.
 pub struct Timer {
@@ -25,15 +25,15 @@ impl Timer {
         let outcome = match ended {
             Ended { failure: Some(kind), in_band, .. } => {
                 RequestMetrics::get().error(kind);
-                if in_band { Outcome::ToolError } else { Outcome::of(kind) }
+                if in_band { RequestOutcome::ToolError } else { RequestOutcome::of(kind) }
             }
-            Ended { pending: true, .. } => Outcome::Pending,
-            Ended { .. } => Outcome::Ok,
+            Ended { pending: true, .. } => RequestOutcome::Pending,
+            Ended { .. } => RequestOutcome::Ok,
         };
         self.record(outcome);
     }
 
-    fn record(&self, outcome: Outcome) {
+    fn record(&self, outcome: RequestOutcome) {
         RequestMetrics::get().record(self.transport, self.method, outcome, self.started.elapsed());
     }
 }
@@ -41,7 +41,7 @@ impl Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         if !self.finished {
-            self.record(Outcome::Cancelled);
+            self.record(RequestOutcome::Cancelled);
         }
     }
 }

@@ -23,7 +23,7 @@ use countersign_protocol::{ErrorKind, McpError, envelope::Request, method::Metho
 /// Whatever the first layer that refuses it says, or its handler.
 pub async fn run(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let method = Method::parse(&request.method);
-    let log = log::Entry::new(exchange, &request.method);
+    let log = log::RequestLog::new(exchange, &request.method);
     let metrics = metrics::Timer::start(exchange, &request.method);
     let outcome = match (admit(exchange, request.params.map_or(0, |params| params.get().len())), method) {
         (Err(error), _) => Err(error),
@@ -68,7 +68,7 @@ pub async fn run_plain_call(
     call: &handlers::tools::Call<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let log = log::Entry::new(exchange, "tools/call");
+    let log = log::RequestLog::new(exchange, "tools/call");
     let metrics = metrics::Timer::start(exchange, "tools/call");
     let outcome = match admit(exchange, call.arguments.map_or(0, |arguments| arguments.get().len())) {
         Ok(()) => handlers::tools::call_plain(exchange, name, call, cancel).await,

@@ -16,7 +16,7 @@ use countersign_protocol::{ErrorKind, method::Method as Protocol};
 
 labels! {
     /// How a request ended.
-    Outcome {
+    RequestOutcome {
         /// Answered with a result.
         Ok = "ok",
         /// Answered that a person has to approve it.
@@ -36,7 +36,7 @@ labels! {
     }
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// The outcome of a request that was answered with this error.
     #[must_use]
     pub const fn of(kind: ErrorKind) -> Self {
@@ -88,7 +88,7 @@ const ENDPOINTS: [&str; 19] = [
 
 /// `other`, the protocol's methods, the endpoints.
 const METHOD_COUNT: usize = 1 + Protocol::ALL.len() + ENDPOINTS.len();
-const OUTCOME_COUNT: usize = Outcome::ALL.len();
+const OUTCOME_COUNT: usize = RequestOutcome::ALL.len();
 const TRANSPORT_COUNT: usize = Transport::ALL.len();
 
 /// The index of a method's label; free for a method of the protocol, some 20 ns by name.
@@ -163,7 +163,7 @@ impl RequestMetrics {
     }
 
     /// Counts a request that has ended.
-    pub fn record(&self, transport: Transport, method: Method, outcome: Outcome, duration: Duration) {
+    pub fn record(&self, transport: Transport, method: Method, outcome: RequestOutcome, duration: Duration) {
         let (t, m) = (transport as usize, usize::from(method.0));
         if let Some(cell) = self.counts.get(t).and_then(|c| c.get(m)).and_then(|c| c.get(outcome as usize)) {
             cell.get_or_init(|| {
@@ -268,9 +268,9 @@ mod tests {
     fn what_is_recorded_is_rendered() {
         let metrics = Metrics::install().unwrap();
         let requests = RequestMetrics::get();
-        requests.record(Transport::Sse, Method::of("prompts/get"), Outcome::Ok, Duration::from_millis(3));
-        requests.record(Transport::Sse, Method::of("prompts/get"), Outcome::Ok, Duration::from_secs(3));
-        requests.record(Transport::Sse, Method::of("no/such"), Outcome::ClientError, Duration::ZERO);
+        requests.record(Transport::Sse, Method::of("prompts/get"), RequestOutcome::Ok, Duration::from_millis(3));
+        requests.record(Transport::Sse, Method::of("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
+        requests.record(Transport::Sse, Method::of("no/such"), RequestOutcome::ClientError, Duration::ZERO);
         requests.error(ErrorKind::ResumeTooLate);
         breaker("tracker", Breaker::Open);
         CacheMetrics::of(Cache::Reads).hit();
@@ -325,10 +325,10 @@ mod tests {
 
     #[test]
     fn every_error_has_an_outcome() {
-        assert_eq!(Outcome::of(ErrorKind::Parse), Outcome::ClientError);
-        assert_eq!(Outcome::of(ErrorKind::Internal), Outcome::ServerError);
-        assert_eq!(Outcome::of(ErrorKind::RateLimited), Outcome::Refused);
-        assert_eq!(Outcome::of(ErrorKind::Timeout), Outcome::Timeout);
-        assert!(!Outcome::of(ErrorKind::Cancelled).is_error());
+        assert_eq!(RequestOutcome::of(ErrorKind::Parse), RequestOutcome::ClientError);
+        assert_eq!(RequestOutcome::of(ErrorKind::Internal), RequestOutcome::ServerError);
+        assert_eq!(RequestOutcome::of(ErrorKind::RateLimited), RequestOutcome::Refused);
+        assert_eq!(RequestOutcome::of(ErrorKind::Timeout), RequestOutcome::Timeout);
+        assert!(!RequestOutcome::of(ErrorKind::Cancelled).is_error());
     }
 }

@@ -73,7 +73,7 @@ pub struct Asked<'a> {
     pub principal: &'a Principal,
 }
 
-struct Entry {
+struct CachedResult {
     result: Box<RawValue>,
     received: Instant,
     ttl: Duration,
@@ -91,7 +91,7 @@ pub struct Fresh {
 
 /// See the module's page.
 pub struct Cache {
-    entries: moka::sync::Cache<Key, Arc<Entry>>,
+    entries: moka::sync::Cache<Key, Arc<CachedResult>>,
     all: AtomicU64,
     subjects: Box<[AtomicU64]>,
     hasher: RandomState,
@@ -99,15 +99,15 @@ pub struct Cache {
 
 struct Lifetime;
 
-impl moka::Expiry<Key, Arc<Entry>> for Lifetime {
-    fn expire_after_create(&self, _: &Key, entry: &Arc<Entry>, _: std::time::Instant) -> Option<Duration> {
+impl moka::Expiry<Key, Arc<CachedResult>> for Lifetime {
+    fn expire_after_create(&self, _: &Key, entry: &Arc<CachedResult>, _: std::time::Instant) -> Option<Duration> {
         Some(entry.ttl)
     }
 
     fn expire_after_update(
         &self,
         _: &Key,
-        entry: &Arc<Entry>,
+        entry: &Arc<CachedResult>,
         _: std::time::Instant,
         _: Option<Duration>,
     ) -> Option<Duration> {
@@ -117,7 +117,7 @@ impl moka::Expiry<Key, Arc<Entry>> for Lifetime {
 
 impl Default for Cache {
     fn default() -> Self {
-        let weigh = |key: &Key, entry: &Arc<Entry>| {
+        let weigh = |key: &Key, entry: &Arc<CachedResult>| {
             let bytes = key.subject.len() + key.digest.len() + entry.result.get().len() + OVERHEAD;
             u32::try_from(bytes).unwrap_or(u32::MAX)
         };
@@ -179,7 +179,7 @@ impl Cache {
         }
         let key = Key { owner: key.owner.clone().filter(|_| !public), ..key.clone() };
         let ttl = Duration::from_millis(ttl_ms).min(LONGEST);
-        let entry = Entry { result: result.to_owned(), received: Instant::now(), ttl, stamp: *stamp };
+        let entry = CachedResult { result: result.to_owned(), received: Instant::now(), ttl, stamp: *stamp };
         self.entries.insert(key, Arc::new(entry));
     }
 

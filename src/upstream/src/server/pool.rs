@@ -91,12 +91,12 @@ pub struct Pool {
 #[derive(Default)]
 struct Inner {
     last: u64,
-    entries: FastMap<Key, Vec<Entry>>,
+    entries: FastMap<Key, Vec<PooledLink>>,
     by_principal: HashMap<Arc<str>, usize>,
     total: usize,
 }
 
-struct Entry {
+struct PooledLink {
     id: u64,
     principal: Arc<str>,
     /// `None` while it is being opened.
@@ -114,7 +114,7 @@ struct Entry {
     tainted: bool,
 }
 
-impl Entry {
+impl PooledLink {
     fn is_claimed(&self, now: Instant) -> bool {
         self.claimed_until.is_some_and(|until| now < until)
     }
@@ -179,7 +179,7 @@ impl Pool {
         let id = inner.last;
         inner.total += 1;
         *inner.by_principal.entry(Arc::clone(&principal)).or_default() += 1;
-        inner.entries.entry(key.clone()).or_default().push(Entry {
+        inner.entries.entry(key.clone()).or_default().push(PooledLink {
             id,
             principal,
             held: None,
@@ -198,7 +198,7 @@ impl Pool {
     pub fn again(&self, held: &Arc<Held>, late: bool) -> Again<'_> {
         let changed = self.changed.notified();
         let mut inner = self.inner.lock();
-        let is = |entry: &&mut Entry| entry.held.as_ref().is_some_and(|of| Arc::ptr_eq(of, held));
+        let is = |entry: &&mut PooledLink| entry.held.as_ref().is_some_and(|of| Arc::ptr_eq(of, held));
         let found = inner.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(is)?)));
         let Some((key, entry)) = found.filter(|_| held.usable()) else { return Again::Gone };
         if late && entry.alone && entry.users > 0 {
@@ -293,15 +293,20 @@ impl Pool {
 }
 
 /// The link for this caller among those that are alike: rather one that its own session used last.
-fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool, mine: Option<u64>) -> Option<&'a mut Entry> {
+fn choose<'a>(
+    entries: &'a mut [PooledLink],
+    caller: &Caller,
+    alone: bool,
+    mine: Option<u64>,
+) -> Option<&'a mut PooledLink> {
     let now = LazyCell::new(Instant::now);
     if let Some(at) =
         entries.iter().position(|entry| Some(entry.id) == mine && entry.held.is_some() && entry.users == 0)
     {
         return entries.get_mut(at);
     }
-    let same = |entry: &Entry| entry.session.is_some() && entry.session == caller.session;
-    let fits = |entry: &Entry| {
+    let same = |entry: &PooledLink| entry.session.is_some() && entry.session == caller.session;
+    let fits = |entry: &PooledLink| {
         entry.held.is_some()
             && (!alone || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || same(entry))))
     };
@@ -312,14 +317,14 @@ fn choose<'a>(entries: &'a mut [Entry], caller: &Caller, alone: bool, mine: Opti
 impl Inner {
     /// Removes what has ended among links of this key.
     fn sweep_dead(&mut self, key: &Key) {
-        let dead = |entry: &Entry| entry.held.as_ref().is_some_and(|held| !held.usable());
+        let dead = |entry: &PooledLink| entry.held.as_ref().is_some_and(|held| !held.usable());
         if self.entries.get(key).is_some_and(|entries| entries.iter().any(dead)) {
             self.sweep(|of, entry| of == key && dead(entry));
         }
     }
 
     /// Removes and closes all that `which` says.
-    fn sweep(&mut self, which: impl Fn(&Key, &Entry) -> bool) {
+    fn sweep(&mut self, which: impl Fn(&Key, &PooledLink) -> bool) {
         let (by_principal, total) = (&mut self.by_principal, &mut self.total);
         self.entries.retain(|key, entries| {
             entries.retain(|entry| {

@@ -18,7 +18,7 @@ pub const TOGETHER: Duration = Duration::from_millis(250);
 /// See the module's page.
 #[derive(Debug)]
 pub struct Watched {
-    counts: Mutex<BTreeMap<String, Entry>>,
+    counts: Mutex<BTreeMap<String, WatchedResource>>,
     /// Rises when the set of URIs changes.
     pub version: watch::Sender<u64>,
     /// What the upstream has in force.
@@ -26,7 +26,7 @@ pub struct Watched {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WatchedResource {
     count: usize,
     /// When the gateway's own subscription told of it last.
     told: Option<Instant>,
@@ -58,7 +58,7 @@ impl Watched {
         match counts.get_mut(uri) {
             Some(entry) => entry.count += 1,
             None => {
-                counts.insert(uri.to_owned(), Entry { count: 1, told: None, waits: false });
+                counts.insert(uri.to_owned(), WatchedResource { count: 1, told: None, waits: false });
                 self.version.send_modify(|version| *version += 1);
             }
         }

@@ -21,8 +21,8 @@ use countersign_provider::request::UpstreamRequest;
 use countersign_runtime::ending::Ending;
 
 /// What a request is answered with.
-pub type Answer = LocalBoxFuture<'static, Result<Response, LinkError>>;
-type Answers = Box<dyn Fn(Asked) -> Answer + Send + Sync>;
+pub type FakeReply = LocalBoxFuture<'static, Result<Response, LinkError>>;
+type Answers = Box<dyn Fn(Asked) -> FakeReply + Send + Sync>;
 
 /// A request as the server sees it.
 pub struct Asked {
@@ -70,7 +70,7 @@ impl Fake {
         })
     }
 
-    pub fn answers(&self, answers: impl Fn(Asked) -> Answer + Send + Sync + 'static) {
+    pub fn answers(&self, answers: impl Fn(Asked) -> FakeReply + Send + Sync + 'static) {
         *self.answers.lock() = Box::new(answers);
     }
 

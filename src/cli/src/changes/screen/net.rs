@@ -11,7 +11,7 @@ use tokio::sync::mpsc::Sender;
 use super::model::{Brief, MAX_LISTED};
 use crate::{
     changes::{
-        client::{Answer, Client, Refusal},
+        client::{Client, Refusal, ResponseBody},
         feed::{Event, Parser},
     },
     exit::Failure,
@@ -46,7 +46,7 @@ pub enum News {
     },
     /// A request that changed something came back.
     Done {
-        answer: Answer,
+        answer: ResponseBody,
         said: &'static str,
         many: bool,
     },
@@ -149,14 +149,14 @@ impl Net {
 
     async fn timeline(&self, id: &str) {
         #[derive(Deserialize)]
-        struct Entry {
+        struct TrailEntry {
             at: Timestamp,
             event: String,
             actor: String,
         }
         #[derive(Deserialize)]
         struct Trail {
-            entries: Vec<Entry>,
+            entries: Vec<TrailEntry>,
         }
         if let Ok(answer) = self.client.get(&["audit"], &[("change", id), ("limit", PAGE)]).await
             && let Ok(trail) = answer.read::<Trail>()

@@ -9,7 +9,7 @@ use actix_web::{
 };
 use bytes::Bytes;
 
-use countersign_exchange::context::Answer;
+use countersign_exchange::context::WireResponse;
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 
 /// What a client can take, by its `Accept` header. Without one it can take anything.
@@ -86,7 +86,7 @@ pub fn with_status(status: u16, error: &McpError, revision: Revision) -> HttpRes
 
 /// The answer to one request as the whole body.
 #[must_use]
-pub fn answered(status: StatusCode, answer: Answer) -> HttpResponse {
+pub fn answered(status: StatusCode, answer: WireResponse) -> HttpResponse {
     let mut response = json(status, answer.bytes);
     retry_after(&mut response, answer.retry_after);
     response

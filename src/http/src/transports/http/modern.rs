@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{services::HttpServices, transports::connections::Connection};
 use countersign_bridge::extension;
-use countersign_exchange::context::{Answer, Exchange, Related, ResponseQueue, asker_of};
+use countersign_exchange::context::{Exchange, Related, ResponseQueue, WireResponse, asker_of};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision,
     edit::string,
@@ -33,7 +33,7 @@ use countersign_session::{
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
 /// A request's work, which ends in its answer.
-pub type Work = Pin<Box<dyn Future<Output = Option<Answer>>>>;
+pub type Work = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
 
 /// Takes one message through the ladder and, if it is a request, to its answer. A large one is answered elsewhere.
 pub async fn serve(
@@ -222,7 +222,7 @@ fn refuse(id: Option<&RequestId>, error: &McpError) -> HttpResponse {
 }
 
 /// What a handler answers is a `200`, be it an error or not; what stopped it before has its own status.
-fn status(answer: &Answer) -> StatusCode {
+fn status(answer: &WireResponse) -> StatusCode {
     match answer.error {
         Some(ErrorKind::MethodNotFound) => StatusCode::NOT_FOUND,
         // An upstream's too (2026-07-28/basic/index, "Capabilities": on HTTP the status must be 400).

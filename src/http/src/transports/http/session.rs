@@ -26,7 +26,7 @@ use super::{
 use crate::{services::HttpServices, transports::connections::Connection};
 use countersign_auth::Identity;
 use countersign_exchange::{
-    context::{Answer, PostStream, Related},
+    context::{PostStream, Related, WireResponse},
     outbox::ResumeFault,
     shared::{Channel, SessionShared},
     slots::Evictable,
@@ -42,7 +42,7 @@ use countersign_session::{
     Session,
     actor::{EndSession, close},
     inbound::{self, Endpoint, OwnedRequest},
-    registry::Entry,
+    registry::RegisteredSession,
 };
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
@@ -90,7 +90,7 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
             let request = large.request;
             match endpoint.exchange(&request.as_request()) {
                 Ok(exchange) => inbound::answer_aside(exchange, request).await,
-                Err((error, revision)) => Some(Answer::error(Some(&request.as_request().id), &error, revision)),
+                Err((error, revision)) => Some(WireResponse::error(Some(&request.as_request().id), &error, revision)),
             }
         }),
     };
@@ -170,7 +170,7 @@ struct Running {
 
 impl Running {
     /// The answer, or nothing as soon as there is a stream to read it from.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<Answer>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<WireResponse>>> {
         let Some(work) = &mut self.work else { return Poll::Ready(None) };
         if let Poll::Ready(answer) = work.as_mut().poll(cx) {
             self.work = None;
@@ -195,7 +195,7 @@ impl Drop for Running {
     }
 }
 
-fn finish(session: &SessionShared, number: u32, answer: Option<Answer>) {
+fn finish(session: &SessionShared, number: u32, answer: Option<WireResponse>) {
     if let Channel::Streams(streams) = &session.channel {
         streams.push_last(number, answer.map(|a| a.bytes));
     }
@@ -267,7 +267,7 @@ async fn wait_for_sole_answer(session: &SessionShared, number: u32) -> Option<By
     Some(answer)
 }
 
-fn status(answer: &Answer) -> StatusCode {
+fn status(answer: &WireResponse) -> StatusCode {
     match answer.error {
         // 404 would mean that the session is gone (2025-11-25/basic/transports), so no other error has it.
         Some(ErrorKind::Unauthorized) => StatusCode::UNAUTHORIZED,
@@ -329,7 +329,7 @@ fn is_own(session: &SessionShared, identity: &Identity) -> bool {
         && session.principal().name == identity.principal.name
 }
 
-fn lookup(services: &HttpServices, id: &str, identity: &Identity) -> Option<Entry> {
+fn lookup(services: &HttpServices, id: &str, identity: &Identity) -> Option<RegisteredSession> {
     services.registry.get(id).filter(|entry| is_own(&entry.shared, identity))
 }
 

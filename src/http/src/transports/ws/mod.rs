@@ -26,7 +26,7 @@ use crate::{
 use countersign_auth::Identity;
 use countersign_exchange::{outbox::ResumeFault, shared::Channel};
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_session::{Session, registry::Entry};
+use countersign_session::{Session, registry::RegisteredSession};
 use countersign_telemetry::metrics::Transport;
 
 /// The subprotocol that the SDKs ask for; Node refuses a connection where it is not echoed.
@@ -114,7 +114,7 @@ fn try_upgrade(
     Ok(response)
 }
 
-fn open(services: &Arc<HttpServices>, identity: Identity) -> Entry {
+fn open(services: &Arc<HttpServices>, identity: Identity) -> RegisteredSession {
     let websocket = &services.config.transports.websocket;
     let shared = Arc::new(services.outbox_session(
         Transport::WebSocket,
@@ -122,11 +122,11 @@ fn open(services: &Arc<HttpServices>, identity: Identity) -> Entry {
         (websocket.replay_frames, websocket.replay_bytes),
     ));
     let addr = Session::open(&services.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
-    Entry { shared, addr }
+    RegisteredSession { shared, addr }
 }
 
 /// A session is found by its own principal only, so a stranger cannot tell a wrong id from somebody else's.
-fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<Entry, McpError> {
+fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
     services
         .registry
         .get(id)
@@ -140,7 +140,7 @@ fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<Entry,
 }
 
 /// Goes back to where the client is; gives the turn of its new connection.
-fn rewind(entry: &Entry, received: u64) -> Result<u64, McpError> {
+fn rewind(entry: &RegisteredSession, received: u64) -> Result<u64, McpError> {
     let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
     outbox.rewind(received).map_err(|fault| match fault {
         ResumeFault::TooLate => McpError::new(

@@ -26,7 +26,7 @@ use countersign_runtime::lanes::LARGE;
 use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
-    registry::Entry,
+    registry::RegisteredSession,
 };
 
 /// Bytes handed to the connection at a time.
@@ -54,7 +54,7 @@ struct WsPump {
 pub fn start(
     request: &HttpRequest,
     payload: web::Payload,
-    entry: &Entry,
+    entry: &RegisteredSession,
     turn: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
     (max, intake): (usize, Arc<Intake>),

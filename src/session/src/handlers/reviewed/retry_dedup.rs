@@ -78,7 +78,7 @@ enum State {
     Lost(Instant),
 }
 
-struct Entry {
+struct ReviewedCall {
     key: Key,
     change: String,
     state: State,
@@ -93,12 +93,12 @@ pub struct Lost {
 #[derive(Default)]
 struct Calls {
     last: u64,
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, ReviewedCall>,
     of: HashMap<Key, Vec<u64>>,
 }
 
 impl Calls {
-    fn insert(&mut self, entry: Entry) -> Option<u64> {
+    fn insert(&mut self, entry: ReviewedCall) -> Option<u64> {
         if self.entries.len() >= MAX {
             self.make_room();
         }
@@ -111,7 +111,7 @@ impl Calls {
         Some(self.last)
     }
 
-    fn remove(&mut self, number: u64) -> Option<Entry> {
+    fn remove(&mut self, number: u64) -> Option<ReviewedCall> {
         let entry = self.entries.remove(&number)?;
         if let Some(numbers) = self.of.get_mut(&entry.key) {
             numbers.retain(|other| *other != number);
@@ -123,7 +123,7 @@ impl Calls {
     }
 
     fn make_room(&mut self) {
-        let since = |entry: &Entry| match entry.state {
+        let since = |entry: &ReviewedCall| match entry.state {
             State::Lost(since) => Some(since),
             State::Held(_) => None,
         };
@@ -149,13 +149,14 @@ impl Lost {
     /// A call that waits, or is about to be answered.
     #[must_use]
     pub fn hold(self: &Arc<Self>, key: Key, change: &str, reach: Reach) -> Guard {
-        let number = self.calls.lock().insert(Entry { key, change: change.to_owned(), state: State::Held(reach) });
+        let number =
+            self.calls.lock().insert(ReviewedCall { key, change: change.to_owned(), state: State::Held(reach) });
         Guard { lost: Arc::clone(self), number, delivered: false }
     }
 
     /// The answer to a call was not taken.
     pub fn remember(&self, key: Key, change: &str) {
-        self.calls.lock().insert(Entry { key, change: change.to_owned(), state: State::Lost(Instant::now()) });
+        self.calls.lock().insert(ReviewedCall { key, change: change.to_owned(), state: State::Lost(Instant::now()) });
     }
 
     /// The change of an equal call whose client is gone. Each is given once: who gets it is the one who waits now.

@@ -36,7 +36,7 @@ const TASK: usize = 1024;
 const KEPT: Duration = Duration::from_secs(3600);
 
 #[derive(Clone)]
-enum Outcome {
+enum TaskOutcome {
     Working,
     /// As the client's revision has it.
     Done(Arc<str>),
@@ -48,7 +48,7 @@ enum Outcome {
 pub struct Local {
     id: String,
     principal: String,
-    state: watch::Sender<(Outcome, Times, Instant)>,
+    state: watch::Sender<(TaskOutcome, Times, Instant)>,
     cancel: CancellationToken,
     /// What it takes of its principal's memory.
     share: Mutex<Share>,
@@ -87,7 +87,7 @@ impl Locals {
             if kept && other.principal == task.principal {
                 count += 1;
                 let (outcome, _, since) = &*other.state.borrow();
-                if !matches!(outcome, Outcome::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
+                if !matches!(outcome, TaskOutcome::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
                     oldest = Some((*since, id.clone()));
                 }
             }
@@ -116,7 +116,7 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
         share: Mutex::new(share),
         id: format!("run_{}", nanoid::nanoid!(28)),
         principal: exchange.identity.principal.name.clone(),
-        state: watch::Sender::new((Outcome::Working, times, Instant::now())),
+        state: watch::Sender::new((TaskOutcome::Working, times, Instant::now())),
         cancel: exchange.services.shutdown.child_token(),
     });
     exchange.sessions.local_tasks.insert(Arc::clone(&task))?;
@@ -143,9 +143,9 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
         let outcome = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.outcome(reply.finish(exchange.revision(), &exchange.services.server_meta).into_owned()),
-                Err(error) => Outcome::Failed(Box::new(error)),
+                Err(error) => TaskOutcome::Failed(Box::new(error)),
             },
-            () = cancel.cancelled() => Outcome::Cancelled,
+            () = cancel.cancelled() => TaskOutcome::Cancelled,
         };
         task.end(outcome);
     });
@@ -154,19 +154,19 @@ pub fn start(exchange: &Handling, request: &Request<'_>, admitted: Admitted) -> 
 
 impl Local {
     /// Its result, if there is room to keep it.
-    fn outcome(&self, result: String) -> Outcome {
+    fn outcome(&self, result: String) -> TaskOutcome {
         let mut share = self.share.lock();
         share.shrink_to(TASK);
         if share.grow(result.len()) {
-            return Outcome::Done(result.into());
+            return TaskOutcome::Done(result.into());
         }
         let why = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
-        Outcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, why)))
+        TaskOutcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, why)))
     }
 
-    fn end(&self, outcome: Outcome) {
+    fn end(&self, outcome: TaskOutcome) {
         self.state.send_if_modified(|(state, times, since)| {
-            let working = matches!(state, Outcome::Working);
+            let working = matches!(state, TaskOutcome::Working);
             if working {
                 (*state, times.updated, *since) = (outcome, Times::now().updated, Instant::now());
             }
@@ -176,15 +176,15 @@ impl Local {
 
     fn is_forgotten(&self) -> bool {
         let (outcome, _, since) = &*self.state.borrow();
-        !matches!(outcome, Outcome::Working) && since.elapsed() > KEPT
+        !matches!(outcome, TaskOutcome::Working) && since.elapsed() > KEPT
     }
 
     fn status(&self) -> Status {
         match &self.state.borrow().0 {
-            Outcome::Working => Status::Working,
-            Outcome::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
-            Outcome::Done(_) | Outcome::Failed(_) => Status::Failed,
-            Outcome::Cancelled => Status::Cancelled,
+            TaskOutcome::Working => Status::Working,
+            TaskOutcome::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
+            TaskOutcome::Done(_) | TaskOutcome::Failed(_) => Status::Failed,
+            TaskOutcome::Cancelled => Status::Cancelled,
         }
     }
 
@@ -206,7 +206,7 @@ impl Local {
                 if self.status().is_terminal() {
                     return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));
                 }
-                self.end(Outcome::Cancelled);
+                self.end(TaskOutcome::Cancelled);
                 self.cancel.cancel();
                 Ok(Reply::new(self.describe()))
             }
@@ -218,20 +218,20 @@ impl Local {
         let mut state = self.state.subscribe();
         let outcome = {
             let _slot = services.long_lived(&exchange.identity.principal)?;
-            let ended = state.wait_for(|(outcome, ..)| !matches!(outcome, Outcome::Working));
+            let ended = state.wait_for(|(outcome, ..)| !matches!(outcome, TaskOutcome::Working));
             tokio::select! {
-                ended = ended => ended.map(|state| state.0.clone()).unwrap_or(Outcome::Cancelled),
+                ended = ended => ended.map(|state| state.0.clone()).unwrap_or(TaskOutcome::Cancelled),
                 revoked = services.revoked(&exchange.identity) => return Err(revoked),
             }
         };
         match outcome {
-            Outcome::Done(result) => {
+            TaskOutcome::Done(result) => {
                 let failed = member(&result, "isError") == Some("true");
                 let json = shape::related(&result, &self.id);
                 Ok(Reply::passed_on(json).failing(failed.then_some(ErrorKind::ToolExecution)))
             }
-            Outcome::Failed(error) => Err(*error),
-            Outcome::Working | Outcome::Cancelled => {
+            TaskOutcome::Failed(error) => Err(*error),
+            TaskOutcome::Working | TaskOutcome::Cancelled => {
                 Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", self.id.as_str()))
             }
         }

@@ -28,7 +28,7 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Inner {
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<QueuedLine>,
     bytes: usize,
     closed: bool,
     /// The requests of what the writer has now.
@@ -37,13 +37,13 @@ struct Inner {
     unwritten: Vec<u64>,
 }
 
-struct Entry {
+struct QueuedLine {
     /// The request that it is, so that it can be taken back.
     id: Option<u64>,
     line: Bytes,
 }
 
-impl Entry {
+impl QueuedLine {
     fn cost(&self) -> usize {
         self.line.len() + OVERHEAD
     }
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     fn put(&self, id: Option<u64>, text: Bytes, anyway: bool) -> Result<(), Refused> {
-        let entry = Entry { id, line: one_line(text) };
+        let entry = QueuedLine { id, line: one_line(text) };
         let mut inner = self.inner.lock();
         if inner.closed {
             return Err(Refused::Closed);

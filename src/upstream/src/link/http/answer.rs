@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{FutureExt, StreamExt};
 
 use super::{
-    client::{self, Answer},
+    client::{self, HttpAnswer},
     head::Field,
     link::{HttpLink, Mode},
     listen,
@@ -30,7 +30,7 @@ const REST_TIME: Duration = Duration::from_secs(2);
 impl HttpLink {
     pub(super) async fn answer(
         &self,
-        mut response: Answer,
+        mut response: HttpAnswer,
         mode: &Mode,
         id: u64,
         listener: &Arc<dyn Listener>,
@@ -140,7 +140,7 @@ impl HttpLink {
 
     async fn stream(
         &self,
-        mut response: Answer,
+        mut response: HttpAnswer,
         mode: &Mode,
         id: u64,
         listener: &Arc<dyn Listener>,
@@ -201,7 +201,7 @@ pub(crate) fn too_long(_: TooLong) -> LinkError {
     LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE} bytes"))
 }
 
-pub(crate) fn is_stream(response: &Answer) -> bool {
+pub(crate) fn is_stream(response: &HttpAnswer) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
     let kind = response.field(Field::ContentType).map(<[u8]>::trim_ascii);
     kind.is_some_and(|kind| {
@@ -231,7 +231,7 @@ fn is_method_not_found(body: &[u8], id: u64) -> bool {
 }
 
 /// The whole body.
-pub(crate) async fn body(response: &mut Answer, max: usize) -> Result<Bytes, LinkError> {
+pub(crate) async fn body(response: &mut HttpAnswer, max: usize) -> Result<Bytes, LinkError> {
     let too_long = || LinkError::Protocol(format!("its answer is longer than {max} bytes"));
     let length = response.length().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
     if length.is_some_and(|length| length > max) {
@@ -264,7 +264,7 @@ pub(crate) async fn body(response: &mut Answer, max: usize) -> Result<Bytes, Lin
 }
 
 /// Reads a stream to its end after the answer, so that its connection can be used again.
-fn finish(mut response: Answer, more: bool) {
+fn finish(mut response: HttpAnswer, more: bool) {
     if !more && let Some(end) = response.next().now_or_never() {
         match end {
             None | Some(Err(_)) => return,

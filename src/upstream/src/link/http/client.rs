@@ -140,12 +140,12 @@ pub fn of_thread(uri: &Uri, trust: Option<&Arc<Trust>>) -> Client {
 }
 
 /// An answer, whichever client has it.
-pub enum Answer {
-    Plain(plain::Answer),
+pub enum HttpAnswer {
+    Plain(plain::PlainAnswer),
     General(ClientResponse),
 }
 
-impl Answer {
+impl HttpAnswer {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Plain(answer) => answer.head.status(),
@@ -170,13 +170,13 @@ impl Answer {
     }
 }
 
-impl From<ClientResponse> for Answer {
+impl From<ClientResponse> for HttpAnswer {
     fn from(response: ClientResponse) -> Self {
         Self::General(response)
     }
 }
 
-impl Stream for Answer {
+impl Stream for HttpAnswer {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -194,9 +194,9 @@ pub type Extra = SmallVec<[(HeaderName, HeaderValue); 2]>;
 ///
 /// # Errors
 /// As [`failed`]; [`LinkError::Unreachable`] for a URI that is none of HTTP.
-pub async fn post(head: &Head, extra: Extra, body: &Bytes) -> Result<Answer, LinkError> {
+pub async fn post(head: &Head, extra: Extra, body: &Bytes) -> Result<HttpAnswer, LinkError> {
     if let Some(place) = &head.plain {
-        return plain::post(place, (&head.uri, &head.headers), &extra, body).await.map(Answer::Plain);
+        return plain::post(place, (&head.uri, &head.headers), &extra, body).await.map(HttpAnswer::Plain);
     }
     let request = frozen(head)?;
     let sent = if extra.is_empty() {
@@ -204,7 +204,7 @@ pub async fn post(head: &Head, extra: Extra, body: &Bytes) -> Result<Answer, Lin
     } else {
         request.extra_headers(extra.into_iter().collect::<HeaderMap>()).send_body(body.clone()).await
     };
-    sent.map(Answer::General).map_err(|error| failed(&error))
+    sent.map(HttpAnswer::General).map_err(|error| failed(&error))
 }
 
 /// What this thread's general client sends for that head.

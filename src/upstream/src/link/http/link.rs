@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Place,
     chores::{self, Chore},
-    client::{self, Answer, Extra, Head},
+    client::{self, Extra, Head, HttpAnswer},
     head::Field,
     kind,
     trust::Trust,
@@ -187,7 +187,7 @@ impl HttpLink {
         self.answer(response, mode, outgoing.id, listener).await
     }
 
-    async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<Answer, LinkError> {
+    async fn send(&self, mode: &Mode, outgoing: &Outgoing) -> Result<HttpAnswer, LinkError> {
         let extra =
             if mode.modern || !outgoing.headers.is_empty() { extra(mode.modern, outgoing)? } else { Extra::new() };
         client::post(&mode.post, extra, &outgoing.body).await

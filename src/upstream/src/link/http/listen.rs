@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 
 use super::{
     answer::is_stream,
-    client::{self, Answer},
+    client::{self, HttpAnswer},
     link::Shared,
 };
 use crate::link::{
@@ -30,7 +30,7 @@ const LEAST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
 /// Opens a stream by GET. `None` if the server has none.
-async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<Answer>, LinkError> {
+async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
     let mode = shared.mode();
     let mut request = client::of_thread(&shared.uri, shared.trust.as_ref()).get(&shared.uri);
     *request.headers_mut() = mode.plain.clone();
@@ -41,7 +41,7 @@ async fn get(shared: &Shared, last: Option<&str>) -> Result<Option<Answer>, Link
     if let Some(address) = client::literal(&shared.uri) {
         request = request.address(address);
     }
-    let response = Answer::from(request.send().await.map_err(|error| client::failed(&error))?);
+    let response = HttpAnswer::from(request.send().await.map_err(|error| client::failed(&error))?);
     match response.status() {
         StatusCode::NOT_FOUND if mode.session.is_some() => Err(shared.gone()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
@@ -64,7 +64,11 @@ fn pause(events: &Events, failures: u32) -> Duration {
 ///
 /// # Errors
 /// What may be better the next time; not [`LinkError::SessionGone`], which is final.
-pub(super) async fn resume(shared: &Shared, events: &mut Events, attempt: u32) -> Result<Option<Answer>, LinkError> {
+pub(super) async fn resume(
+    shared: &Shared,
+    events: &mut Events,
+    attempt: u32,
+) -> Result<Option<HttpAnswer>, LinkError> {
     let Some(last) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
     tokio::time::sleep(pause(events, attempt)).await;
     match get(shared, Some(&last)).await {
@@ -113,7 +117,7 @@ async fn listen(shared: &Shared, queue: &Queue) {
 }
 
 /// Whether there was anything on it.
-async fn read(shared: &Shared, queue: &Queue, mut response: Answer, events: &mut Events) -> bool {
+async fn read(shared: &Shared, queue: &Queue, mut response: HttpAnswer, events: &mut Events) -> bool {
     let mut any = false;
     while let Some(Ok(chunk)) = response.next().await {
         events.push(&chunk);

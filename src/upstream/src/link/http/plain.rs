@@ -293,7 +293,7 @@ pub(super) async fn post(
     (uri, headers): (&Uri, &HeaderMap),
     extra: &Extra,
     body: &Bytes,
-) -> Result<Answer, LinkError> {
+) -> Result<PlainAnswer, LinkError> {
     let mut connection = match kept(place) {
         Some(connection) => connection,
         None => Connection::new(place.connect().await?),
@@ -319,11 +319,11 @@ pub(super) async fn post(
     };
     sending.await.map_err(|error| LinkError::Lost(error.to_string()))?;
     let head = poll_fn(|cx| connection.poll_head(cx)).await?;
-    Ok(Answer::new(place, head, connection))
+    Ok(PlainAnswer::new(place, head, connection))
 }
 
 /// An answer whose body comes as it is read.
-pub struct Answer {
+pub struct PlainAnswer {
     pub head: Head,
     /// `None` once the body has ended.
     body: Option<Body>,
@@ -337,7 +337,7 @@ struct Body {
     endless: bool,
 }
 
-impl Answer {
+impl PlainAnswer {
     fn new(place: &Place, head: Head, mut connection: Kept) -> Self {
         let whole = match &head {
             Head::Plain(plain) => {
@@ -405,7 +405,7 @@ impl Body {
     }
 }
 
-impl Stream for Answer {
+impl Stream for PlainAnswer {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

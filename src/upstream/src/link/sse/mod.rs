@@ -21,7 +21,7 @@ use super::{
     http::{
         Place,
         answer::{body, is_stream, too_long},
-        client::{self, Answer, Extra, Head},
+        client::{self, Extra, Head, HttpAnswer},
     },
     received::{MAX_MESSAGE, shown},
 };
@@ -77,7 +77,7 @@ impl Connector for SseConnector {
 }
 
 /// Opens the stream and reads it up to the endpoint.
-async fn open(place: &Place) -> Result<(Answer, Events, Uri), LinkError> {
+async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
     let uri = place.uri()?;
     let mut request = client::of_thread(&uri, place.trust.as_ref()).get(&uri);
     *request.headers_mut() = place.headers.clone();
@@ -90,7 +90,7 @@ async fn open(place: &Place) -> Result<(Answer, Events, Uri), LinkError> {
         LinkError::Lost(why) => LinkError::Unreachable(why),
         error => error,
     })?;
-    let mut response = Answer::from(sent);
+    let mut response = HttpAnswer::from(sent);
     let status = response.status();
     if status != StatusCode::OK || !is_stream(&response) {
         let body = if is_stream(&response) { Vec::new() } else { beginning(&mut response).await };
@@ -118,7 +118,7 @@ async fn open(place: &Place) -> Result<(Answer, Events, Uri), LinkError> {
     }
 }
 
-async fn beginning(response: &mut Answer) -> Vec<u8> {
+async fn beginning(response: &mut HttpAnswer) -> Vec<u8> {
     body(response, MAX_ERROR).await.map(|body| body.to_vec()).unwrap_or_default()
 }
 
@@ -142,7 +142,7 @@ fn post_head(place: &Place, endpoint: Uri) -> Arc<Head> {
     Head::new(endpoint, headers, place.trust.clone())
 }
 
-async fn read(attribution: Arc<Attribution>, mut response: Answer, mut events: Events) {
+async fn read(attribution: Arc<Attribution>, mut response: HttpAnswer, mut events: Events) {
     let closed = attribution.closed();
     let reading = async {
         loop {

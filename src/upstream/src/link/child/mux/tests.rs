@@ -30,7 +30,7 @@ impl Heard {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response, LinkError>>>>;
+type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response, LinkError>>>>;
 
 struct Case {
     mux: Arc<Mux>,
@@ -43,11 +43,11 @@ impl Case {
         Self { mux: Mux::new(unsolicited.clone()), unsolicited }
     }
 
-    async fn send(&self, id: u64, method: &str) -> (Answer, Arc<Heard>) {
+    async fn send(&self, id: u64, method: &str) -> (AnswerFuture, Arc<Heard>) {
         let heard = Arc::new(Heard::default());
         let (mux, listener) = (self.mux.clone(), heard.clone());
         let outgoing = Outgoing::new(id, method, None);
-        let mut answer: Answer = Box::pin(async move { mux.request(&outgoing, listener).await });
+        let mut answer: AnswerFuture = Box::pin(async move { mux.request(&outgoing, listener).await });
         assert!(poll!(&mut answer).is_pending());
         (answer, heard)
     }
