@@ -127,6 +127,17 @@ impl Outbox {
         wake(state);
     }
 
+    /// As [`Self::close`], without what is queued: that is dropped.
+    pub fn abandon(&self, code: u16, reason: &'static str) {
+        let mut state = self.state.lock();
+        let sent = state.frames.len() - queued_len(&state);
+        state.frames.truncate(sent);
+        state.frames.shrink_to_fit();
+        state.queued_bytes = 0;
+        drop(state);
+        self.close(code, reason);
+    }
+
     /// Takes what is queued, up to about `budget` bytes. `None` when there is nothing to do, or another connection
     /// has taken over since `turn`: what an old one took would be lost.
     pub fn drain(&self, turn: u64, budget: usize) -> Option<Drained> {
@@ -219,6 +230,11 @@ impl Outbox {
     /// Messages that wait for the pump.
     pub fn len(&self) -> usize {
         queued_len(&self.state.lock())
+    }
+
+    /// Bytes that wait for the pump.
+    pub fn bytes(&self) -> usize {
+        self.state.lock().queued_bytes
     }
 
     /// So much waits for the pump that it is wiser to take nothing more in from this peer.
@@ -431,5 +447,23 @@ mod tests {
         outbox.close(1001, "bye");
         assert_eq!(outbox.drain(0, 60).unwrap().close, None);
         assert_eq!(outbox.drain(0, 60).unwrap().close, Some((1001, "bye")));
+    }
+
+    #[test]
+    fn an_outbox_that_is_abandoned_drops_what_waits_and_says_why() {
+        let outbox = Outbox::new(LIMITS);
+        let (wake, n) = counted();
+        assert!(outbox.attach(0, wake));
+        outbox.push(Bytes::from_static(b"sent")).unwrap();
+        outbox.drain(0, 60).unwrap();
+        outbox.push(Bytes::from_static(b"waits")).unwrap();
+        assert_eq!((outbox.len(), outbox.bytes()), (1, 5));
+        outbox.abandon(1013, "too slow");
+        assert_eq!((outbox.len(), outbox.bytes(), n.load(Ordering::Relaxed)), (0, 0, 2));
+        assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(Overflow));
+        let last = outbox.drain(0, 60).unwrap();
+        assert_eq!((last.frames, last.close), (vec![], Some((1013, "too slow"))));
+        // What was sent before can be asked for again.
+        assert_eq!(outbox.rewind(0), Ok(1));
     }
 }

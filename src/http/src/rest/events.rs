@@ -3,35 +3,23 @@
 //! The stream holds nothing but its place in the feed: a reader that stops reading costs a socket until the kernel's
 //! `TCP_USER_TIMEOUT` ends it, and one that comes back with `Last-Event-ID` misses nothing.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use actix_web::{
     HttpRequest, HttpResponse,
-    http::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS},
+    http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS},
     web::{self, Bytes},
 };
-use futures_util::stream;
 use jiff::Timestamp;
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, RestState, query::parse_number};
+use crate::transports::http::sse::{self, ticks};
 use countersign_auth::Credential;
 use countersign_exchange::{services::RECHECK, slots::StreamSlot};
 use countersign_protocol::ErrorKind;
 use countersign_review::{FeedEvent, FeedSubscription};
-
-struct Reader {
-    state: web::Data<RestState>,
-    subscription: FeedSubscription,
-    credential: Credential,
-    keep_alive: Interval,
-    recheck: Interval,
-    first: Option<Bytes>,
-    ended: bool,
-    shutdown: CancellationToken,
-    _slot: StreamSlot,
-}
 
 /// `GET /api/events?since=N`, or with `Last-Event-ID`.
 pub async fn stream(
@@ -41,42 +29,18 @@ pub async fn stream(
 ) -> Result<HttpResponse, Problem> {
     let since = since(&request)?;
     let slot = state.streams.take(&caller.principal.name)?;
-    let (subscription, hello) = subscribe(&state, since)?;
-    let pause = state.config.transports.http.sse_keep_alive;
+    let (subscriber, hello) = Subscriber::new(&state, caller.credential, since)?;
     let reader = Reader {
-        subscription,
-        credential: caller.credential,
-        keep_alive: ticks(pause),
-        recheck: ticks(RECHECK),
+        subscriber,
+        keep_alive: ticks(state.config.transports.http.sse_keep_alive),
         // Something at once in any case, so that the client sees the stream is open.
         first: Some(hello.map_or(Bytes::from_static(b":\n\n"), |hello| hello.sse)),
         ended: false,
-        shutdown: state.shutdown.child_token(),
         _slot: slot,
-        state,
     };
-    let body = stream::unfold(reader, |mut reader| async move {
-        let chunk = reader.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(chunk), reader))
-    });
-    Ok(HttpResponse::Ok()
-        .content_type("text/event-stream")
-        .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
-        .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
-        .insert_header(("x-accel-buffering", HeaderValue::from_static("no")))
-        .streaming(body))
-}
-
-/// A place in the feed; a subscriber without `since` is told first where that is.
-///
-/// # Errors
-/// `SHUTTING_DOWN` once the feed is closed.
-pub fn subscribe(state: &RestState, since: Option<u64>) -> Result<(FeedSubscription, Option<FeedEvent>), Problem> {
-    let subscription = state.changes.feed().subscribe(since);
-    let subscription =
-        subscription.ok_or_else(|| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
-    let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
-    Ok((subscription, hello))
+    let mut response = sse::streaming(reader, Reader::next);
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Ok(response)
 }
 
 /// Where to begin: the header wins, since it is what a client that comes back has really seen.
@@ -92,13 +56,71 @@ pub fn since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
     seen.map(Some).ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "Last-Event-ID is not an id of this feed"))
 }
 
-/// Ticks after each full pause.
-#[must_use]
-pub fn ticks(pause: Duration) -> Interval {
-    let pause = pause.max(Duration::from_millis(10));
-    let mut ticks = tokio::time::interval_at(Instant::now() + pause, pause);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// A place in the feed, and whose it is: what the stream and the WebSocket are served from.
+pub struct Subscriber {
+    state: web::Data<RestState>,
+    subscription: FeedSubscription,
+    credential: Credential,
+    recheck: Interval,
+    shutdown: CancellationToken,
+}
+
+/// What a subscriber gets next.
+pub enum Next {
+    Event(Arc<FeedEvent>),
+    ShuttingDown,
+    /// The credential that it subscribed with no longer holds.
+    Refused,
+    /// It can subscribe again from where it is.
+    Ended,
+}
+
+impl Subscriber {
+    /// One without `since` is told first where the feed is.
+    ///
+    /// # Errors
+    /// `SHUTTING_DOWN` once the feed is closed.
+    pub fn new(
+        state: &web::Data<RestState>,
+        credential: Credential,
+        since: Option<u64>,
+    ) -> Result<(Self, Option<FeedEvent>), Problem> {
+        let subscription = state.changes.feed().subscribe(since);
+        let subscription =
+            subscription.ok_or_else(|| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
+        let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
+        let shutdown = state.shutdown.child_token();
+        Ok((Self { state: state.clone(), subscription, credential, recheck: ticks(RECHECK), shutdown }, hello))
+    }
+
+    /// The next event, while `ready` for one, or the end. Cancel-safe: nothing is lost if the future is dropped.
+    pub async fn next(&mut self, ready: bool) -> Next {
+        loop {
+            let event = tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return Next::ShuttingDown,
+                _ = self.recheck.tick() => None,
+                event = self.subscription.next(), if ready => match event {
+                    Some(event) => Some(event),
+                    None => return Next::Ended,
+                },
+            };
+            if self.state.sign_ins.still_valid(&self.credential, Timestamp::now()).is_err() {
+                return Next::Refused;
+            }
+            if let Some(event) = event {
+                return Next::Event(event);
+            }
+        }
+    }
+}
+
+struct Reader {
+    subscriber: Subscriber,
+    keep_alive: Interval,
+    first: Option<Bytes>,
+    ended: bool,
+    _slot: StreamSlot,
 }
 
 impl Reader {
@@ -110,28 +132,21 @@ impl Reader {
         if self.ended {
             return None;
         }
-        let event = loop {
-            tokio::select! {
-                biased;
-                () = self.shutdown.cancelled() => {
-                    self.ended = true;
-                    return Some(Bytes::from_static(b": the gateway is shutting down\n\n"));
-                }
-                event = self.subscription.next() => break event,
-                _ = self.recheck.tick() => {
-                    if !self.may_go_on() {
-                        return None;
-                    }
-                }
-                _ = self.keep_alive.tick() => return Some(Bytes::from_static(b":\n\n")),
-            }
+        let next = tokio::select! {
+            biased;
+            next = self.subscriber.next(true) => next,
+            _ = self.keep_alive.tick() => return Some(Bytes::from_static(b":\n\n")),
         };
-        let event = event.filter(|_| self.may_go_on())?;
-        self.keep_alive.reset();
-        Some(event.sse.clone())
-    }
-
-    fn may_go_on(&self) -> bool {
-        self.state.sign_ins.still_valid(&self.credential, Timestamp::now()).is_ok()
+        match next {
+            Next::Event(event) => {
+                self.keep_alive.reset();
+                Some(event.sse.clone())
+            }
+            Next::ShuttingDown => {
+                self.ended = true;
+                Some(Bytes::from_static(b": the gateway is shutting down\n\n"))
+            }
+            Next::Refused | Next::Ended => None,
+        }
     }
 }

@@ -1,37 +1,34 @@
 //! `/events`: the feed over a WebSocket, one JSON object per text frame.
 //!
-//! The actor only pumps frames between socket and outbox: it runs inside the response body and freezes when its
-//! peer stops reading. So the subscriber's state (its place in the feed, the heartbeat, the decision to evict) lives
-//! in a task of its own, and the bounded outbox between them has at most one wake-up in flight: its waker. While the
-//! outbox is full the feed waits; a peer that neither reads nor answers pings is evicted.
+//! The pump stands still when its peer stops reading, so the subscriber's state (its place in the feed, the heartbeat,
+//! the decision to evict) lives in a task of its own, with the bounded outbox between the two. While that is full the
+//! feed waits; a peer that neither reads nor answers pings is evicted.
 
-use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    pin::Pin,
-    rc::Rc,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
-use actix::{Actor, ActorContext as _, AsyncContext as _, StreamHandler};
 use actix_web::{HttpRequest, HttpResponse, rt, web};
-use actix_web_actors::ws::{self, CloseCode, CloseReason, Message, ProtocolError, WebsocketContext};
-use bytestring::ByteString;
-use futures_util::Stream;
-use jiff::Timestamp;
+use actix_web_actors::ws::{self, CloseCode};
+use bytes::Bytes;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit},
     time::Instant,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Caller, Problem, RestState, events};
-use crate::transports::ws::inbound_frame_limit::{FrameBound, Verdict};
-use countersign_auth::Credential;
-use countersign_exchange::{services::RECHECK, slots::StreamSlot};
+use super::{
+    Caller, Problem, RestState,
+    events::{self, Next, Subscriber},
+};
+use crate::transports::{
+    http::sse::ticks,
+    ws::pump::{self, Backend, Taken},
+};
+use countersign_exchange::{
+    inflow::Held,
+    outbox::{Drained, Outbox, OutboxLimits, Wake},
+    slots::StreamSlot,
+};
 use countersign_protocol::ErrorKind;
-use countersign_review::FeedSubscription;
 
 /// Bytes of a frame from a subscriber, who has nothing to say but pings.
 const MAX_FRAME: usize = 4096;
@@ -52,236 +49,131 @@ pub async fn upgrade(
         Problem::new(ErrorKind::Overloaded, "too many WebSockets are open (transports.websocket.max_connections)")
     })?;
     let slot = state.streams.take(&caller.principal.name)?;
-    let (subscription, hello) = events::subscribe(&state, since)?;
-    let outbox = Rc::new(RefCell::new(Outbox::new(&state)));
+    let limits = &state.config.limits;
+    let outgoing = Rc::new(Outgoing::new(limits.outbox_messages.clamp(1, MAX_FRAMES), limits.outbox_bytes));
+    let (subscriber, hello) = Subscriber::new(&state, caller.credential, since)?;
     if let Some(hello) = hello {
-        outbox.borrow_mut().push(text(hello.json));
+        outgoing.push(hello.json);
     }
     let gone = CancellationToken::new();
-    let (payload, verdict) = FrameBound::new(payload, MAX_FRAME);
-    let pump = Pump { outbox: Rc::clone(&outbox), verdict, _gone: gone.clone().drop_guard(), _held: (slot, permit) };
-    let response = ws::WsResponseBuilder::new(pump, &request, payload)
-        .frame_size(MAX_FRAME)
-        .start()
+    let socket = Socket { outgoing: Rc::clone(&outgoing), _gone: gone.clone().drop_guard(), _held: (slot, permit) };
+    let response = pump::start(&request, payload, socket, MAX_FRAME, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
-    let subscriber = Subscriber { state, credential: caller.credential, subscription, outbox, gone };
-    rt::spawn(subscriber.run());
+    let pause = state.config.transports.websocket.ping_interval;
+    rt::spawn(async move {
+        tokio::select! {
+            biased;
+            () = gone.cancelled() => {}
+            () = outgoing.serve(subscriber, pause) => {}
+        }
+    });
     Ok(response)
 }
 
-fn text(json: web::Bytes) -> Message {
-    Message::Text(ByteString::try_from(json).unwrap_or_default())
-}
-
-/// Frames on their way out, in number and bytes bounded. What does not fit stays in the feed.
-struct Outbox {
-    frames: VecDeque<Message>,
-    bytes: usize,
+/// What is on its way to a subscriber, in number and bytes bounded. What does not fit stays in the feed.
+struct Outgoing {
+    outbox: Outbox,
     max_frames: usize,
     max_bytes: usize,
-    closed: bool,
-    /// Wakes the pump when there are frames, and the subscriber when there is room again.
-    pump: Option<Waker>,
-    room: Rc<Notify>,
+    /// There is room again.
+    room: Notify,
     /// When the peer last gave a sign of life: a frame of its own, or reading on although much was waiting.
-    last_sign: Instant,
+    last_sign: Cell<Instant>,
 }
 
-impl Outbox {
-    fn new(state: &RestState) -> Self {
-        let limits = &state.config.limits;
+impl Outgoing {
+    fn new(max_frames: usize, max_bytes: usize) -> Self {
+        // Its own bound would end a subscriber that reads late; here the feed waits instead.
+        let limits = OutboxLimits { messages: usize::MAX, bytes: usize::MAX, replay_frames: 0, replay_bytes: 0 };
         Self {
-            frames: VecDeque::new(),
-            bytes: 0,
-            max_frames: limits.outbox_messages.clamp(1, MAX_FRAMES),
-            max_bytes: limits.outbox_bytes,
-            closed: false,
-            pump: None,
-            room: Rc::default(),
-            last_sign: Instant::now(),
+            outbox: Outbox::new(limits),
+            max_frames,
+            max_bytes,
+            room: Notify::new(),
+            last_sign: Cell::new(Instant::now()),
         }
     }
 
     fn is_full(&self) -> bool {
-        self.frames.len() >= self.max_frames || self.bytes >= self.max_bytes
+        self.outbox.len() >= self.max_frames || self.outbox.bytes() >= self.max_bytes
     }
 
-    fn push(&mut self, frame: Message) {
-        if !self.closed {
-            self.bytes += size(&frame);
-            self.frames.push_back(frame);
-            self.wake_pump();
-        }
+    fn push(&self, frame: Bytes) {
+        // Nothing is pushed to one that was closed.
+        let _ = self.outbox.push(frame);
     }
 
-    fn pop(&mut self) -> Option<Message> {
+    fn drain(&self, budget: usize) -> Option<Drained> {
         if self.is_full() {
-            self.last_sign = Instant::now();
+            self.last_sign.set(Instant::now());
         }
-        let frame = self.frames.pop_front()?;
-        self.bytes -= size(&frame);
+        let drained = self.outbox.drain(0, budget)?;
         self.room.notify_one();
-        Some(frame)
+        Some(drained)
     }
 
-    /// Queues the last frame. What an evicted reader has not fetched is dropped: it can ask for it again.
-    fn close(&mut self, code: CloseCode, why: &str, drop_rest: bool) {
-        if drop_rest {
-            self.frames = VecDeque::new();
-            self.bytes = 0;
-        }
-        self.push(Message::Close(Some(CloseReason { code, description: Some(why.to_owned()) })));
-        self.closed = true;
-    }
-
-    fn wake_pump(&mut self) {
-        if let Some(waker) = self.pump.take() {
-            waker.wake();
-        }
-    }
-}
-
-fn size(frame: &Message) -> usize {
-    match frame {
-        Message::Text(text) => text.len(),
-        _ => 0,
-    }
-}
-
-/// The outbox as the pump reads it.
-struct Frames(Rc<RefCell<Outbox>>);
-
-impl Stream for Frames {
-    type Item = Message;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Message>> {
-        let mut outbox = self.0.borrow_mut();
-        match outbox.pop() {
-            Some(frame) => Poll::Ready(Some(frame)),
-            None if outbox.closed => Poll::Ready(None),
-            None => {
-                outbox.pump = Some(context.waker().clone());
-                Poll::Pending
+    /// The subscriber's own task, on the connection's thread. At its end it frees everything but the socket, which
+    /// closes when the peer reads, or when the kernel gives up on it.
+    async fn serve(&self, mut subscriber: Subscriber, pause: std::time::Duration) {
+        let mut pings = ticks(pause);
+        loop {
+            let full = self.is_full();
+            let next = tokio::select! {
+                biased;
+                _ = pings.tick() => {
+                    if self.last_sign.get().elapsed() > pause * 2 {
+                        return self.evict(CloseCode::Again, "no answer to pings; reconnect with since");
+                    }
+                    self.outbox.ping();
+                    continue;
+                }
+                () = self.room.notified(), if full => continue,
+                next = subscriber.next(!full) => next,
+            };
+            match next {
+                Next::Event(event) => self.push(event.json.clone()),
+                Next::ShuttingDown => return self.outbox.close(CloseCode::Away.into(), "the gateway is shutting down"),
+                Next::Ended => {
+                    return self.outbox.close(CloseCode::Again.into(), "the feed ended; reconnect with since");
+                }
+                Next::Refused => return self.evict(CloseCode::Policy, "the credential no longer holds"),
             }
         }
     }
+
+    /// What its peer has not fetched is dropped: it can ask for it again.
+    fn evict(&self, code: CloseCode, why: &'static str) {
+        tracing::debug!(why, "a feed subscriber ends");
+        self.outbox.abandon(code.into(), why);
+    }
 }
 
-/// Moves frames. Holds what must live as long as the connection does.
-struct Pump {
-    outbox: Rc<RefCell<Outbox>>,
-    /// Whether the input was ended by a frame that may not be.
-    verdict: Verdict,
+/// A subscriber's end of the WebSocket. Holds what must live as long as the connection does.
+struct Socket {
+    outgoing: Rc<Outgoing>,
     _gone: DropGuard,
     _held: (StreamSlot, OwnedSemaphorePermit),
 }
 
-impl Actor for Pump {
-    type Context = WebsocketContext<Self>;
+impl Backend for Socket {
+    const PROTOCOLS: &'static [&'static str] = &[];
+    const UNSUPPORTED: &'static str = "this socket only sends";
 
-    fn started(&mut self, context: &mut Self::Context) {
-        context.add_stream(Frames(Rc::clone(&self.outbox)));
-    }
-}
-
-impl StreamHandler<Message> for Pump {
-    fn handle(&mut self, frame: Message, context: &mut Self::Context) {
-        match frame {
-            Message::Close(reason) => {
-                context.close(reason);
-                context.stop();
-            }
-            other => context.write_raw(other),
-        }
+    fn opened(&mut self, wake: Wake) {
+        let _ = self.outgoing.outbox.attach(0, wake);
     }
 
-    fn finished(&mut self, _: &mut Self::Context) {}
-}
-
-impl StreamHandler<Result<Message, ProtocolError>> for Pump {
-    fn handle(&mut self, frame: Result<Message, ProtocolError>, context: &mut Self::Context) {
-        self.outbox.borrow_mut().last_sign = Instant::now();
-        let close = |code, why: &str| Some(CloseReason { code, description: Some(why.to_owned()) });
-        let reason = match frame {
-            Ok(Message::Ping(payload)) => return context.pong(&payload),
-            Ok(Message::Pong(_) | Message::Nop) => return,
-            Ok(Message::Close(reason)) => reason,
-            Ok(Message::Text(_) | Message::Binary(_) | Message::Continuation(_)) => {
-                close(CloseCode::Unsupported, "this socket only sends")
-            }
-            Err(ProtocolError::Overflow) => close(CloseCode::Size, "the frame is too large"),
-            Err(_) => close(CloseCode::Protocol, "not a WebSocket frame"),
-        };
-        context.close(reason);
-        context.stop();
+    fn drain(&mut self, budget: usize) -> Option<Drained> {
+        self.outgoing.drain(budget)
     }
 
-    fn finished(&mut self, context: &mut Self::Context) {
-        if let Some((code, why)) = self.verdict.close() {
-            context.close(Some(CloseReason { code, description: Some(why.to_owned()) }));
-        }
-        context.stop();
-    }
-}
-
-/// The subscriber's own task, on the connection's thread; ends with the connection.
-struct Subscriber {
-    state: web::Data<RestState>,
-    credential: Credential,
-    subscription: FeedSubscription,
-    outbox: Rc<RefCell<Outbox>>,
-    gone: CancellationToken,
-}
-
-impl Subscriber {
-    async fn run(mut self) {
-        let pause = self.state.config.transports.websocket.ping_interval;
-        let mut ticks = events::ticks(pause);
-        let mut recheck = events::ticks(RECHECK);
-        let shutdown = self.state.shutdown.child_token();
-        let room = Rc::clone(&self.outbox.borrow().room);
-        loop {
-            let full = self.outbox.borrow().is_full();
-            tokio::select! {
-                biased;
-                () = self.gone.cancelled() => return,
-                () = shutdown.cancelled() => {
-                    return self.end(CloseCode::Away, "the gateway is shutting down", false);
-                }
-                _ = ticks.tick() => {
-                    if self.outbox.borrow().last_sign.elapsed() > pause * 2 {
-                        return self.end(CloseCode::Again, "no answer to pings; reconnect with since", true);
-                    }
-                    if !full {
-                        self.outbox.borrow_mut().push(Message::Ping(web::Bytes::new()));
-                    }
-                }
-                _ = recheck.tick() => {
-                    if !self.may_go_on() {
-                        return self.end(CloseCode::Policy, "the credential no longer holds", true);
-                    }
-                }
-                () = room.notified(), if full => {}
-                event = self.subscription.next(), if !full => {
-                    let Some(event) = event else {
-                        return self.end(CloseCode::Again, "the feed ended; reconnect with since", false);
-                    };
-                    if !self.may_go_on() {
-                        return self.end(CloseCode::Policy, "the credential no longer holds", true);
-                    }
-                    self.outbox.borrow_mut().push(text(event.json.clone()));
-                }
-            }
-        }
+    fn message(&mut self, _: Bytes, _: Option<Held>) -> Taken {
+        Taken::Unsupported
     }
 
-    fn may_go_on(&self) -> bool {
-        self.state.sign_ins.still_valid(&self.credential, Timestamp::now()).is_ok()
+    fn sign_of_life(&mut self) {
+        self.outgoing.last_sign.set(Instant::now());
     }
 
-    /// Frees everything but the socket, which closes when the peer reads, or when the kernel gives up on it.
-    fn end(self, code: CloseCode, why: &str, drop_rest: bool) {
-        tracing::debug!(why, "a feed subscriber ends");
-        self.outbox.borrow_mut().close(code, why, drop_rest);
-    }
+    fn closed(&mut self, _: bool) {}
 }

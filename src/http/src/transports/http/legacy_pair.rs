@@ -12,9 +12,9 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures_util::{Stream, task::AtomicWaker};
 use serde::Deserialize;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::Interval;
 
-use super::{answer, body::Body, identify, modern::event};
+use super::{answer, body::Body, identify, sse};
 use crate::{
     services::HttpServices,
     transports::{connections::Connection, next_pump_id},
@@ -73,18 +73,13 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
     if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
         return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
     }
-    let mut ticks = interval(services.config.transports.http.sse_keep_alive);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.reset();
     let endpoint = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
-    let mut response = HttpResponse::Ok();
-    answer::sse_headers(&mut response);
-    response.streaming(PairBody {
+    answer::event_stream().streaming(PairBody {
         shared,
         addr,
         id,
         waker,
-        ticks,
+        ticks: sse::ticks(services.config.transports.http.sse_keep_alive),
         first: Some(endpoint.into()),
         closed: false,
         _slot: slot,
@@ -120,7 +115,7 @@ impl Stream for PairBody {
         let Channel::Outbox(outbox) = &self.shared.channel else { return Poll::Ready(None) };
         if let Some(drained) = outbox.drain(0, BUDGET) {
             let mut out = Vec::new();
-            drained.frames.iter().for_each(|message| out.extend_from_slice(&event(message)));
+            drained.frames.iter().for_each(|message| sse::event(&mut out, None, message));
             self.closed = drained.close.is_some();
             if !out.is_empty() {
                 return Poll::Ready(Some(Ok(out.into())));
@@ -129,7 +124,7 @@ impl Stream for PairBody {
                 return Poll::Ready(None);
             }
         }
-        self.ticks.poll_tick(cx).map(|_| Some(Ok(Bytes::from_static(b": keep-alive\n\n"))))
+        self.ticks.poll_tick(cx).map(|_| Some(Ok(sse::KEEP_ALIVE)))
     }
 }
 

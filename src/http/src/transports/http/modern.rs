@@ -4,7 +4,6 @@
 use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll};
 
 use actix_web::{HttpResponse, http::StatusCode};
-use bytes::Bytes;
 
 use super::{
     View, answer,
@@ -124,9 +123,7 @@ pub async fn serve(
         }
     }
     let keep_alive = post.services.config.transports.http.sse_keep_alive;
-    let mut response = HttpResponse::Ok();
-    answer::sse_headers(&mut response);
-    response.streaming(QueueBody::new(work, queue, keep_alive))
+    answer::event_stream().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
 fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<Handling, McpError> {
@@ -232,14 +229,4 @@ fn status(answer: &WireResponse) -> StatusCode {
         Some(ErrorKind::RateLimited) => StatusCode::TOO_MANY_REQUESTS,
         _ => StatusCode::OK,
     }
-}
-
-/// One SSE event of the stateless era: no id, because nothing can be resumed.
-#[must_use]
-pub fn event(message: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(message.len() + 24);
-    out.extend_from_slice(b"event: message\ndata: ");
-    out.extend_from_slice(message);
-    out.extend_from_slice(b"\n\n");
-    out.into()
 }

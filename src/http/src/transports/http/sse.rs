@@ -3,6 +3,7 @@
 //! A message is JSON on one line, so it is one `data:` line; comments keep idle streams open.
 
 use std::{
+    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -14,14 +15,11 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use tokio::{
     sync::watch,
-    time::{Interval, MissedTickBehavior, interval_at},
+    time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    answer,
-    modern::{Work, event},
-};
+use super::{answer, modern::Work};
 use crate::services::HttpServices;
 use countersign_auth::Identity;
 use countersign_exchange::{
@@ -33,12 +31,34 @@ use countersign_exchange::{
 };
 use countersign_protocol::ErrorKind;
 
-const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+/// What keeps an idle stream open.
+pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-fn ticker(every: Duration) -> Interval {
-    let mut interval = interval_at(tokio::time::Instant::now() + every, every);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
+/// Ticks after each full pause.
+#[must_use]
+pub fn ticks(pause: Duration) -> Interval {
+    let pause = pause.max(Duration::from_millis(10));
+    let mut ticks = interval_at(Instant::now() + pause, pause);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Writes a message as an event. In the stateless era it has no id, because nothing can be resumed.
+pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
+    if let Some(id) = id {
+        out.extend_from_slice(format!("id: {id}\n").as_bytes());
+    }
+    out.extend_from_slice(b"event: message\ndata: ");
+    out.extend_from_slice(message);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// An answer with the pieces that `next` gives, until it gives none. It is asked only while the socket takes more.
+pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
+    answer::event_stream().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
+        let piece = next(&mut state).await?;
+        Some((Ok::<_, Infallible>(piece), (state, next)))
+    }))
 }
 
 /// An answer that is complete already, with what goes before it.
@@ -46,11 +66,9 @@ fn ticker(every: Duration) -> Interval {
 pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
     let mut body = Vec::new();
     for message in before.iter().chain([&last]) {
-        body.extend_from_slice(&event(message));
+        event(&mut body, None, message);
     }
-    let mut response = HttpResponse::Ok();
-    answer::sse_headers(&mut response);
-    response.body(body)
+    answer::event_stream().body(body)
 }
 
 /// The response of a modern request: its notifications as they come, then its answer, then the end. Dropping it
@@ -64,12 +82,12 @@ pub struct QueueBody {
 impl QueueBody {
     #[must_use]
     pub fn new(work: Work, queue: Arc<ResponseQueue>, keep_alive: Duration) -> Self {
-        Self { work: Some(work), queue, ticks: ticker(keep_alive) }
+        Self { work: Some(work), queue, ticks: ticks(keep_alive) }
     }
 }
 
 impl Stream for QueueBody {
-    type Item = Result<Bytes, std::convert::Infallible>;
+    type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
@@ -77,12 +95,12 @@ impl Stream for QueueBody {
         let done = work.as_mut().poll(cx);
         let mut out = Vec::new();
         if let Poll::Ready(messages) = this.queue.poll_take(cx) {
-            messages.iter().for_each(|message| out.extend_from_slice(&event(message)));
+            messages.iter().for_each(|message| event(&mut out, None, message));
         }
         if let Poll::Ready(answer) = done {
             this.work = None;
             if let Some(answer) = answer {
-                out.extend_from_slice(&event(&answer.bytes));
+                event(&mut out, None, &answer.bytes);
             }
         }
         if !out.is_empty() {
@@ -136,16 +154,11 @@ pub fn log(
         changed,
         after: after.unwrap_or(newest),
         prime: primes,
-        ticks: ticker(services.config.transports.http.sse_keep_alive),
+        ticks: ticks(services.config.transports.http.sse_keep_alive),
         identity: identity.clone(),
         place,
     };
-    let mut response = HttpResponse::Ok();
-    answer::sse_headers(&mut response);
-    Ok(response.streaming(stream::unfold(state, |mut state| async move {
-        let chunk = state.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(chunk), state))
-    })))
+    Ok(streaming(state, LogReader::next))
 }
 
 impl LogReader {
@@ -165,9 +178,7 @@ impl LogReader {
                     let mut out = Vec::new();
                     for (number, message) in events {
                         let id = EventId { stream: self.number, event: number };
-                        out.extend_from_slice(format!("id: {id}\nevent: message\ndata: ").as_bytes());
-                        out.extend_from_slice(&message);
-                        out.extend_from_slice(b"\n\n");
+                        event(&mut out, Some(id), &message);
                         self.after = number;
                     }
                     session.touch_reader();

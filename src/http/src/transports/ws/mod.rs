@@ -3,9 +3,10 @@
 //! WebSocket is a transport of no MCP revision; this follows the custom of the SDKs. A handshake-era client that
 //! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
 
+mod agent;
 mod counted;
-pub mod inbound_frame_limit;
-mod pump;
+mod inbound_frame_limit;
+pub mod pump;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use actix_web::{
 };
 use serde::Deserialize;
 
+use self::agent::Agent;
 use crate::{
     services::HttpServices,
     transports::{
@@ -28,9 +30,6 @@ use countersign_exchange::{outbox::ResumeFault, shared::Channel};
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{Session, registry::RegisteredSession};
 use countersign_telemetry::metrics::Transport;
-
-/// The subprotocol that the SDKs ask for; Node refuses a connection where it is not echoed.
-pub const SUBPROTOCOL: &str = "mcp";
 
 /// How a client that comes back says where it was.
 #[derive(Debug, Deserialize)]
@@ -104,7 +103,8 @@ fn try_upgrade(
     let intake = services.connections.intake_of(connection);
     let cut = connection.map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
     let max = services.config.transports.websocket.max_message_size;
-    let mut response = pump::start(request, payload, &entry, turn, cut, (max, intake)).map_err(|e| {
+    let agent = Agent::new(&entry, turn, cut);
+    let mut response = pump::start(request, payload, agent, max, Some(intake)).map_err(|e| {
         entry.shared.end();
         McpError::new(ErrorKind::InvalidRequest, e.to_string())
     })?;
