@@ -11,4 +11,6 @@ pub mod dashboard;
 pub mod guard;
 pub mod rest;
 pub mod services;
+#[cfg(test)]
+mod testing;
 pub mod transports;

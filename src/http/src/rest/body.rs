@@ -158,4 +158,30 @@ mod tests {
         assert_eq!(comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
         comment(Some("x".repeat(MAX_COMMENT + 1))).unwrap_err();
     }
+
+    #[test]
+    fn what_the_head_of_a_body_says_is_refused_before_it_is_read() {
+        let of = |headers: &[(&str, &str)]| {
+            let request = actix_web::test::TestRequest::default();
+            let request = headers.iter().fold(request, |request, header| request.append_header(*header));
+            check_headers(100, &request.to_http_request()).map_err(|problem| problem.error.kind)
+        };
+        let json = ("content-type", "application/json");
+        for headers in [
+            &[json][..],
+            &[("content-type", "Application/JSON ; charset=utf-8")],
+            &[json, ("content-encoding", "Identity")],
+            &[json, ("content-length", "100")],
+        ] {
+            assert_eq!(of(headers), Ok(()), "{headers:?}");
+        }
+        // What a form of another page can send without asking first.
+        for media in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", ""]
+        {
+            assert_eq!(of(&[("content-type", media)]), Err(ErrorKind::InvalidRequest), "{media}");
+        }
+        assert_eq!(of(&[]), Err(ErrorKind::InvalidRequest));
+        assert_eq!(of(&[json, ("content-encoding", "gzip")]), Err(ErrorKind::InvalidRequest));
+        assert_eq!(of(&[json, ("content-length", "101")]), Err(ErrorKind::TooLarge));
+    }
 }

@@ -119,3 +119,35 @@ pub fn state(request: &HttpRequest) -> Result<&web::Data<RestState>, Problem> {
         Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn behind_a_proxy_the_peer_is_the_one_that_it_names_last() {
+        let of = |behind_tls_proxy: bool, forwarded: &[&str]| {
+            let config = Config { behind_tls_proxy, ..Config::default() };
+            let request = TestRequest::default().peer_addr("10.0.0.1:5".parse().unwrap());
+            let request = forwarded.iter().fold(request, |r, value| r.append_header(("x-forwarded-for", *value)));
+            peer(&request.to_http_request(), &config).unwrap().to_string()
+        };
+        assert_eq!(of(false, &["1.1.1.1"]), "10.0.0.1", "nobody may say who he is");
+        assert_eq!(of(true, &[]), "10.0.0.1");
+        assert_eq!(of(true, &["1.1.1.1"]), "1.1.1.1");
+        assert_eq!(of(true, &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
+        assert_eq!(of(true, &["6.6.6.6", "7.7.7.7 ,2001:db8::1"]), "2001:db8::1");
+        assert_eq!(of(true, &["1.1.1.1, unknown"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn only_cookies_of_our_name_are_looked_at_and_all_of_them() {
+        let of = |value: &str| cookies(&TestRequest::default().append_header(("cookie", value)).to_http_request());
+        let ours = dashboard::COOKIE;
+        assert_eq!(of(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);
+        assert!(of("other=1").is_empty());
+        assert!(cookies(&TestRequest::default().to_http_request()).is_empty());
+    }
+}

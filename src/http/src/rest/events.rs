@@ -150,3 +150,33 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn a_feed_begins_after_what_the_client_has_really_seen() {
+        let of = |query: &str, last: Option<&str>| {
+            let request = TestRequest::with_uri(&format!("/api/events{query}"));
+            let request = last.into_iter().fold(request, |r, id| r.append_header(("last-event-id", id)));
+            since(&request.to_http_request()).map_err(|problem| problem.error.kind)
+        };
+        for (query, last, expected) in [
+            ("", None, Ok(None)),
+            ("?since=", None, Ok(None)),
+            ("?since=7", None, Ok(Some(7))),
+            ("?since=7", Some(""), Ok(Some(7))),
+            ("?since=7", Some("9"), Ok(Some(9))),
+            ("", Some("0"), Ok(Some(0))),
+            ("?since=x", Some("9"), Err(ErrorKind::InvalidParams)),
+            ("?sinse=7", None, Err(ErrorKind::InvalidParams)),
+            ("?since=7", Some("-1"), Err(ErrorKind::InvalidParams)),
+            ("", Some("18446744073709551616"), Err(ErrorKind::InvalidParams)),
+        ] {
+            assert_eq!(of(query, last), expected, "{query} {last:?}");
+        }
+    }
+}

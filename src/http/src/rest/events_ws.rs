@@ -177,3 +177,38 @@ impl Backend for Socket {
 
     fn closed(&mut self, _: bool) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn reading_on_is_a_sign_of_life_only_where_much_was_waiting() {
+        let outgoing = Outgoing::new(2, 100);
+        let opened = outgoing.last_sign.get();
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        outgoing.push(Bytes::from_static(b"1"));
+        assert!(!outgoing.is_full());
+        assert_eq!(outgoing.drain(1000).unwrap().frames.len(), 1);
+        assert_eq!(outgoing.last_sign.get(), opened, "the kernel may have taken that");
+        for full in [&[1, 1][..], &[100], &[200]] {
+            full.iter().for_each(|bytes| outgoing.push(Bytes::from(vec![b'x'; *bytes])));
+            assert!(outgoing.is_full(), "{full:?}");
+            let before = outgoing.last_sign.get();
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            assert_eq!(outgoing.drain(1000).unwrap().frames.len(), full.len());
+            assert!(outgoing.last_sign.get() > before, "{full:?}");
+            assert!(!outgoing.is_full());
+        }
+    }
+
+    #[test]
+    fn who_is_evicted_gets_the_reason_and_nothing_else() {
+        let outgoing = Outgoing::new(2, 100);
+        outgoing.push(Bytes::from_static(b"1"));
+        outgoing.evict(CloseCode::Policy, "no more");
+        outgoing.push(Bytes::from_static(b"2"));
+        let last = outgoing.drain(1000).unwrap();
+        assert_eq!((last.frames.len(), last.close), (0, Some((1008, "no more"))));
+    }
+}

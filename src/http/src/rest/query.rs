@@ -147,4 +147,21 @@ mod tests {
         let problem = Query::parse("status=open", &["status"]).unwrap().names::<ChangeState>("status").unwrap_err();
         assert!(problem.error.message.contains("outcome_unknown"), "{problem}");
     }
+
+    #[test]
+    fn lists_and_times_are_read_as_people_write_them() {
+        let query = |text: &str| Query::parse(text, &["tools", "since"]).unwrap();
+        assert_eq!(query("tools=a,%20b,,c%20").texts("tools"), ["a", "b", "c"]);
+        assert_eq!(query("").texts("tools"), Vec::<String>::new());
+        assert_eq!(query(&format!("tools={}", "x,".repeat(100))).texts("tools").len(), 64);
+        let noon = Some("2026-07-28T12:00:00Z".parse().unwrap());
+        for same in ["2026-07-28T12:00:00Z", "2026-07-28T14:00:00%2B02:00", "2026-07-28T14:00:00+02:00"] {
+            assert_eq!(query(&format!("since={same}")).time("since").unwrap(), noon, "{same}");
+        }
+        assert_eq!(query("since=").time("since").unwrap(), None);
+        for wrong in ["yesterday", "2026-07-28", "2026-07-28T12:00:00", "1785240000"] {
+            let problem = query(&format!("since={wrong}")).time("since").unwrap_err();
+            assert_eq!(problem.error.kind, ErrorKind::InvalidParams, "{wrong}");
+        }
+    }
 }

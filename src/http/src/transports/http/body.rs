@@ -189,4 +189,33 @@ mod tests {
         let read = read(&mut chunks, 5, None, || inflow().intake().hold()).await;
         assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::InvalidRequest));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_in_pieces_holds_its_bytes_and_one_in_one_piece_none() {
+        let inflow = Inflow::of(1 << 20, 10_000, Duration::from_secs(5));
+        let intake = inflow.intake();
+        let of = async |sizes: &[usize], held: Option<Held>| {
+            let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
+            let read = read(&mut pieces, 1 << 20, held, || intake.hold()).await;
+            read.map(|(_, held)| held).map_err(|error| error.kind)
+        };
+        assert!(of(&[6000], None).await.unwrap().is_none());
+        // Of HTTP/2, where one connection may have many of them, each counts.
+        assert_eq!(of(&[6000], Some(intake.hold())).await.unwrap().unwrap().bytes(), 6000);
+        let held = of(&[2000, 3000, 1000], None).await.unwrap().unwrap();
+        assert_eq!(held.bytes(), 6000);
+        assert_eq!(of(&[2000, 3000], None).await.err(), Some(ErrorKind::Overloaded), "the other is not answered yet");
+        drop(held);
+        assert_eq!(of(&[2000, 3000], None).await.unwrap().unwrap().bytes(), 5000);
+    }
+
+    #[actix_web::test]
+    async fn a_body_that_does_not_come_is_waited_for_so_long_only() {
+        let served = crate::testing::Served::open(|_| {}).await;
+        let (_sender, payload) = actix_http::h1::Payload::create(false);
+        let mut body = Body { payload: payload.into(), held: None };
+        let request = actix_web::test::TestRequest::default().to_http_request();
+        let read = body.read(&request, &served.services, 100, Duration::from_millis(20)).await;
+        assert_eq!(read.err().map(|error| error.kind), Some(ErrorKind::Timeout));
+    }
 }

@@ -118,3 +118,54 @@ where
         Poll::Ready(Ok(compress(response)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use actix_web::{
+        App, HttpResponse,
+        http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_ENCODING, VARY},
+        test::{self, TestRequest},
+        web,
+    };
+
+    use super::*;
+    use countersign_config::Config;
+
+    #[actix_web::test]
+    async fn only_what_may_ask_gets_in_and_every_answer_is_dressed_for_its_origin() {
+        let mut config = Config::default();
+        config.transports.http.cors_origins = vec!["https://app.example".into()];
+        let inside = Arc::new(AtomicUsize::new(0));
+        let count = web::Data::from(Arc::clone(&inside));
+        let handler = |count: web::Data<AtomicUsize>| async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            HttpResponse::BadRequest().body("x".repeat(5000))
+        };
+        let app = App::new().app_data(count).default_service(web::to(handler));
+        let app = test::init_service(app.wrap(Front::new(Arc::new(OriginRules::new(&config)), 100))).await;
+        for (origin, preflight, status, entered) in [
+            ("https://app.example", false, 400, true),
+            ("https://app.example", true, 204, false),
+            ("https://evil.example", false, 403, false),
+            ("https://evil.example", true, 403, false),
+        ] {
+            let mut request = TestRequest::get().append_header(("host", "localhost:8080"));
+            request = request.append_header(("origin", origin)).append_header(("accept-encoding", "gzip"));
+            if preflight {
+                request = request.method(actix_web::http::Method::OPTIONS);
+                request = request.append_header(("access-control-request-method", "POST"));
+            }
+            let before = inside.load(Ordering::Relaxed);
+            let response = test::call_service(&app, request.to_request()).await;
+            assert_eq!(response.status().as_u16(), status, "{origin} {preflight}");
+            assert_eq!(inside.load(Ordering::Relaxed) > before, entered, "{origin} {preflight}");
+            let allowed = response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).map(|value| value.as_bytes());
+            assert_eq!(allowed, (status != 403).then_some(origin.as_bytes()), "{origin} {preflight}");
+            assert_eq!(response.headers().contains_key(CONTENT_ENCODING), entered, "{origin} {preflight}");
+            let varies = response.headers().get_all(VARY).any(|value| value.as_bytes().starts_with(b"Origin"));
+            assert_eq!(varies, status != 403, "{origin} {preflight}");
+        }
+    }
+}

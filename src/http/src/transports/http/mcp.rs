@@ -187,3 +187,85 @@ pub fn session_id(request: &HttpRequest) -> Option<&str> {
 pub fn last_event_id(request: &HttpRequest) -> Option<&str> {
     request.headers().get(header::HeaderName::from_static("last-event-id")).map(|v| v.to_str().unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_web::{http::header::CONNECTION, test::TestRequest};
+
+    use super::*;
+    use crate::testing::Served;
+
+    fn request(headers: &[(&str, &str)]) -> TestRequest {
+        headers.iter().fold(TestRequest::post().uri("/mcp"), |request, header| request.append_header(*header))
+    }
+
+    #[test]
+    fn a_message_is_of_the_era_that_it_says_and_a_handshake_stays_one() {
+        const VERSION: &str = "mcp-protocol-version";
+        let modern = (VERSION, "2026-07-28");
+        let legacy = (VERSION, "2025-06-18");
+        let (method, session) = (("mcp-method", "tools/list"), ("mcp-session-id", "x"));
+        let meta = r#","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+        for (name, params, headers, expected) in [
+            ("tools/list", "", &[][..], false),
+            ("tools/list", "", &[legacy], false),
+            ("tools/list", "", &[legacy, method], false),
+            ("tools/list", "", &[modern], true),
+            ("tools/list", "", &[method], true),
+            ("tools/list", meta, &[], true),
+            ("tools/list", meta, &[legacy, session], true),
+            // A version that nobody serves yet is stateless, and one that is none says nothing.
+            ("tools/list", "", &[(VERSION, "2027-01-01")], true),
+            ("tools/list", "", &[(VERSION, "soon")], false),
+            ("tools/list", "", &[modern, legacy], false),
+            // What else a handshake or a session's message carries does not matter, unless it says a version.
+            ("initialize", "", &[method], false),
+            ("tools/list", "", &[session, method], false),
+            ("initialize", "", &[modern], true),
+            ("tools/list", "", &[session, modern], true),
+            ("initialize", meta, &[], true),
+        ] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"{params}}}"#);
+            let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
+            let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
+            let Message::Request(call) = &message else { panic!("{body}") };
+            let request = request(headers).to_http_request();
+            assert_eq!(is_modern(&request, &message, &call.meta().unwrap()), expected, "{body} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn of_what_cannot_be_read_is_spoken_in_the_revision_of_its_header() {
+        let of = |headers: &[(&str, &str)]| assumed_revision(&request(headers).to_http_request());
+        assert_eq!(of(&[("mcp-protocol-version", "2026-07-28")]), Revision::MODERN);
+        assert_eq!(of(&[("mcp-protocol-version", "2024-11-05")]), Revision::V2024_11_05);
+        assert_eq!(of(&[("mcp-protocol-version", "1")]), Revision::V2025_03_26);
+        assert_eq!(of(&[]), Revision::V2025_03_26);
+    }
+
+    #[actix_web::test]
+    async fn a_post_is_told_the_first_thing_that_is_wrong_with_it() {
+        let served = Served::open(|config| config.transports.http.max_body = 100).await;
+        let stranger = ("authorization", "Bearer csk_unknown");
+        let (text, json) = (("content-type", "text/plain"), ("content-type", "application/json; charset=utf-8"));
+        let (html, all) = (("accept", "text/html"), ("accept", "*/*"));
+        let large = "x".repeat(101);
+        for (headers, body, status, code) in [
+            (&[stranger, text, html][..], large.as_str(), 401, "UNAUTHORIZED"),
+            (&[text, html], &large, 415, "INVALID_REQUEST"),
+            (&[html], &large, 415, "INVALID_REQUEST"),
+            (&[json, html], &large, 406, "INVALID_REQUEST"),
+            (&[json, all], &large, 413, "TOO_LARGE"),
+            (&[json], "{", 400, "PARSE_ERROR"),
+            (&[json], "[]", 400, "INVALID_REQUEST"),
+            (&[json], r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, "NOT_INITIALIZED"),
+        ] {
+            let reply = served.ask(request(headers).set_payload(body.to_owned())).await;
+            assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, Some(code)), "{headers:?} {reply:?}");
+        }
+        served.services.shutdown.cancel();
+        let reply = served.ask(request(&[stranger, text])).await;
+        assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("SHUTTING_DOWN")));
+        assert!(reply.headers.get(CONNECTION).is_none());
+    }
+}

@@ -420,3 +420,127 @@ fn no_session_405() -> HttpResponse {
     response.headers_mut().insert(actix_web::http::header::ALLOW, HeaderValue::from_static("POST"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_web::{
+        http::{
+            Method as Verb,
+            header::{ALLOW, AUTHORIZATION},
+        },
+        test::TestRequest,
+    };
+
+    use super::*;
+    use crate::testing::Served;
+
+    #[test]
+    fn a_version_is_one_that_exists_or_is_left_out() {
+        let of = |value: &str| {
+            version(&TestRequest::default().append_header(("mcp-protocol-version", value)).to_http_request())
+        };
+        assert_eq!(version(&TestRequest::default().to_http_request()).unwrap(), Revision::V2025_03_26);
+        for revision in Revision::ALL {
+            assert_eq!(of(revision.as_str()).unwrap(), revision);
+        }
+        for wrong in ["", "2025-06-19", "latest", "2025-06-18, 2025-11-25"] {
+            let error = of(wrong).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::InvalidRequest, "{wrong:?}");
+            assert_eq!(error.data()["supported"].as_array().map(Vec::len), Some(Revision::ALL.len()));
+        }
+    }
+
+    #[test]
+    fn no_error_of_a_call_has_the_status_of_a_session_that_is_gone() {
+        for kind in [ErrorKind::NotFound, ErrorKind::SessionNotFound, ErrorKind::Internal, ErrorKind::InvalidParams] {
+            let answer = WireResponse::error(None, &McpError::new(kind, "x"), Revision::NEWEST_LEGACY);
+            assert_eq!(status(&answer), StatusCode::OK, "{kind:?}");
+        }
+        let unauthorized = McpError::new(ErrorKind::Unauthorized, "x");
+        assert_eq!(
+            status(&WireResponse::error(None, &unauthorized, Revision::NEWEST_LEGACY)),
+            StatusCode::UNAUTHORIZED
+        );
+    }
+
+    const INITIALIZE: &str = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","#,
+        r#""capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#,
+    );
+
+    fn request(verb: Verb, key: &str, headers: &[(&str, &str)]) -> TestRequest {
+        let request = TestRequest::with_uri("/mcp").method(verb).append_header((AUTHORIZATION, key));
+        let request = request.append_header(("content-type", "application/json"));
+        headers.iter().fold(request, |request, header| request.append_header(*header))
+    }
+
+    async fn initialize(served: &Served, key: &str) -> String {
+        let reply = served.ask(request(Verb::POST, key, &[]).set_payload(INITIALIZE)).await;
+        assert_eq!(reply.status, StatusCode::OK, "{reply:?}");
+        reply.headers.get(SESSION_ID).unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[actix_web::test]
+    async fn a_session_is_known_to_its_own_principal_only_and_until_it_ends() {
+        let served = Served::open(|_| {}).await;
+        let (own, stranger) = (served.key("own"), served.key("stranger"));
+        let id = initialize(&served, &own).await;
+        let ping = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
+        let ask = async |verb: Verb, key: &str| {
+            let named = request(verb, key, &[("mcp-session-id", &id), ("accept", "*/*")]);
+            served.ask(named.set_payload(ping)).await.status.as_u16()
+        };
+        for verb in [Verb::POST, Verb::GET, Verb::DELETE] {
+            assert_eq!(ask(verb.clone(), &stranger).await, 404, "{verb}");
+        }
+        assert_eq!(ask(Verb::POST, &own).await, 200);
+        assert_eq!(ask(Verb::DELETE, &own).await, 204);
+        for verb in [Verb::POST, Verb::GET, Verb::DELETE] {
+            assert_eq!(ask(verb.clone(), &own).await, 404, "{verb}");
+        }
+    }
+
+    #[actix_web::test]
+    async fn a_message_without_a_session_is_told_how_to_get_one_unless_it_needs_none() {
+        let served = Served::open(|_| {}).await;
+        let key = served.key("ci");
+        for (message, status, code) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, Some("NOT_INITIALIZED")),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#, 200, None),
+            (r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, 400, Some("NOT_INITIALIZED")),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, 400, Some("NOT_INITIALIZED")),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, 200, None),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"no/such"}"#, 200, Some("METHOD_NOT_FOUND")),
+        ] {
+            let reply = served.ask(request(Verb::POST, &key, &[]).set_payload(message)).await;
+            assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (status, code), "{message}: {reply:?}");
+        }
+        assert_eq!(served.services.registry.len(), 0, "none of them opened a session");
+    }
+
+    #[actix_web::test]
+    async fn a_stream_is_refused_for_the_first_thing_that_is_wrong_with_its_request() {
+        let served = Served::open(|config| config.limits.max_streams = 1).await;
+        let key = served.key("ci");
+        let id = initialize(&served, &key).await;
+        let (session, sse) = (("mcp-session-id", id.as_str()), ("accept", "text/event-stream"));
+        let (old, last) = (("mcp-protocol-version", "1"), |id| ("last-event-id", id));
+        for (headers, status) in [
+            (&[sse][..], 405),
+            (&[("mcp-session-id", "x"), ("accept", "application/json")], 406),
+            (&[("mcp-session-id", "x"), sse, old], 404),
+            (&[session, sse, old, last("x")], 400),
+            (&[session, sse, last("x")], 400),
+            (&[session, sse, last("0-9")], 400),
+            (&[session, sse, last("7-0")], 410),
+        ] {
+            let reply = served.ask(request(Verb::GET, &key, headers)).await;
+            assert_eq!(reply.status.as_u16(), status, "{headers:?} {reply:?}");
+            assert_eq!(reply.headers.contains_key(ALLOW), status == 405);
+        }
+        let principal = served.identity(&key).principal;
+        let _taken = served.services.state.streams.take(&principal.name).unwrap();
+        let reply = served.ask(request(Verb::GET, &key, &[session, sse])).await;
+        assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("OVERLOADED")));
+    }
+}

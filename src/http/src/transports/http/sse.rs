@@ -208,3 +208,139 @@ impl LogReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, pin::Pin};
+
+    use actix_web::body::{BoxBody, MessageBody};
+    use futures_util::{FutureExt as _, StreamExt as _};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::testing::Served;
+    use countersign_exchange::{context::WireResponse, streams::Streams};
+    use countersign_telemetry::metrics::Transport;
+
+    async fn next(body: &mut BoxBody) -> Option<String> {
+        let piece = poll_fn(|cx| Pin::new(&mut *body).poll_next(cx)).await?;
+        Some(String::from_utf8(piece.unwrap().to_vec()).unwrap())
+    }
+
+    /// What can be had without waiting; nothing where the stream waits for more.
+    fn ready(body: &mut BoxBody) -> Option<Option<String>> {
+        next(body).now_or_never()
+    }
+
+    struct Opened {
+        served: Served,
+        key: String,
+        session: Arc<SessionShared>,
+    }
+
+    impl Opened {
+        async fn open() -> Self {
+            let served = Served::open(|_| {}).await;
+            let key = served.key("ci");
+            let channel = Channel::Streams(Streams::new(10, 10_000));
+            let ended = &served.services.state.ended;
+            let session = Arc::new(SessionShared::new(Transport::Http, served.identity(&key), channel, ended));
+            Self { served, key, session }
+        }
+
+        fn streams(&self) -> &Streams {
+            let Channel::Streams(streams) = &self.session.channel else { panic!("no streams") };
+            streams
+        }
+
+        fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeFault> {
+            let slot = |end| (self.served.services.state.streams.take("ci").unwrap(), end);
+            let identity = self.served.identity(&self.key);
+            let response = log(&self.served.services, &self.session, &identity, from, end.map(slot))?;
+            Ok(response.into_body())
+        }
+    }
+
+    #[actix_web::test]
+    async fn a_stream_goes_on_after_the_event_that_was_seen_and_ends_after_its_answer() {
+        let opened = Opened::open().await;
+        let streams = opened.streams();
+        let number = streams.open();
+        for message in ["one", "two"] {
+            streams.push(number, Bytes::from_static(message.as_bytes()));
+        }
+        let event = |event: u64, text: &str| format!("id: {number}-{event}\nevent: message\ndata: {text}\n\n");
+        let mut body = opened.read((number, Some(1)), None).unwrap();
+        assert_eq!(next(&mut body).await, Some(event(2, "two")));
+        assert_eq!(ready(&mut body), None, "it waits for more");
+        streams.push_last(number, Some(Bytes::from_static(b"answer")));
+        assert_eq!(next(&mut body).await, Some(event(3, "answer")));
+        assert_eq!(next(&mut body).await, None);
+
+        let faults = [((number, Some(4)), ResumeFault::Ahead), ((number + 1, Some(0)), ResumeFault::TooLate)];
+        for (from, fault) in faults {
+            assert_eq!(opened.read(from, None).err(), Some(fault), "{from:?}");
+        }
+    }
+
+    #[actix_web::test]
+    async fn a_standing_stream_ends_with_whatever_it_hangs_on() {
+        for cause in ["session", "place", "gateway", "reader", "key"] {
+            let opened = Opened::open().await;
+            let place = CancellationToken::new();
+            let mut body = opened.read((GET_STREAM, None), Some(place.clone())).unwrap();
+            assert_eq!(ready(&mut body), None, "{cause}: it waits");
+            match cause {
+                "session" => opened.session.end(),
+                "place" => place.cancel(),
+                "gateway" => opened.served.services.shutdown.cancel(),
+                "reader" => drop(opened.read((GET_STREAM, None), None).unwrap()),
+                _ => {
+                    opened.served.revoke(&opened.key);
+                    opened.streams().push(GET_STREAM, Bytes::from_static(b"secret"));
+                }
+            }
+            assert_eq!(next(&mut body).await, None, "{cause}");
+        }
+    }
+
+    #[actix_web::test]
+    async fn a_requests_stream_outlives_the_beginning_of_the_end() {
+        let opened = Opened::open().await;
+        let number = opened.streams().open();
+        let mut body = opened.read((number, Some(0)), None).unwrap();
+        opened.served.services.shutdown.cancel();
+        assert_eq!(ready(&mut body), None);
+        opened.streams().push_last(number, Some(Bytes::from_static(b"answer")));
+        assert!(next(&mut body).await.unwrap().ends_with("data: answer\n\n"));
+    }
+
+    #[actix_web::test]
+    async fn what_a_request_says_comes_before_its_answer_and_nothing_after_it() {
+        let (answer, answered) = oneshot::channel::<Option<WireResponse>>();
+        let queue = Arc::new(ResponseQueue::new(10, 1000));
+        let work = Box::pin(async move { answered.await.unwrap() });
+        let pause = Duration::from_secs(3600);
+        let mut body = QueueBody::new(work, Arc::clone(&queue), pause).map(|piece| piece.unwrap());
+        assert!(body.next().now_or_never().is_none());
+        queue.put_back(vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")]);
+        let event = |text: &str| format!("event: message\ndata: {text}\n\n");
+        assert_eq!(body.next().await.unwrap(), event("1") + &event("2"));
+        queue.put_back(vec![Bytes::from_static(b"3")]);
+        answer.send(Some(WireResponse::result(Bytes::from_static(b"{}")))).ok().unwrap();
+        assert_eq!(body.next().await.unwrap(), event("3") + &event("{}"));
+        assert_eq!(body.next().await, None);
+    }
+
+    #[actix_web::test]
+    async fn an_idle_stream_is_kept_open_and_one_that_was_taken_back_ends_without_a_word() {
+        let (taken_back, over) = oneshot::channel::<()>();
+        let work = Box::pin(over.map(|_| None));
+        let mut body = QueueBody::new(work, Arc::new(ResponseQueue::new(1, 1)), Duration::from_millis(10));
+        for _ in 0..2 {
+            assert_eq!(body.next().await, Some(Ok(KEEP_ALIVE)));
+        }
+        drop(taken_back);
+        assert_eq!(body.next().await, None);
+    }
+}
