@@ -10,10 +10,13 @@ use super::{
     transports::connections::Connections,
 };
 use countersign_attach::{Users, proof::Secret};
+use countersign_auth::Identity;
 use countersign_domain::principal::Principal;
+use countersign_exchange::shared::Channel;
 use countersign_provider::{CallContext, NoProgress};
 use countersign_routing::Target;
-use countersign_session::{SessionServices, services::SessionInfo};
+use countersign_session::{SessionServices, registry::RegisteredSession, services::SessionInfo};
+use countersign_telemetry::metrics::Transport;
 
 /// See the module's page.
 pub struct HttpServices {
@@ -36,6 +39,20 @@ impl HttpServices {
     pub fn new(sessions: SessionServices, users: Users) -> Self {
         let connections = Connections::new(&sessions.config.transports, Arc::clone(&sessions.state.inflow), users);
         Self { sessions: Arc::new(sessions), connections: Arc::new(connections), proof: Secret::new() }
+    }
+}
+
+impl HttpServices {
+    /// A session of that transport. It is found by its own principal only, so a stranger cannot tell a wrong id from
+    /// somebody else's.
+    #[must_use]
+    pub fn session_of(&self, identity: &Identity, transport: Transport, id: &str) -> Option<RegisteredSession> {
+        self.registry.get(id).filter(|RegisteredSession { shared, .. }| {
+            shared.transport == transport
+                && !matches!(shared.channel, Channel::None)
+                && !shared.ended.is_cancelled()
+                && shared.principal().name == identity.principal.name
+        })
     }
 }
 

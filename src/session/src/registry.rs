@@ -75,11 +75,6 @@ impl Registry {
         self.sessions.get(id).map(|e| e.value().clone())
     }
 
-    /// The session alone, where nothing is sent to its actor.
-    pub fn shared(&self, id: &str) -> Option<Arc<SessionShared>> {
-        self.sessions.get(id).map(|e| Arc::clone(&e.shared))
-    }
-
     pub fn remove(&self, id: &str) -> Option<RegisteredSession> {
         let entry = self.sessions.remove(id).map(|(_, e)| e)?;
         if counts(&entry.shared) {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Caller, Problem, Query, RestState, body, json_of, json_ok, path_id,
-    posted::{Body, OnChange},
+    posted::{Body, On},
 };
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::hex, export::Line};
@@ -75,8 +75,8 @@ pub struct DecisionBody {
 impl Body for DecisionBody {}
 
 /// `POST /api/changes/{id}/decision`
-pub async fn decide(asked: OnChange<DecisionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnChange { id, reviewer, body } = asked;
+pub async fn decide(asked: On<DecisionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     let decision = DecideChange {
         id,
         reviewer,
@@ -105,8 +105,8 @@ impl Body for EditBody {
 }
 
 /// `POST /api/changes/{id}/edit`
-pub async fn edit(asked: OnChange<EditBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnChange { id, reviewer, body } = asked;
+pub async fn edit(asked: On<EditBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     let edit = EditChange {
         id,
         reviewer,
@@ -126,14 +126,14 @@ pub struct VersionBody {
 impl Body for VersionBody {}
 
 /// `POST /api/changes/{id}/undo`
-pub async fn undo(asked: OnChange<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnChange { id, reviewer, body } = asked;
+pub async fn undo(asked: On<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     answer(state.changes.undo(&id, &reviewer, body.version).await?).await
 }
 
 /// `POST /api/changes/{id}/refresh`
-pub async fn refresh(asked: OnChange<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnChange { id, reviewer, body } = asked;
+pub async fn refresh(asked: On<VersionBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     answer(state.changes.refresh(&id, &reviewer, body.version).await?).await
 }
 
@@ -155,8 +155,8 @@ pub struct SettleBody {
 impl Body for SettleBody {}
 
 /// `POST /api/changes/{id}/settle`
-pub async fn settle(asked: OnChange<SettleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnChange { id, reviewer, body } = asked;
+pub async fn settle(asked: On<SettleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     let applied = matches!(body.outcome, SettledAs::Applied);
     let comment = body::comment(body.comment)?;
     answer(state.changes.settle(&id, &reviewer, applied, comment, body.version).await?).await

@@ -95,60 +95,53 @@ fn read() -> impl Guard {
     guard::Any(guard::Get()).or(guard::Head())
 }
 
+macro_rules! route {
+    (READ $path:literal, $handler:path) => {
+        Route { path: $path, allow: READ, build: |r| r.route(web::route().guard(read()).to($handler)) }
+    };
+    (POST $path:literal, $handler:path) => {
+        Route { path: $path, allow: POST, build: |r| r.route(web::post().to($handler)) }
+    };
+}
+
 /// All paths of this module.
 pub const ROUTES: &[Route] = &[
-    Route { path: "/api/openapi.json", allow: READ, build: |r| r.route(web::route().guard(read()).to(openapi)) },
-    Route { path: "/api/sign-in", allow: POST, build: |r| r.route(web::post().to(account::sign_in)) },
-    Route { path: "/api/sign-out", allow: POST, build: |r| r.route(web::post().to(account::sign_out)) },
-    Route { path: "/api/me", allow: READ, build: |r| r.route(web::route().guard(read()).to(account::me)) },
-    Route { path: "/api/changes", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::list)) },
-    Route { path: "/api/changes/{id}", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::one)) },
-    Route { path: "/api/changes/{id}/decision", allow: POST, build: |r| r.route(web::post().to(changes::decide)) },
-    Route { path: "/api/changes/{id}/edit", allow: POST, build: |r| r.route(web::post().to(changes::edit)) },
-    Route { path: "/api/changes/{id}/undo", allow: POST, build: |r| r.route(web::post().to(changes::undo)) },
-    Route { path: "/api/changes/{id}/refresh", allow: POST, build: |r| r.route(web::post().to(changes::refresh)) },
-    Route { path: "/api/decisions", allow: POST, build: |r| r.route(web::post().to(decisions::decide)) },
-    Route { path: "/api/changes/{id}/settle", allow: POST, build: |r| r.route(web::post().to(changes::settle)) },
-    Route { path: "/api/changes/{id}/rule", allow: POST, build: |r| r.route(web::post().to(rules::create)) },
-    Route { path: "/api/rules", allow: READ, build: |r| r.route(web::route().guard(read()).to(rules::list)) },
-    Route { path: "/api/rules/{id}/revoke", allow: POST, build: |r| r.route(web::post().to(rules::revoke)) },
-    Route { path: "/api/policy/test", allow: POST, build: |r| r.route(web::post().to(policy::test)) },
-    Route { path: "/api/audit", allow: READ, build: |r| r.route(web::route().guard(read()).to(changes::audit)) },
-    Route {
-        path: "/api/audit/export",
-        allow: READ,
-        build: |r| r.route(web::route().guard(read()).to(audit_export::export)),
-    },
-    Route { path: "/api/webhooks", allow: READ, build: |r| r.route(web::route().guard(read()).to(webhooks::list)) },
-    Route {
-        path: "/api/webhooks/{name}/deliveries",
-        allow: READ,
-        build: |r| r.route(web::route().guard(read()).to(webhooks::deliveries)),
-    },
-    Route { path: "/api/webhooks/{name}/retry", allow: POST, build: |r| r.route(web::post().to(webhooks::retry)) },
-    Route { path: "/api/webhooks/{name}/test", allow: POST, build: |r| r.route(web::post().to(webhooks::test)) },
-    Route { path: "/api/sessions", allow: READ, build: |r| r.route(web::route().guard(read()).to(views::sessions)) },
-    Route { path: "/api/servers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::servers)) },
-    Route {
-        path: "/api/servers/{name}",
-        allow: READ,
-        build: |r| r.route(web::route().guard(read()).to(providers::one)),
-    },
-    Route { path: "/api/servers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
-    Route { path: "/api/servers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
-    Route { path: "/api/servers/{name}/allow", allow: POST, build: |r| r.route(web::post().to(providers::allow)) },
+    route!(READ "/api/openapi.json", openapi),
+    route!(POST "/api/sign-in", account::sign_in),
+    route!(POST "/api/sign-out", account::sign_out),
+    route!(READ "/api/me", account::me),
+    route!(READ "/api/changes", changes::list),
+    route!(READ "/api/changes/{id}", changes::one),
+    route!(POST "/api/changes/{id}/decision", changes::decide),
+    route!(POST "/api/changes/{id}/edit", changes::edit),
+    route!(POST "/api/changes/{id}/undo", changes::undo),
+    route!(POST "/api/changes/{id}/refresh", changes::refresh),
+    route!(POST "/api/decisions", decisions::decide),
+    route!(POST "/api/changes/{id}/settle", changes::settle),
+    route!(POST "/api/changes/{id}/rule", rules::create),
+    route!(READ "/api/rules", rules::list),
+    route!(POST "/api/rules/{id}/revoke", rules::revoke),
+    route!(POST "/api/policy/test", policy::test),
+    route!(READ "/api/audit", changes::audit),
+    route!(READ "/api/audit/export", audit_export::export),
+    route!(READ "/api/webhooks", webhooks::list),
+    route!(READ "/api/webhooks/{name}/deliveries", webhooks::deliveries),
+    route!(POST "/api/webhooks/{name}/retry", webhooks::retry),
+    route!(POST "/api/webhooks/{name}/test", webhooks::test),
+    route!(READ "/api/sessions", views::sessions),
+    route!(READ "/api/servers", providers::servers),
+    route!(READ "/api/servers/{name}", providers::one),
+    route!(POST "/api/servers/{name}/accept", providers::accept),
+    route!(POST "/api/servers/{name}/revoke", providers::revoke),
+    route!(POST "/api/servers/{name}/allow", providers::allow),
     // By their old names.
-    Route { path: "/api/providers", allow: READ, build: |r| r.route(web::route().guard(read()).to(providers::list)) },
-    Route {
-        path: "/api/providers/{name}",
-        allow: READ,
-        build: |r| r.route(web::route().guard(read()).to(providers::one)),
-    },
-    Route { path: "/api/providers/{name}/accept", allow: POST, build: |r| r.route(web::post().to(providers::accept)) },
-    Route { path: "/api/providers/{name}/revoke", allow: POST, build: |r| r.route(web::post().to(providers::revoke)) },
-    Route { path: "/api/config", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::in_force)) },
-    Route { path: "/api/reload", allow: READ, build: |r| r.route(web::route().guard(read()).to(reload::status)) },
-    Route { path: "/api/reload/consent", allow: POST, build: |r| r.route(web::post().to(reload::consent)) },
+    route!(READ "/api/providers", providers::list),
+    route!(READ "/api/providers/{name}", providers::one),
+    route!(POST "/api/providers/{name}/accept", providers::accept),
+    route!(POST "/api/providers/{name}/revoke", providers::revoke),
+    route!(READ "/api/config", reload::in_force),
+    route!(READ "/api/reload", reload::status),
+    route!(POST "/api/reload/consent", reload::consent),
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
     Route { path: "/events", allow: "GET", build: |r| r.route(web::get().to(events_ws::upgrade)) },
 ];

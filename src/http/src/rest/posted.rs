@@ -14,6 +14,9 @@ use countersign_protocol::ErrorKind;
 
 /// The body of an endpoint.
 pub trait Body: DeserializeOwned + Send + 'static {
+    /// What the id in the path is of, and the error where there is none.
+    const ABOUT: (&'static str, ErrorKind) = ("Change", ErrorKind::ChangeNotFound);
+
     /// How many bytes it may have.
     fn most(_: &HttpConfig) -> usize {
         body::MAX_BODY
@@ -26,15 +29,8 @@ pub struct Posted<B> {
     pub body: B,
 }
 
-/// The same, about the change with this id.
-pub struct OnChange<B> {
-    pub id: String,
-    pub reviewer: Arc<Principal>,
-    pub body: B,
-}
-
-/// The same, about the standing rule with this id.
-pub struct OnRule<B> {
+/// The same, about what has this id.
+pub struct On<B> {
     pub id: String,
     pub reviewer: Arc<Principal>,
     pub body: B,
@@ -61,20 +57,6 @@ fn read<B: Body, T: 'static>(
     })
 }
 
-/// Whoever may decide, and the id of what it is about.
-fn about(
-    request: &HttpRequest,
-    kind: ErrorKind,
-    what: &str,
-) -> impl FnOnce(Caller) -> Result<(Arc<Principal>, String), Problem> {
-    let id = path_id(request).map(str::to_owned);
-    let missing = format!("{what} not found");
-    move |caller| {
-        let reviewer = Arc::clone(caller.decides()?);
-        Ok((reviewer, id.ok_or_else(|| Problem::new(kind, missing))?))
-    }
-}
-
 impl<B: Body> FromRequest for Posted<B> {
     type Error = Problem;
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
@@ -85,22 +67,17 @@ impl<B: Body> FromRequest for Posted<B> {
     }
 }
 
-impl<B: Body> FromRequest for OnChange<B> {
+impl<B: Body> FromRequest for On<B> {
     type Error = Problem;
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let read = read(request, payload, about(request, ErrorKind::ChangeNotFound, "Change"));
-        Box::pin(async move { read.await.map(|((reviewer, id), body)| Self { id, reviewer, body }) })
-    }
-}
-
-impl<B: Body> FromRequest for OnRule<B> {
-    type Error = Problem;
-    type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
-
-    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let read = read(request, payload, about(request, ErrorKind::NotFound, "Standing rule"));
+        let id = path_id(request).map(str::to_owned);
+        let missing = || Problem::new(B::ABOUT.1, format!("{} not found", B::ABOUT.0));
+        let read = read(request, payload, move |caller| {
+            let reviewer = Arc::clone(caller.decides()?);
+            Ok((reviewer, id.ok_or_else(missing)?))
+        });
         Box::pin(async move { read.await.map(|((reviewer, id), body)| Self { id, reviewer, body }) })
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Caller, Problem, Query, RestState, body, json_ok, page,
-    posted::{Body, OnChange, OnRule},
+    posted::{Body, On},
 };
 use countersign_domain::policy::{Says, StandingRule};
 use countersign_protocol::ErrorKind;
@@ -41,8 +41,8 @@ pub struct RuleBody {
 impl Body for RuleBody {}
 
 /// `POST /api/changes/{id}/rule`
-pub async fn create(asked: OnChange<RuleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnChange { id, reviewer, body } = asked;
+pub async fn create(asked: On<RuleBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     let new = NewRule {
         says: body.verdict,
         arguments: body.arguments,
@@ -61,11 +61,13 @@ pub struct RevokeBody {
     comment: Option<String>,
 }
 
-impl Body for RevokeBody {}
+impl Body for RevokeBody {
+    const ABOUT: (&'static str, ErrorKind) = ("Standing rule", ErrorKind::NotFound);
+}
 
 /// `POST /api/rules/{id}/revoke`
-pub async fn revoke(asked: OnRule<RevokeBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let OnRule { id, reviewer, body } = asked;
+pub async fn revoke(asked: On<RevokeBody>, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
+    let On { id, reviewer, body } = asked;
     let comment = body::comment(body.comment)?;
     Ok(json_ok(&state.standing.revoke(&id, &reviewer, comment.as_deref()).await?))
 }

@@ -1,18 +1,13 @@
 //! The HTTP+SSE pair of 2024-11-05 for old clients: `GET /sse` opens a session and its stream, whose first event
 //! names the URL to POST to; all answers come on the stream (2024-11-05/basic/transports).
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use actix::Addr;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::{Stream, task::AtomicWaker};
 use serde::Deserialize;
-use tokio::time::Interval;
+use tokio::{sync::Notify, time::Interval};
 
 use super::{answer, body::Body, identify, sse};
 use crate::{
@@ -63,35 +58,28 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
         connection.carries(&shared);
     }
     let addr = Session::open(&services.sessions, Arc::clone(&shared), None);
-    let waker = Arc::new(AtomicWaker::new());
+    let woken = Arc::new(Notify::new());
     let id = next_pump_id();
     let wake = {
-        let waker = Arc::clone(&waker);
-        Arc::new(move || waker.wake())
+        let woken = Arc::clone(&woken);
+        Arc::new(move || woken.notify_one())
     };
     let cut = request.conn_data::<Connection>().map_or_else(|| Arc::new(|| ()) as Arc<_>, Connection::cutter);
     if addr.send(Attach(Pump { id, turn: 0, wake, cut })).await.is_err() {
         return answer::refusal(&McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"), REVISION);
     }
     let endpoint = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
-    answer::event_stream().streaming(PairBody {
-        shared,
-        addr,
-        id,
-        waker,
-        ticks: sse::ticks(services.config.transports.http.sse_keep_alive),
-        first: Some(endpoint.into()),
-        closed: false,
-        _slot: slot,
-    })
+    let ticks = sse::ticks(services.config.transports.http.sse_keep_alive);
+    let first = Some(endpoint.into());
+    sse::streaming(Pair { shared, addr, id, woken, ticks, first, closed: false, _slot: slot }, Pair::next)
 }
 
 /// Pumps the session's outbox into the stream.
-struct PairBody {
+struct Pair {
     shared: Arc<SessionShared>,
     addr: Addr<Session>,
     id: u64,
-    waker: Arc<AtomicWaker>,
+    woken: Arc<Notify>,
     ticks: Interval,
     first: Option<Bytes>,
     closed: bool,
@@ -101,34 +89,31 @@ struct PairBody {
 /// Bytes handed to the connection at a time.
 const BUDGET: usize = 64 * 1024;
 
-impl Stream for PairBody {
-    type Item = Result<Bytes, std::convert::Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+impl Pair {
+    async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
+            return Some(first);
         }
-        if self.closed {
-            return Poll::Ready(None);
-        }
-        self.waker.register(cx.waker());
-        let Channel::Outbox(outbox) = &self.shared.channel else { return Poll::Ready(None) };
-        if let Some(drained) = outbox.drain(0, BUDGET) {
+        let Channel::Outbox(outbox) = &self.shared.channel else { return None };
+        while !self.closed {
+            let Some(drained) = outbox.drain(0, BUDGET) else {
+                tokio::select! {
+                    () = self.woken.notified() => continue,
+                    _ = self.ticks.tick() => return Some(sse::KEEP_ALIVE),
+                }
+            };
+            self.closed = drained.close.is_some();
             let mut out = Vec::new();
             drained.frames.iter().for_each(|message| sse::event(&mut out, None, message));
-            self.closed = drained.close.is_some();
             if !out.is_empty() {
-                return Poll::Ready(Some(Ok(out.into())));
-            }
-            if self.closed {
-                return Poll::Ready(None);
+                return Some(out.into());
             }
         }
-        self.ticks.poll_tick(cx).map(|_| Some(Ok(sse::KEEP_ALIVE)))
+        None
     }
 }
 
-impl Drop for PairBody {
+impl Drop for Pair {
     fn drop(&mut self) {
         self.addr.do_send(Disconnected { pump: self.id, farewell: false });
     }
@@ -156,9 +141,7 @@ pub async fn message(
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
         return answer::with_status(415, &error, REVISION);
     }
-    let entry = query.and_then(|query| services.registry.get(&query.session)).filter(|entry| {
-        entry.shared.transport == Transport::Sse && entry.shared.principal().name == identity.principal.name
-    });
+    let entry = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
     let Some(entry) = entry else {
         return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
     };

@@ -42,7 +42,6 @@ use countersign_session::{
     Session,
     actor::{EndSession, close},
     inbound::{self, Endpoint, OwnedRequest},
-    registry::RegisteredSession,
 };
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
@@ -317,20 +316,8 @@ fn unknown_session() -> McpError {
     McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
 }
 
-/// A session is known to its own principal only.
 fn existing(post: &Post, id: &str) -> Option<Arc<SessionShared>> {
-    post.services.registry.shared(id).filter(|session| is_own(session, &post.identity))
-}
-
-fn is_own(session: &SessionShared, identity: &Identity) -> bool {
-    session.transport == Transport::Http
-        && matches!(session.channel, Channel::Streams(_))
-        && !session.ended.is_cancelled()
-        && session.principal().name == identity.principal.name
-}
-
-fn lookup(services: &HttpServices, id: &str, identity: &Identity) -> Option<RegisteredSession> {
-    services.registry.get(id).filter(|entry| is_own(&entry.shared, identity))
+    post.services.session_of(&post.identity, Transport::Http, id).map(|entry| entry.shared)
 }
 
 fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
@@ -366,7 +353,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return refuse(406, &error, Revision::NEWEST_LEGACY);
     }
-    let Some(entry) = lookup(services, id, identity) else {
+    let Some(entry) = services.session_of(identity, Transport::Http, id) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
     let revision = entry.shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
@@ -405,7 +392,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
 /// `DELETE /mcp`.
 pub async fn delete(request: &HttpRequest, services: &web::Data<HttpServices>, identity: &Identity) -> HttpResponse {
     let Some(id) = session_id(request) else { return no_session_405() };
-    let Some(entry) = lookup(services, id, identity) else {
+    let Some(entry) = services.session_of(identity, Transport::Http, id) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
     entry.shared.end();

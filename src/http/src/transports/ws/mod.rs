@@ -125,17 +125,11 @@ fn open(services: &Arc<HttpServices>, identity: Identity) -> RegisteredSession {
     RegisteredSession { shared, addr }
 }
 
-/// A session is found by its own principal only, so a stranger cannot tell a wrong id from somebody else's.
+/// The session of a client that comes back.
 fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
-    services
-        .registry
-        .get(id)
-        .filter(|entry| {
-            entry.shared.transport == Transport::WebSocket
-                && entry.shared.legacy_revision().is_some()
-                && !entry.shared.ended.is_cancelled()
-                && entry.shared.principal().name == identity.principal.name
-        })
+    let entry = services.session_of(identity, Transport::WebSocket, id);
+    entry
+        .filter(|entry| entry.shared.legacy_revision().is_some())
         .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect anew and initialize"))
 }
 
