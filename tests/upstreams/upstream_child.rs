@@ -138,7 +138,7 @@ async fn a_dropped_call_is_cancelled_and_its_late_answer_dropped() {
     let notified = child.value("notified", "{}").await;
     assert_eq!(
         notified,
-        json!({ "notified": [{ "method": "notifications/cancelled", "params": { "requestId": id } }] })
+        json!({ "notified": [{ "method": "notifications/cancelled", "params": { "requestId": id, "reason": "the client does not wait any longer" } }] })
     );
 }
 

@@ -20,14 +20,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
     received::{self, Received},
-    server_requests::{self, Asked, cancelled_id},
+    server_requests::{self, Asked},
+    wire::{Hints, cancelled, cancelled_id, integer, is_about_server, notification, own_id},
 };
 use countersign_protocol::{Era, RequestId};
 use countersign_runtime::ending::Ending;
@@ -178,7 +178,7 @@ impl Attribution {
     fn answered(&self, id: Option<&RequestId>, response: Response) {
         let mut pending = self.pending.lock();
         let id = match id {
-            Some(id) => number(id.as_json()),
+            Some(id) => own_id(id),
             // It could not read the id of what it answers: that was the only one, or nobody knows.
             None => alone(&pending),
         };
@@ -196,17 +196,17 @@ impl Attribution {
         if notification.method == "notifications/cancelled" {
             return self.was_cancelled(notification);
         }
-        let (progress, subscription) = marks(&notification);
+        let hints = Hints::of(notification.params.as_deref());
         if notification.method == "notifications/progress" {
             // Without a request that has that token it is late, and nobody else's.
-            let listener = progress.and_then(|id| self.listener(id));
+            let listener = hints.progress_token.and_then(integer).and_then(|id| self.listener(id));
             return match listener {
                 Some(listener) => listener.notification(notification),
                 None => tracing::debug!("progress of nothing that waits"),
             };
         }
-        let listener = match subscription {
-            Some(id) => self.listener(id),
+        let listener = match hints.subscription() {
+            Some(id) => integer(id).and_then(|id| self.listener(id)),
             None if is_about_server(&notification.method) => None,
             None => self.only_one(),
         };
@@ -229,7 +229,7 @@ impl Attribution {
             return;
         }
         // A stateless server ends a subscription so (2026-07-28/basic/patterns/cancellation, "Behavior Requirements").
-        let Some(id) = cancelled_id(params).and_then(|id| number(id.as_json())) else { return };
+        let Some(id) = cancelled_id(params).and_then(|id| own_id(&id)) else { return };
         let mut pending = self.pending.lock();
         if pending.get(&id).is_some_and(|pending| pending.listens)
             && let Some(ended) = pending.remove(&id)
@@ -314,60 +314,6 @@ impl Drop for Guard<'_> {
             (self.of.send)(cancelled(self.id));
         }
     }
-}
-
-/// `notifications/cancelled` for a request of ours.
-#[must_use]
-pub fn cancelled(id: u64) -> Bytes {
-    let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
-    notification("notifications/cancelled", Some(&params))
-}
-
-/// A JSON-RPC notification, as one line.
-#[must_use]
-pub fn notification(method: &str, params: Option<&str>) -> Bytes {
-    let method = serde_json::Value::from(method);
-    match params {
-        Some(params) => format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into(),
-        None => format!(r#"{{"jsonrpc":"2.0","method":{method}}}"#).into(),
-    }
-}
-
-/// Whether a notification is about the server as a whole and so never about one request, however it came.
-#[must_use]
-pub fn is_about_server(method: &str) -> bool {
-    matches!(
-        method,
-        "notifications/tools/list_changed"
-            | "notifications/prompts/list_changed"
-            | "notifications/resources/list_changed"
-            | "notifications/resources/updated"
-    )
-}
-
-/// The requests that a notification names: by its progress token, by its subscription.
-fn marks(notification: &UpstreamNotification) -> (Option<u64>, Option<u64>) {
-    #[derive(Default, Deserialize)]
-    struct Params<'a> {
-        #[serde(borrow, default, rename = "progressToken")]
-        progress: Option<&'a RawValue>,
-        #[serde(borrow, default, rename = "_meta")]
-        meta: Option<Meta<'a>>,
-    }
-    #[derive(Deserialize)]
-    struct Meta<'a> {
-        #[serde(borrow, default, rename = "io.modelcontextprotocol/subscriptionId")]
-        subscription: Option<&'a RawValue>,
-    }
-    let params = notification.params.as_ref().map(|params| params.get());
-    let params: Params<'_> = params.and_then(|params| serde_json::from_str(params).ok()).unwrap_or_default();
-    let id = |raw: Option<&RawValue>| raw.and_then(|raw| number(raw.get()));
-    (id(params.progress), id(params.meta.and_then(|meta| meta.subscription)))
-}
-
-/// One of our ids. Servers whose maps have text for keys give a number back as text.
-fn number(json: &str) -> Option<u64> {
-    json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(json).parse().ok()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod http;
 pub mod received;
 pub(crate) mod server_requests;
 pub mod sse;
+mod wire;
 pub mod ws;
 
 use std::sync::Arc;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
+use super::wire::{cancelled_id, response};
 use countersign_protocol::{RequestId, rpc_error::RpcError};
 use countersign_provider::request::{Replier, UpstreamRequest};
 
@@ -36,7 +37,7 @@ impl Asked {
         send: &Queue,
     ) -> Option<UpstreamRequest> {
         if method == "ping" {
-            send(answer(&id, Ok("{}")));
+            send(response(&id, Ok("{}")));
             return None;
         }
         let cancelled = CancellationToken::new();
@@ -50,7 +51,7 @@ impl Asked {
             if open.len() >= MAX_OPEN {
                 drop(open);
                 let error = RpcError::new(-32603, format!("more than {MAX_OPEN} requests of this server are open"));
-                send(answer(&id, Err(&error)));
+                send(response(&id, Err(&error)));
                 return None;
             }
             open.insert(id.clone(), cancelled.clone());
@@ -58,7 +59,7 @@ impl Asked {
         let (open, send, own) = (Arc::clone(&self.open), Arc::clone(send), id.clone());
         let reply = Replier::new(move |outcome| {
             if open.lock().remove(&own).is_some() {
-                send(answer(&own, outcome.as_ref().map(|result| result.get())));
+                send(response(&own, outcome.as_ref().map(|result| result.get())));
             }
         });
         Some(UpstreamRequest { id, method, params, reply, cancelled })
@@ -80,37 +81,6 @@ impl Asked {
             token.cancel();
         }
     }
-}
-
-/// Whose cancellation a `notifications/cancelled` is.
-pub fn cancelled_id(params: Option<&RawValue>) -> Option<RequestId> {
-    #[derive(serde::Deserialize)]
-    struct Cancelled<'a> {
-        #[serde(borrow, rename = "requestId")]
-        id: &'a RawValue,
-    }
-    let cancelled: Cancelled<'_> = serde_json::from_str(params?.get()).ok()?;
-    RequestId::from_json(cancelled.id.get())
-}
-
-/// A JSON-RPC response, as one line.
-pub fn answer(id: &RequestId, outcome: Result<&str, &RpcError>) -> Bytes {
-    let id = id.as_json();
-    let body = match outcome {
-        // What a client wrote may stand on several lines, and stdio has one line for a message.
-        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, one_line(result)),
-        Err(error) => {
-            let message = serde_json::Value::from(error.message.as_str());
-            let data = error.data.as_ref().map_or_else(String::new, |d| format!(r#","data":{}"#, one_line(d.get())));
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":{message}{data}}}}}"#, error.code)
-        }
-    };
-    body.into()
-}
-
-/// Line breaks in valid JSON stand between tokens only, where a space means the same.
-fn one_line(json: &str) -> std::borrow::Cow<'_, str> {
-    if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
 }
 
 #[cfg(test)]
@@ -185,12 +155,5 @@ mod tests {
         assert!(sent.lock()[0].contains("-32603"));
         asked.end();
         assert!(open.iter().all(|request| request.cancelled.is_cancelled()));
-    }
-
-    #[test]
-    fn errors_are_written_as_they_are() {
-        let error = RpcError { code: -1, message: "no \"way\"".into(), data: Some(raw("[1.0]")), status: None };
-        let text = answer(&id("5"), Err(&error));
-        assert_eq!(&text[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[1.0]}}"#);
     }
 }

@@ -3,7 +3,7 @@
 //! The rules are those of [`crate::link::LinkKind::Shared`]. Nothing here reads, writes or waits, so nothing that a
 //! server sends can stop it; everything that a server can make grow is bounded.
 
-mod wire;
+mod errors;
 
 use std::{
     borrow::Cow,
@@ -20,9 +20,12 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use self::wire::{Hints, error_of, integer, notification, own_id, refused, reply, unsent};
+use self::errors::{error_of, refused, unsent};
 use super::queue::{Queue, Refused};
-use crate::link::{LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification};
+use crate::link::{
+    LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+    wire::{Hints, cancelled, integer, is_about_server, notification, own_id, response},
+};
 use countersign_protocol::{
     Era, RequestId,
     envelope::{self, Incoming, Limits, Message},
@@ -144,8 +147,7 @@ impl Mux {
         }
         if !self.queue.withdraw(id) && tell {
             // As many as there are requests that were sent: those are bounded.
-            let params = format!(r#"{{"requestId":{id}}}"#);
-            let _ = self.queue.push_anyway(notification("notifications/cancelled", Some(&params)));
+            let _ = self.queue.push_anyway(cancelled(id));
         }
     }
 
@@ -251,7 +253,7 @@ impl Mux {
     }
 
     fn notified(&self, method: &str, params: Option<&RawValue>) {
-        let hints: Hints<'_> = params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default();
+        let hints = Hints::of(params);
         let listener = match method {
             "notifications/cancelled" => return self.cancelled(hints.request_id),
             "notifications/progress" => {
@@ -259,14 +261,14 @@ impl Mux {
                 let id = hints.progress_token.and_then(integer);
                 id.and_then(|id| self.listener(id))
             }
-            _ => match hints.meta.and_then(|meta| meta.subscription_id) {
+            _ => match hints.subscription() {
                 // For a subscription that has ended it is too late.
                 Some(id) => match integer(id).and_then(|id| self.listener(id)) {
                     Some(listener) => Some(listener),
                     None => return,
                 },
                 // By their nature these belong to no call, whichever is in flight.
-                None if method.ends_with("/list_changed") || method == "notifications/resources/updated" => None,
+                None if is_about_server(method) => None,
                 None => self.state.lock().only().map(|(_, listener)| listener),
             },
         };
@@ -306,7 +308,7 @@ impl Mux {
         if method == "ping" {
             return self
                 .queue
-                .push(None, reply(&id, Ok("{}")))
+                .push(None, response(&id, Ok("{}")))
                 .map_err(|_| "a ping, while it reads nothing of what is sent to it".into());
         }
         let cancelled = CancellationToken::new();
@@ -318,7 +320,7 @@ impl Mux {
             if state.asked.len() >= MAX_ASKED || state.end.is_some() {
                 drop(state);
                 let error = RpcError::new(-32603, format!("more than {MAX_ASKED} requests are open"));
-                let _ = self.queue.push(None, reply(&id, Err(&error)));
+                let _ = self.queue.push(None, response(&id, Err(&error)));
                 return Err("more requests than may be open".into());
             }
             state.last_asked += 1;
@@ -356,7 +358,7 @@ impl Mux {
             }
             state.asked.remove(id);
         }
-        let line = reply(id, answer.as_ref().map(|result| result.get()));
+        let line = response(id, answer.as_ref().map(|result| result.get()));
         if self.queue.push(None, line) == Err(Refused::Full) {
             tracing::warn!(target: "countersign_upstream", "an answer is dropped: the server reads nothing");
         }

@@ -14,9 +14,8 @@ use super::{
 };
 use crate::link::{
     LinkError, Listener, Response,
-    attribution::is_about_server,
     received::{self, MAX_MESSAGE, Received, shown},
-    server_requests::cancelled_id,
+    wire::{cancelled_id, is_about_server},
 };
 use countersign_protocol::event_stream::{Event, Events, TooLong};
 

@@ -27,8 +27,9 @@ use super::{
     trust::Trust,
 };
 use crate::link::{
-    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, attribution,
+    Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response,
     server_requests::{Asked, Queue},
+    wire,
 };
 use countersign_protocol::{Era, Method, Revision, headers::encoded};
 use countersign_runtime::ending::Ending;
@@ -195,7 +196,7 @@ impl HttpLink {
 
     async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
         let mode = self.shared.mode.load_full();
-        chores::post(&self.shared, &mode, attribution::notification(method, params), method).await?;
+        chores::post(&self.shared, &mode, wire::notification(method, params), method).await?;
         if method == "notifications/initialized" {
             self.later(Chore::Listen(self.queue()));
             if self.chores.get().is_some() {
@@ -247,7 +248,7 @@ struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.link.later(Chore::Post(attribution::cancelled(self.id)));
+            self.link.later(Chore::Post(wire::cancelled(self.id)));
         }
     }
 }

@@ -221,7 +221,9 @@ async fn what_is_dropped_is_cancelled_or_never_sent() {
     assert_eq!(case.written().await.len(), 2);
     let (unsent, _) = case.send(3, "tools/call").await;
     drop((initialize, call, unsent));
-    let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 2 } });
+    let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {
+        "requestId": 2, "reason": "the client does not wait any longer",
+    } });
     assert_eq!(case.written().await, [cancelled]);
     assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#).is_err());
     // What was answered is not cancelled.

@@ -1,0 +1,107 @@
+//! What links read of messages to know whose they are, and the messages that they write themselves.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use countersign_protocol::{RequestId, rpc_error::RpcError};
+
+/// What attribution goes by.
+#[derive(Default, Deserialize)]
+pub(super) struct Hints<'a> {
+    #[serde(borrow, rename = "progressToken", default)]
+    pub(super) progress_token: Option<&'a RawValue>,
+    #[serde(borrow, rename = "requestId", default)]
+    pub(super) request_id: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta", default)]
+    meta: Option<MetaHints<'a>>,
+}
+
+#[derive(Deserialize)]
+struct MetaHints<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/subscriptionId", default)]
+    subscription_id: Option<&'a RawValue>,
+}
+
+impl<'a> Hints<'a> {
+    pub(super) fn of(params: Option<&'a RawValue>) -> Self {
+        params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default()
+    }
+
+    /// The request whose subscription it belongs to.
+    pub(super) fn subscription(&self) -> Option<&'a RawValue> {
+        self.meta.as_ref().and_then(|meta| meta.subscription_id)
+    }
+}
+
+/// Ids of ours are integers. Servers that give them back as strings are understood by the official SDKs, too.
+pub(super) fn integer(raw: &RawValue) -> Option<u64> {
+    RequestId::from_json(raw.get()).as_ref().and_then(own_id)
+}
+
+pub(super) fn own_id(id: &RequestId) -> Option<u64> {
+    let text = id.as_json();
+    text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).parse().ok()
+}
+
+/// Whether a notification is about the server as a whole and so never about one request, however it came.
+pub(super) fn is_about_server(method: &str) -> bool {
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
+}
+
+/// Whose cancellation a `notifications/cancelled` is.
+pub(super) fn cancelled_id(params: Option<&RawValue>) -> Option<RequestId> {
+    Hints::of(params).request_id.and_then(|id| RequestId::from_json(id.get()))
+}
+
+/// `notifications/cancelled` for a request of ours.
+pub(super) fn cancelled(id: u64) -> Bytes {
+    let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
+    notification("notifications/cancelled", Some(&params))
+}
+
+/// A JSON-RPC notification, as one line.
+pub(super) fn notification(method: &str, params: Option<&str>) -> Bytes {
+    let method = serde_json::Value::from(method);
+    match params {
+        Some(params) => format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into(),
+        None => format!(r#"{{"jsonrpc":"2.0","method":{method}}}"#).into(),
+    }
+}
+
+/// A JSON-RPC response, as one line.
+pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Bytes {
+    let id = id.as_json();
+    let body = match outcome {
+        // What a client wrote may stand on several lines, and stdio has one line for a message.
+        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, one_line(result)),
+        Err(error) => {
+            let message = serde_json::Value::from(error.message.as_str());
+            let data = error.data.as_ref().map_or_else(String::new, |d| format!(r#","data":{}"#, one_line(d.get())));
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":{message}{data}}}}}"#, error.code)
+        }
+    };
+    body.into()
+}
+
+/// Line breaks in valid JSON stand between tokens only, where a space means the same.
+fn one_line(json: &str) -> std::borrow::Cow<'_, str> {
+    if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_written_as_they_are() {
+        let error = RpcError {
+            code: -1,
+            message: "no \"way\"".into(),
+            data: serde_json::from_str("[1.0]").unwrap(),
+            status: None,
+        };
+        let text = response(&RequestId::from_json("5").unwrap(), Err(&error));
+        assert_eq!(&text[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[1.0]}}"#);
+    }
+}
