@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{
+use crate::{
     subscribers::{Client, Clients, List, ListenFilter, ListenSink, Ready, Source, Subscribers},
     table::{Aliases, Build, Published, RouteError, RouteTable},
     target::Target,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::target::Target;
+use crate::target::Target;
 use countersign_domain::policy::{Policy, Ruling, Standing, ToolFacts, pins::Definition};
 use countersign_protocol::arguments::{canonical_hash, canonical_text_hash};
 use countersign_provider::ToolDef;

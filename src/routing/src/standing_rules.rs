@@ -21,7 +21,10 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Published, ToolRoute, tool_acceptance::Rebuild};
+use crate::{
+    table::{Published, ToolRoute},
+    tool_acceptance::Rebuild,
+};
 use countersign_domain::{
     changes::{Change, ServedBy, machine::SYSTEM, people::Person},
     policy::{

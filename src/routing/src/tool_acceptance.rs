@@ -8,7 +8,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{Published, RouteTable, ToolRoute, ruling::definition};
+use crate::{
+    ruling::definition,
+    table::{Published, RouteTable, ToolRoute},
+};
 use countersign_domain::{
     policy::{Mark, Standing, Verdict, pins::Definition},
     principal::Principal,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{StandingRules, blank, now};
-use crate::{ToolRoute, tool_acceptance::Shown};
+use crate::{table::ToolRoute, tool_acceptance::Shown};
 use countersign_domain::{
     changes::people::Person,
     policy::{Says, StandingRule, Verdict, standing_rules::suffices},

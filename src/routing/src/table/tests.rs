@@ -338,7 +338,7 @@ fn names_that_begin_like_another_servers_are_left_out_and_the_longest_beginning_
 
 #[test]
 fn a_name_is_waited_for_where_a_server_that_was_not_reached_may_have_it() {
-    use crate::awaited::Kind;
+    use super::awaited::Kind;
     let good = Stocked::new("good", "good__", LEGACY, tools(&[]));
     let plain = Stocked::new("plain", "", LEGACY, tools(&[&tool("own")]));
     let mut router = Router::new(&[&plain, &good]);
@@ -509,6 +509,6 @@ fn what_servers_say_reaches_whoever_sees_something_of_them() {
 
     let many: Vec<_> = (0..20).map(|n| saying(&format!("s{n}"), &"x".repeat(9000), some(), true)).collect();
     let text = build(&many).briefings(&principal(Role::Agent)).to_string();
-    assert!(text.len() <= crate::server_instructions::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
+    assert!(text.len() <= super::server_instructions::MAX_ALL && text.contains("`s6`") && text.ends_with("left out."));
     assert!(!text.contains("`s7`"), "{}", text.len());
 }

@@ -7,7 +7,8 @@
 
 use std::collections::HashSet;
 
-use super::{aliases::Aliases, awaited::Awaited, target::Target};
+use super::{aliases::Aliases, awaited::Awaited};
+use crate::target::Target;
 use countersign_provider::BUILT_IN;
 
 /// See the module's page.

@@ -7,12 +7,12 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
+    RouteError, RouteTable,
     name_conflicts::{Claims, Rules, Settled, Warnings},
     rendered::{ResourceRoute, TemplateRoute},
-    table::{RouteError, RouteTable},
-    target::Target,
     template::Template,
 };
+use crate::target::Target;
 use countersign_protocol::raw::Scan;
 use countersign_upstream::Upstream;
 
@@ -37,7 +37,7 @@ struct Open {
 impl Resources {
     /// # Errors
     /// Collisions, where `rules` are strict.
-    pub(super) fn build(
+    pub(crate) fn build(
         rules: &Rules<'_>,
         previous: Option<&RouteTable>,
         warnings: &mut Warnings,

@@ -24,12 +24,6 @@ impl Template {
         Self { text: text.to_owned(), literal: text.find('{').unwrap_or(text.len()), compiled: OnceLock::new() }
     }
 
-    /// The template as it is written.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
     #[must_use]
     pub fn matches(&self, uri: &str) -> bool {
         uri.starts_with(&self.text[..self.literal])
@@ -111,10 +105,10 @@ mod tests {
         ] {
             let template = Template::new(template);
             for uri in yes {
-                assert!(template.matches(uri), "{} {uri}", template.text());
+                assert!(template.matches(uri), "{} {uri}", template.text);
             }
             for uri in no {
-                assert!(!template.matches(uri), "{} {uri}", template.text());
+                assert!(!template.matches(uri), "{} {uri}", template.text);
             }
         }
     }

@@ -1,5 +1,18 @@
 //! The route table: where a name leads. Immutable; a change makes a new one.
 
+mod aliases;
+pub mod awaited;
+pub mod listing;
+mod name_conflicts;
+pub mod rendered;
+mod reserved;
+pub mod resources;
+mod revision_filter;
+mod schema_cost;
+mod server_instructions;
+mod template;
+pub mod validate;
+
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
@@ -10,19 +23,15 @@ use parking_lot::RwLock;
 use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-pub use super::{aliases::Aliases, rendered::PromptRoute};
-use super::{
+use self::{
     awaited::Awaited,
-    listing,
     name_conflicts::{Claims, Rules, Settled, Warnings},
     rendered::{Rendered, ResourceRoute, TemplateRoute},
     reserved::Reserved,
     resources::Resources,
-    revision_filter, ruling, schema_cost,
     server_instructions::Briefings,
-    target::Target,
 };
-use crate::validate;
+use crate::{ruling, target::Target};
 use countersign_domain::{
     changes::Change,
     policy::{Asker, CallFacts, Decision, Policy, Ruling, Standing, Verdict},
@@ -36,6 +45,8 @@ use countersign_protocol::{
 use countersign_provider::{Provider, ProviderDirectory, ToolDef};
 use countersign_telemetry::metrics::Breaker;
 use countersign_upstream::{Upstream, names, server::Phase};
+
+pub use self::{aliases::Aliases, rendered::PromptRoute};
 
 /// A tool as it is reached: its provider, its checked schema, and what policy says of it.
 pub struct ToolRoute {

@@ -6,10 +6,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    table::{RouteTable, ToolRoute},
-    target::Target,
-};
+use super::{RouteTable, ToolRoute};
+use crate::target::Target;
 use countersign_domain::{changes::visible::is_hidden, policy::Verdict, principal::Principal};
 
 /// Bytes of one server's text.

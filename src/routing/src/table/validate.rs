@@ -4,7 +4,7 @@
 use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
-use crate::ToolRoute;
+use super::ToolRoute;
 use countersign_protocol::{ErrorKind, McpError, suggest};
 
 /// Failures named at most.

@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::value::RawValue;
 
-use super::{listing, revision_filter, target::Target};
+use super::{listing, revision_filter};
+use crate::target::Target;
 use countersign_protocol::Revision;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef};
 

@@ -2,7 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::{table::RouteTable, target::Target};
+use super::RouteTable;
+use crate::target::Target;
 use countersign_domain::policy::Pins;
 use countersign_upstream::Upstream;
 
@@ -22,16 +23,16 @@ impl Awaited {
         Self { servers, pins }
     }
 
-    pub(super) fn has(&self, provider: &Target) -> bool {
+    pub(crate) fn has(&self, provider: &Target) -> bool {
         self.servers.contains(provider.name())
     }
 
-    pub(super) fn is_nobody(&self) -> bool {
+    pub(crate) fn is_nobody(&self) -> bool {
         self.servers.is_empty()
     }
 
     /// Whether the store knows the server by a tool of that name.
-    pub(super) fn knows(&self, server: &str, tool: &str) -> bool {
+    pub(crate) fn knows(&self, server: &str, tool: &str) -> bool {
         self.pins.pin(server, tool).is_some()
     }
 }

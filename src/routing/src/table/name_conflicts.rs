@@ -2,7 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{aliases::Aliases, table::RouteError, target::Target};
+use super::{RouteError, aliases::Aliases};
+use crate::target::Target;
 use countersign_runtime::fast_map::FastMap;
 
 /// Warnings kept of one provider; of more there is the number.

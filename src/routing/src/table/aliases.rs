@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use regex::Regex;
 
-use super::table::RouteError;
+use super::RouteError;
 use countersign_config::RoutesConfig;
 
 /// A configured regular expression: names that match lead to another name, built from its captures.
