@@ -10,6 +10,7 @@
 mod check;
 pub mod environment;
 pub mod error;
+mod fields;
 pub mod load;
 mod own_files;
 mod read;
@@ -25,6 +26,7 @@ pub mod units;
 pub mod upstreams;
 mod values;
 pub mod variables;
+mod webhooks;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -33,10 +35,10 @@ use countersign_telemetry::logs::LogConfig;
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
-pub use servers::webhooks::{WebhookConfig, WebhookUrl};
 pub use upstreams::{
     Authorities, BreakerConfig, Isolation, ListsConfig, Secret, UpstreamConfig, UpstreamTarget, UrlTransport,
 };
+pub use webhooks::{WebhookConfig, WebhookUrl};
 
 /// All keys, documented for users in `config/countersign.yaml`.
 #[derive(Clone, Debug, PartialEq, Eq)]

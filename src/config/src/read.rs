@@ -1,6 +1,6 @@
 //! Every key, its type and its bounds: the one place where the names in the file meet the fields of [`Config`].
 //!
-//! To add a key: the field in `mod.rs`, the line here, the line with its comment in `config/countersign.yaml`.
+//! To add a key: the field in `lib.rs`, the line here, the line with its comment in `config/countersign.yaml`.
 //! Tests find what is missing.
 
 use std::{sync::Arc, time::Duration};
@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig,
     RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, reader::Reader,
-    servers, terms,
+    servers, terms, webhooks,
 };
 use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms},
@@ -42,7 +42,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         routes: routes(r),
         policy: policy(r),
         changes: changes(r),
-        webhooks: servers::webhooks::read(r),
+        webhooks: webhooks::read(r),
         limits: limits(r),
         log: log(r),
     }

@@ -34,6 +34,20 @@ pub struct Placed {
     pub base: Arc<Path>,
 }
 
+impl Placed {
+    /// Where something inside the value stands.
+    pub(super) fn at(&self, line: u64, column: u64) -> Origin {
+        match &self.origin {
+            Origin::File { path, .. } if line > 0 => Origin::File { path: Arc::clone(path), line, column },
+            other => other.clone(),
+        }
+    }
+
+    pub(super) fn at_spot(&self, spot: &Spot) -> Origin {
+        self.at(spot.line, spot.column)
+    }
+}
+
 /// A key as it is in force.
 #[derive(Clone, Debug)]
 pub struct Setting {

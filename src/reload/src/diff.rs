@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::{
-    rules::{self, Pick, RuleView},
-    servers,
+    rule_lists::{self, Pick, RuleView},
+    server_versions,
     waiting::Loosening,
 };
 use countersign_config::{Config, UpstreamConfig, reader::Setting};
@@ -60,7 +60,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         .iter()
         .filter_map(|server| {
             let before = find(&old.upstreams, &server.name);
-            servers::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
+            server_versions::hold(before, server, judged, &mut diff.policy_loosened, &mut diff.policy_tightened)
         })
         .collect();
     (diff, at_once)
@@ -119,8 +119,8 @@ fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfi
     hold_review(old, new, at_once, diff);
     hold_groups(old, new, at_once, diff);
     let (before, now) = (views(old), views(new));
-    let otherwise = rules::Otherwise { default: old.default, terms: old.review.clone() };
-    let merged = rules::merge(&before, &now, &otherwise);
+    let otherwise = rule_lists::Otherwise { default: old.default, terms: old.review.clone() };
+    let merged = rule_lists::merge(&before, &now, &otherwise);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
     pick(&merged.at_once, old, new, at_once);

@@ -4,14 +4,14 @@
 //! ([`Reloads::decide`]); until then the stricter of old and new holds. Keys that are read only at the start are said
 //! to be so. Nothing of this survives a restart: what stands in the file then is in force.
 //!
-//! [`watch`] sees that the file is another, [`diff`] and [`rules`] compare it with what is in force, [`apply`] puts it
+//! [`watch`] sees that the file is another, [`diff`] and [`rule_lists`] compare it with what is in force, [`apply`] puts it
 //! into force, and [`shown`] and [`status`] tell people.
 
 pub mod apply;
 pub mod diff;
 mod digest;
-pub mod rules;
-mod servers;
+pub mod rule_lists;
+mod server_versions;
 pub mod shown;
 pub mod status;
 #[cfg(test)]

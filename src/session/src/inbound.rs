@@ -32,7 +32,7 @@ use countersign_telemetry::{
 
 /// Where a message came in: everything about it but its own text.
 #[derive(Clone)]
-pub struct Endpoint {
+pub struct MessageSource {
     pub services: Arc<SessionServices>,
     pub session: Arc<SessionShared>,
     pub identity: Identity,
@@ -75,7 +75,7 @@ fn answered(
     frame: Bytes,
     held: Option<Held>,
 ) -> impl Future<Output = ()> + use<> {
-    let endpoint = Endpoint {
+    let source = MessageSource {
         services: services.clone(),
         session: session.clone(),
         identity: session.identity.clone(),
@@ -86,8 +86,8 @@ fn answered(
     };
     async move {
         let _held = held;
-        let related = endpoint.related.clone();
-        if let Some(answer) = endpoint.frame(&frame).await {
+        let related = source.related.clone();
+        if let Some(answer) = source.frame(&frame).await {
             related.send(answer.bytes);
         }
     }
@@ -102,7 +102,7 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
     }
 }
 
-impl Endpoint {
+impl MessageSource {
     /// Handles a whole frame or body; `None` where there is nothing to answer.
     async fn frame(self, frame: &[u8]) -> Option<WireResponse> {
         match envelope::parse(frame, &self.services.envelope_limits()) {

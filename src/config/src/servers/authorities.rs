@@ -7,7 +7,8 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-use super::{fields::Fields, target};
+use super::target;
+use crate::fields::Fields;
 use crate::{Authorities, UpstreamTarget, error::quoted};
 
 /// Keys of the section.

@@ -4,24 +4,22 @@
 //! `headers` only the names.
 
 mod authorities;
-mod fields;
 mod previews;
 #[cfg(test)]
 mod recipes_tests;
-mod shown;
+pub(super) mod shown;
 mod target;
 #[cfg(test)]
 mod tests;
-pub(super) mod webhooks;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use self::fields::Fields;
 use super::{
     BreakerConfig, Isolation, ListsConfig, UpstreamConfig,
-    error::{Origin, Problem, quoted, quoted_key},
-    reader::{Placed, Reader, Setting},
-    tree::{KeyValue, Node, Spot},
+    error::{Problem, quoted, quoted_key},
+    fields::Fields,
+    reader::{Reader, Setting},
+    tree::{KeyValue, Node},
     values::{Wrong, found},
 };
 use countersign_domain::changes::visible::is_hidden;
@@ -255,19 +253,5 @@ fn fallbacks(r: &mut Reader, all: &[UpstreamConfig]) {
             message,
             remedy: "Name another server of mcpServers.".to_owned(),
         });
-    }
-}
-
-impl Placed {
-    /// Where something inside the value stands.
-    fn at(&self, line: u64, column: u64) -> Origin {
-        match &self.origin {
-            Origin::File { path, .. } if line > 0 => Origin::File { path: std::sync::Arc::clone(path), line, column },
-            other => other.clone(),
-        }
-    }
-
-    fn at_spot(&self, spot: &Spot) -> Origin {
-        self.at(spot.line, spot.column)
     }
 }

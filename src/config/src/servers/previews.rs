@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
-use super::fields::Fields;
+use crate::fields::Fields;
 use crate::{
     UpstreamTarget,
     error::{quoted, quoted_key},

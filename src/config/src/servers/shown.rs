@@ -38,7 +38,7 @@ fn value(key: &str, node: &Node) -> String {
     }
 }
 
-pub(super) fn flow(node: &Node, text: &dyn Fn(&str) -> String) -> String {
+pub(crate) fn flow(node: &Node, text: &dyn Fn(&str) -> String) -> String {
     match node {
         Node::Null => "null".to_owned(),
         Node::Bool(value) => value.to_string(),

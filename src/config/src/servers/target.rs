@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
-use super::fields::{Expanded, Fields, expanded};
+use crate::fields::{Expanded, Fields, expanded};
 use crate::{
     Environment, Secret, UpstreamTarget, UrlTransport,
     error::quoted,

@@ -1,5 +1,6 @@
-//! Whose message is it? For links with one ordered stream for everything ([`super::LinkKind::Shared`]): stdio,
-//! WebSocket and the 2024-11-05 pair use this; nothing here knows a transport.
+//! Whose message is it? For links with one ordered stream for everything ([`super::LinkKind::Shared`]): WebSocket and the
+//! 2024-11-05 pair use this; nothing here knows a transport. `child/mux.rs` has the same rules for stdio, with a queue that
+//! can take back what was not written.
 //!
 //! Responses go by id, `notifications/progress` by its token (which is the request's id), messages of a subscription
 //! by `_meta["io.modelcontextprotocol/subscriptionId"]`, what is about the server as a whole (list changes, updated

@@ -41,7 +41,7 @@ use countersign_runtime::lanes::LARGE;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
-    inbound::{self, Endpoint, OwnedRequest},
+    inbound::{self, MessageSource, OwnedRequest},
 };
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
@@ -62,10 +62,10 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let endpoint = endpoint(&post, &session, &stream, assumed);
+    let source = source(&post, &session, &stream, assumed);
     let request = match message {
         Message::Notification(notification) => {
-            endpoint.notification(notification);
+            source.notification(notification);
             return HttpResponse::Accepted().finish();
         }
         Message::Response(response) => {
@@ -81,13 +81,13 @@ pub async fn message(mut post: Post, message: &Message<'_>, large: Option<Box<La
             let owned = OwnedRequest::of(request);
             Box::pin(async move {
                 let _held = held;
-                endpoint.request(&owned.as_request()).await
+                source.request(&owned.as_request()).await
             })
         }
         Some(large) => Box::pin(async move {
             let _held = held;
             let request = large.request;
-            match endpoint.exchange(&request.as_request()) {
+            match source.exchange(&request.as_request()) {
                 Ok(exchange) => inbound::answer_aside(exchange, request).await,
                 Err((error, revision)) => Some(WireResponse::error(Some(&request.as_request().id), &error, revision)),
             }
@@ -127,13 +127,13 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
         return self::refuse(400, &error, session.legacy_revision().unwrap_or(assumed));
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let endpoint = endpoint(&post, &session, &stream, assumed);
+    let source = source(&post, &session, &stream, assumed);
     let limits = post.services.envelope_limits();
     let held = post.held.take();
     let members = move |body: Bytes| async move {
         let _held = held;
         match envelope::parse(&body, &limits) {
-            Ok(Incoming::Batch(members)) => endpoint.batch(members).await,
+            Ok(Incoming::Batch(members)) => source.batch(members).await,
             // It was one a moment ago.
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
@@ -147,9 +147,9 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
     respond(&post, &stream, work).await
 }
 
-fn endpoint(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> Endpoint {
+fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
-    Endpoint {
+    MessageSource {
         services: Arc::clone(&post.services.sessions),
         session: Arc::clone(session),
         identity: post.identity.clone(),

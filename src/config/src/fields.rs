@@ -2,7 +2,8 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::{
+use super::{
+    environment::Environment,
     error::{Origin, Problem, quoted, quoted_key},
     reader::{Placed, Reader},
     tree::{KeyValue, Node, Spot},
@@ -57,7 +58,7 @@ impl<'a> Fields<'a> {
         self.placed
     }
 
-    pub(super) fn env(&self) -> &crate::Environment {
+    pub(super) fn env(&self) -> &Environment {
         &self.r.env
     }
 
@@ -261,7 +262,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A text with its variables put in, and without a NUL, which cannot be passed on to anything.
-pub(super) fn expanded(node: &Node, env: &crate::Environment) -> Result<Expanded, Wrong> {
+pub(super) fn expanded(node: &Node, env: &Environment) -> Result<Expanded, Wrong> {
     let Node::Text(written) = node else {
         let remedy = "Put it in quotes if it is meant so.".to_owned();
         return Err((format!("expected a text, found {}", node.kind()), remedy));

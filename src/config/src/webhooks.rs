@@ -8,10 +8,11 @@ use std::time::Duration;
 use globset::Glob;
 use url::Url;
 
-use super::fields::{Expanded, Fields};
-use crate::{
+use super::{
     error::{Problem, quoted, quoted_key},
+    fields::{Expanded, Fields},
     reader::{Reader, Setting},
+    servers::shown,
     tree::{KeyValue, Node},
     values::{found, yaml_text},
     variables,
@@ -314,7 +315,7 @@ fn yaml(entries: &[KeyValue]) -> String {
                     Ok(url) => yaml_text(&WebhookUrl(url).shown()),
                     Err(_) => hidden(text),
                 },
-                (_, node) => super::shown::flow(node, &yaml_text),
+                (_, node) => shown::flow(node, &yaml_text),
             };
             out.push_str(&format!("\n    {}: {shown}", yaml_text(key)));
         }
