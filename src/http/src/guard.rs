@@ -199,7 +199,7 @@ mod tests {
         config
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn rebinding_is_refused_on_every_endpoint_in_its_own_language() {
         let evil: [&[(&'static str, &str)]; 7] = [
             &[("host", "evil.example:8080")],
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn own_pages_and_programs_pass() {
         for headers in [
             vec![("host", "localhost:8080")],
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(http2.status(), StatusCode::OK);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_configured_origin_gets_cors_and_never_the_cookies() {
         let headers = [("host", "localhost:8080"), ("origin", "https://app.example")];
         let response = ask(&with_cors(), post("/mcp", &headers)).await;
@@ -261,7 +261,7 @@ mod tests {
         assert!(own.headers().get(WWW_AUTHENTICATE).is_none());
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn preflights_are_answered_for_configured_origins_only() {
         let preflight = |origin: &str| {
             post(

@@ -184,7 +184,7 @@ mod tests {
         lanes.run(principal, || async { thread::current().id() }).await.unwrap()
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn one_principal_has_one_thread_and_another_has_another() {
         let lanes = Lanes::new(2);
         let (hold, held) = oneshot::channel::<()>();
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(lanes.leases.lock().load, [0, 0]);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_nobody_waits_for_is_given_up() {
         let lanes = Lanes::new(1);
         let (dropped, told) = oneshot::channel::<()>();
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_is_bound_home_is_dropped_where_it_was_made() {
         let lanes = Lanes::new(1);
         let (sender, dropped) = std::sync::mpsc::channel();
@@ -243,7 +243,7 @@ mod tests {
         assert_ne!(home, thread::current().id());
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn small_work_stays_where_it_is() {
         let here = thread::current().id();
         assert_eq!(aside(LARGE, || thread::current().id()).await.unwrap(), here);

@@ -270,7 +270,7 @@ mod tests {
         PinStore::open(Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap())).await.unwrap()
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_was_seen_and_accepted_outlives_the_process_and_stands_in_the_trail() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!((verified.entries, verified.changes), (3, 0));
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn another_program_of_the_same_name_inherits_no_acceptance() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(of(&pins, "a", "read", "h1"), Standing::Seen);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn acceptances_of_an_older_store_hold_for_what_is_there_at_the_upgrade() {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::open::older(dir.path(), 2);
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 2);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_could_not_be_stored_was_not_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let pins = board(dir.path()).await;

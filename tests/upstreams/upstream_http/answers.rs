@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::server::*;
 
-#[actix_web::test]
+#[actix::test]
 async fn a_stateless_request_carries_its_headers_and_the_result_its_bytes() {
     let server = Server::each(|mut conn, request| async move {
         let body = format!(
@@ -60,7 +60,7 @@ async fn a_stateless_request_carries_its_headers_and_the_result_its_bytes() {
     assert_eq!(*server.connections.borrow(), 1);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_stream_hands_on_what_comes_before_the_answer_in_order() {
     let server = Server::each(|mut conn, request| async move {
         conn.stream("").await;
@@ -93,7 +93,7 @@ async fn a_stream_hands_on_what_comes_before_the_answer_in_order() {
     assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "no answer to what must not be asked");
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn connections_are_used_again_after_every_kind_of_answer() {
     let server = Server::each(|mut conn, request| async move {
         match request.id().as_u64().unwrap() % 3 {
@@ -117,7 +117,7 @@ async fn connections_are_used_again_after_every_kind_of_answer() {
     assert_eq!(*server.connections.borrow(), 1);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn errors_are_answers_whatever_the_status() {
     for status in ["200 OK", "400 Bad Request", "404 Not Found", "500 Oops", "401 Unauthorized"] {
         for stream in [false, true] {
@@ -144,7 +144,7 @@ async fn errors_are_answers_whatever_the_status() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn dropping_a_stateless_request_closes_its_stream() {
     let (closed, mut is_closed) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |mut conn| {
@@ -176,7 +176,7 @@ async fn dropping_a_stateless_request_closes_its_stream() {
     assert!(server.log.rpcs().iter().all(|rpc| rpc == "tools/call"), "closing is all the cancelling there is");
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_slow_drip_is_no_fault() {
     let server = Server::each(|mut conn, request| async move {
         let event = format!(
@@ -201,7 +201,7 @@ async fn a_slow_drip_is_no_fault() {
     assert_eq!(text(ask(&server.modern().await, call(1)).await), r#"{"slow":"ü"}"#);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_subscription_lasts_and_its_messages_are_its_own() {
     let server = Server::each(|mut conn, request| async move {
         if request.rpc() == "subscriptions/listen" {
@@ -229,7 +229,7 @@ async fn a_subscription_lasts_and_its_messages_are_its_own() {
     tokio::select! { answer = &mut listen => panic!("{answer:?}"), () = others => {} }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn credentials_of_the_url_are_sent_and_never_shown() {
     let server = Server::each(|mut conn, request| async move {
         conn.result(&request, json!({})).await;
@@ -250,7 +250,7 @@ async fn credentials_of_the_url_are_sent_and_never_shown() {
     assert_eq!(request.header("mcp-protocol-version"), Some("2026-07-28"));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn links_are_shared_by_threads_each_with_connections_of_its_own() {
     let server = Server::each(|mut conn, request| async move {
         conn.result(&request, json!({"connection": conn.number})).await;
@@ -279,7 +279,7 @@ async fn links_are_shared_by_threads_each_with_connections_of_its_own() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn bodies_that_end_with_their_connection_and_interim_responses_are_read() {
     for stream in [false, true] {
         for pieces in [1, 3, 100] {

@@ -16,7 +16,7 @@ async fn find(connector: Arc<dyn Connector>) -> Result<Detected, LinkError> {
     soon(detect(connector, &|| Heard::new() as Arc<dyn Listener>)).await
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_server_that_discovers_is_stateless() {
     let refused = Rc::new(Cell::new(false));
     let server = Server::each(move |mut conn, request| { let refused = Rc::clone(&refused); async move {
@@ -44,7 +44,7 @@ async fn a_server_that_discovers_is_stateless() {
     assert_eq!(server.log.rpcs(), ["server/discover", "server/discover", "tools/call"]);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_server_with_sessions_is_told_by_what_it_says() {
     for (status, body) in [
         ("200 OK", "{}"),
@@ -83,7 +83,7 @@ async fn a_server_with_sessions_is_told_by_what_it_says() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn who_asks_for_credentials_has_said_nothing() {
     for status in ["401 Unauthorized", "403 Forbidden", "500 Oops", "503 Busy", "307 Elsewhere"] {
         let server = Server::each(move |mut conn, _| async move {
@@ -103,7 +103,7 @@ async fn who_asks_for_credentials_has_said_nothing() {
     assert!(server.log.rpcs().iter().all(|rpc| rpc == "server/discover"));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_pair_is_found_where_post_is_refused() {
     for (status, transport, works) in [
         ("404 Not Found", UrlTransport::Auto, true),

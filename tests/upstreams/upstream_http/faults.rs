@@ -27,7 +27,7 @@ fn http(head: &str, body: &str) -> String {
     format!("HTTP/1.1 {head}\r\n\r\n{body}")
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn what_breaks_off_is_lost() {
     let good = json!({"jsonrpc": "2.0", "id": 5, "result": {}}).to_string();
     for bytes in [
@@ -50,7 +50,7 @@ async fn what_breaks_off_is_lost() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn what_is_no_answer_is_a_fault_of_the_protocol() {
     let json = "200 OK\r\ncontent-type: application/json\r\nconnection: close";
     let stream = "200 OK\r\ncontent-type: text/event-stream";
@@ -81,7 +81,7 @@ async fn what_is_no_answer_is_a_fault_of_the_protocol() {
     assert!(matches!(raw(wrong).await, Err(LinkError::Lost(_))));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_status_without_an_answer_is_that_status() {
     for (head, body, status) in [
         ("500 Oops\r\ncontent-type: text/html", "<b>\u{1b}[31mboom</b>", 500),
@@ -103,7 +103,7 @@ async fn a_status_without_an_answer_is_that_status() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn redirects_are_not_followed() {
     let other = Server::each(|mut conn, request| async move {
         conn.result(&request, json!({})).await;
@@ -117,7 +117,7 @@ async fn redirects_are_not_followed() {
     assert_eq!(*other.connections.borrow(), 0);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn answers_of_100_mib_are_refused_before_they_are_here() {
     const MIB: usize = 1 << 20;
     for head in [
@@ -150,7 +150,7 @@ async fn answers_of_100_mib_are_refused_before_they_are_here() {
     assert!(raw(http(&head, &body)).await.is_ok());
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn what_was_never_sent_is_told_from_what_may_have_been() {
     let nobody = DeadPort::new();
     let url = url::Url::parse(&format!("http://{}/", nobody.address)).unwrap();
@@ -176,7 +176,7 @@ async fn what_was_never_sent_is_told_from_what_may_have_been() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_link_sends_a_request_once_even_where_its_kept_connection_ends_under_it() {
     // Each connection answers once, then takes one more request and closes without a word.
     let server = Server::start(|mut conn| async move {
@@ -196,7 +196,7 @@ async fn a_link_sends_a_request_once_even_where_its_kept_connection_ends_under_i
     assert_eq!(server.log.all().iter().filter(|r| r.id() == 4).count(), 1);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn connections_closed_between_requests_are_no_fault() {
     let (closed, mut is_closed) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |mut conn| {
@@ -219,7 +219,7 @@ async fn connections_closed_between_requests_are_no_fault() {
     assert_eq!(*server.connections.borrow(), 20);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_server_that_comes_and_goes_works_whenever_it_is_there() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -66,7 +66,7 @@ async fn open(server: &Server, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>,
     legacy(&*connector(&server.url, &[("x-key", "k")], UrlTransport::Sse), unsolicited).await
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn requests_go_by_post_and_answers_come_on_the_stream() {
     let (server, feed) = server("405 No", "messages?s=1").await;
     let rest = Heard::new();
@@ -92,7 +92,7 @@ async fn requests_go_by_post_and_answers_come_on_the_stream() {
     assert_eq!(server.log.find(|r| r.rpc() == "notifications/cancelled").await.json()["params"]["requestId"], 2);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_post_that_is_refused_fails_that_request_alone() {
     let (server, _feed) = server("405 No", "/messages").await;
     let link = open(&server, Heard::new()).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_post_that_is_refused_fails_that_request_alone() {
     soon(link.closed().cancelled()).await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_end_of_the_stream_is_the_end_of_the_link() {
     let (server, feed) = server("405 No", "/messages").await;
     let link = open(&server, Heard::new()).await.unwrap();
@@ -117,7 +117,7 @@ async fn the_end_of_the_stream_is_the_end_of_the_link() {
     assert!(matches!(ask(&link, call(2)).await, Err(LinkError::Unreachable(_))));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn an_endpoint_elsewhere_is_refused() {
     let other = Server::each(|mut conn, _| async move {
         conn.accepted().await;
@@ -133,7 +133,7 @@ async fn an_endpoint_elsewhere_is_refused() {
     assert_eq!(*other.connections.borrow(), 0);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_stream_that_is_none_is_refused() {
     for answer in [
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {}\n\n",

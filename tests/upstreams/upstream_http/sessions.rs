@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::server::*;
 
-#[actix_web::test]
+#[actix::test]
 async fn a_session_has_its_headers_and_an_end() {
     for (revision, version) in
         [("2025-11-25", Some("2025-11-25")), ("2025-06-18", Some("2025-06-18")), ("2025-03-26", None)]
@@ -44,7 +44,7 @@ async fn a_session_has_its_headers_and_an_end() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_dropped_link_ends_its_session() {
     let server =
         Server::each(|conn, request| async move { session(conn, request, "2025-11-25").await.ok().unwrap() }).await;
@@ -52,7 +52,7 @@ async fn a_dropped_link_ends_its_session() {
     assert_eq!(server.log.find(|r| r.method == "DELETE").await.header("mcp-session-id"), Some("s-1"));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_session_id_that_none_may_have_is_refused() {
     for id in ["a b", "ä", ""] {
         let server = Server::each(move |mut conn, request| async move {
@@ -66,7 +66,7 @@ async fn a_session_id_that_none_may_have_is_refused() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_session_that_ended_says_so() {
     for body in [
         "",
@@ -105,7 +105,7 @@ async fn a_session_that_ended_says_so() {
     assert!(!link.closed().is_cancelled());
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_dropped_request_is_cancelled_by_a_notification() {
     let server = Server::each(|conn, request| async move {
         match session(conn, request, "2025-11-25").await {
@@ -135,7 +135,7 @@ async fn a_dropped_request_is_cancelled_by_a_notification() {
     assert_eq!(server.log.rpcs().iter().filter(|rpc| *rpc == "notifications/cancelled").count(), 1);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
     let answered = Rc::new(tokio::sync::Notify::new());
     let bell = Rc::clone(&answered);
@@ -196,7 +196,7 @@ async fn questions_on_the_stream_of_a_call_are_answered_by_posts() {
     assert_eq!(rest.methods(), ["notifications/tools/list_changed"], "about the server, whatever stream it came on");
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_get_stream_is_listened_to_and_taken_up_again() {
     let server = Server::each(|mut conn, request| async move {
         if request.method != "GET" {
@@ -233,7 +233,7 @@ async fn the_get_stream_is_listened_to_and_taken_up_again() {
     drop(link);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn an_interrupted_answer_is_taken_up_again() {
     for revision in ["2025-03-26", "2025-11-25"] {
         let gets = Rc::new(Cell::new(0));
@@ -288,7 +288,7 @@ async fn an_interrupted_answer_is_taken_up_again() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn what_cannot_be_taken_up_again_is_lost() {
     // No id to go by, a server that has no such thing, and one that never says anything new.
     for (primer, status) in

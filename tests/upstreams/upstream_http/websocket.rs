@@ -69,7 +69,7 @@ async fn open(server: &Server, unsolicited: Arc<Heard>) -> Result<Arc<dyn Link>,
     legacy(&*connector, unsolicited).await
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn messages_are_text_frames_and_pings_are_answered() {
     let server = Server::start(|conn| async move {
         let mut socket = upgrade(conn, ECHOED).await;
@@ -105,7 +105,7 @@ async fn messages_are_text_frames_and_pings_are_answered() {
     assert_eq!(heard.methods(), ["notifications/progress"]);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_end_of_the_socket_fails_what_is_in_flight() {
     for how in ["close", "drop", "garbage", "long"] {
         let server = Server::start(move |conn| async move {
@@ -144,7 +144,7 @@ async fn the_end_of_the_socket_fails_what_is_in_flight() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn closing_says_goodbye_and_dropping_a_request_cancels_it() {
     let (seen, mut saw) = tokio::sync::mpsc::unbounded_channel();
     let server = Server::start(move |conn| {
@@ -174,7 +174,7 @@ async fn closing_says_goodbye_and_dropping_a_request_cancels_it() {
     assert!(matches!(ask(&link, call(6)).await, Err(LinkError::Unreachable(_))));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn an_upgrade_that_is_refused_is_an_error() {
     let refusals = [
         "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
@@ -197,7 +197,7 @@ async fn an_upgrade_that_is_refused_is_an_error() {
     assert!(matches!(open(&server, Heard::new()).await.map(|_| ()), Err(LinkError::Protocol(_))));
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_server_that_dies_of_discovery_is_of_the_handshake_era() {
     let server = Server::start(|conn| async move {
         let mut socket = upgrade(conn, ECHOED).await;

@@ -311,7 +311,7 @@ mod tests {
         Client::new(Target { place, key: "csk_x".into(), ca: None }).unwrap()
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn urls_are_built_from_parts() {
         let base = parse_url("http://127.0.0.1:8080/").unwrap();
         assert_eq!(Client::url(&base, &["changes"], &[]), "http://127.0.0.1:8080/api/changes");
@@ -345,7 +345,7 @@ mod tests {
         assert!(failure.message.contains("502"), "{failure}");
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn nobody_there() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let refusal = client(&format!("http://127.0.0.1:{port}")).get(&["changes"], &[]).await.err().unwrap();

@@ -129,7 +129,7 @@ mod tests {
         response.headers().get(name).map_or("", |v| v.to_str().unwrap())
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn serves_the_page_with_its_policy() {
         let response = get("/", &[]).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -145,7 +145,7 @@ mod tests {
         assert!(!policy.contains("unsafe"));
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn knows_what_the_browser_has() {
         let first = get("/assets/js/main.js", &[]).await;
         assert_eq!(first.status(), StatusCode::OK);
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(other.status(), StatusCode::OK);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn answers_head_and_nothing_else() {
         let app = test::init_service(App::new().configure(routes)).await;
         let head = test::TestRequest::default().method(actix_web::http::Method::HEAD).uri("/").to_request();
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(test::call_service(&app, post).await.status(), StatusCode::METHOD_NOT_ALLOWED);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn nothing_outside_of_the_folder_is_served() {
         for path in [
             "/assets/../mod.rs",
@@ -189,7 +189,7 @@ mod tests {
 
     /// Whatever the page names exists, every module is named there (so that all load at once), and nothing in it is
     /// inline or from elsewhere.
-    #[actix_web::test]
+    #[actix::test]
     async fn the_page_names_every_file() {
         let body = to_bytes(get("/", &[]).await.into_body()).await.unwrap();
         let page = std::str::from_utf8(&body).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     /// The one guard against markup from agents that must never be lost.
-    #[actix_web::test]
+    #[actix::test]
     async fn no_module_turns_text_into_markup() {
         for name in Assets::iter().filter(|n| n.ends_with(".js")) {
             let file = Assets::get(&name).unwrap();

@@ -209,7 +209,7 @@ fn a_uri_is_part_of_those_above_it() {
     assert!(wholes(&"/".repeat(100_000)).count() <= 64);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn what_is_not_everybodys_to_read_is_told_to_those_who_may() {
     let mut all = Subscribers::default();
     let own = session();

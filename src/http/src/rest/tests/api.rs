@@ -2,7 +2,7 @@
 
 use super::*;
 
-#[actix_web::test]
+#[actix::test]
 async fn a_change_is_listed_shown_approved_and_audited() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -48,7 +48,7 @@ async fn a_change_is_listed_shown_approved_and_audited() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -76,7 +76,7 @@ async fn a_decision_on_what_has_moved_on_is_a_conflict_with_the_current_change()
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn rejecting_and_settling() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -94,7 +94,7 @@ async fn rejecting_and_settling() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn who_asks_sessions_and_providers() {
     let endpoints = Endpoints::open().await;
     let reviewer = endpoints.key("alice", Role::Reviewer);
@@ -117,7 +117,7 @@ async fn who_asks_sessions_and_providers() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn bad_requests_are_told_what_is_wrong() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -180,7 +180,7 @@ async fn bad_requests_are_told_what_is_wrong() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_body_that_never_ends_is_given_up() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.request_timeout = Duration::from_millis(50)).await;
     let request = format!(

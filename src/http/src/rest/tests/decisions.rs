@@ -2,7 +2,7 @@
 
 use super::*;
 
-#[actix_web::test]
+#[actix::test]
 async fn many_are_decided_each_on_its_own() {
     let endpoints = Endpoints::open().await;
     let (key, viewer) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vera", Role::Viewer));
@@ -48,7 +48,7 @@ async fn many_are_decided_each_on_its_own() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn arguments_are_edited_approved_and_undone() {
     let endpoints = Endpoints::open().await;
     let (key, viewer) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vera", Role::Viewer));
@@ -97,7 +97,7 @@ async fn arguments_are_edited_approved_and_undone() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn an_owner_is_known_by_every_key() {
     let endpoints = Endpoints::open().await;
     let owned = |name: &str, role, owner| {
@@ -124,7 +124,7 @@ async fn an_owner_is_known_by_every_key() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn changes_are_found_by_what_they_are() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);

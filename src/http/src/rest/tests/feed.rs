@@ -97,7 +97,7 @@ fn bearer(key: &str) -> String {
     format!("Bearer {key}")
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
@@ -122,7 +122,7 @@ async fn sse_begins_with_where_the_feed_is_and_goes_on_live() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_subscriber_that_comes_back_misses_nothing_and_repeats_nothing() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
@@ -149,7 +149,7 @@ async fn a_subscriber_that_comes_back_misses_nothing_and_repeats_nothing() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn streams_are_kept_alive_and_end_with_their_credential() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.sse_keep_alive = Duration::from_millis(10)).await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
@@ -165,7 +165,7 @@ async fn streams_are_kept_alive_and_end_with_their_credential() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn streams_of_one_principal_are_bounded() {
     let endpoints = Endpoints::open_with(|c| c.limits.max_streams = 2).await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
@@ -201,7 +201,7 @@ async fn frame(socket: &mut Socket) -> Result<Value, Option<CloseCode>> {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_socket_sends_what_the_stream_does() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
@@ -222,7 +222,7 @@ async fn the_socket_sends_what_the_stream_does() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_long_replay_is_not_mistaken_for_a_slow_reader() {
     let endpoints = Endpoints::open_with(|c| c.limits.outbox_messages = 4).await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
@@ -236,7 +236,7 @@ async fn a_long_replay_is_not_mistaken_for_a_slow_reader() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_socket_only_sends_and_only_to_those_who_may_see() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));
@@ -266,7 +266,7 @@ async fn the_socket_only_sends_and_only_to_those_who_may_see() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn sockets_are_bounded_and_end_with_their_credential() {
     let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.max_connections = 1;
@@ -288,7 +288,7 @@ async fn sockets_are_bounded_and_end_with_their_credential() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn one_that_stops_reading_is_evicted_and_harms_nobody() {
     let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.ping_interval = Duration::from_millis(500);
@@ -332,7 +332,7 @@ async fn frame_without_pong(socket: &mut Socket) -> Result<(), Option<CloseCode>
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_stream_that_is_read_late_harms_nobody_and_misses_no_change() {
     let endpoints = Endpoints::open().await;
     let key = bearer(&endpoints.key("vic", Role::Viewer));

@@ -44,7 +44,7 @@ fn state(tool: &Value) -> (&str, &str, Option<&str>) {
     (tool["verdict"].as_str().unwrap(), tool["standing"].as_str().unwrap(), tool["mark"].as_str())
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_changed() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -92,7 +92,7 @@ async fn claimed_reads_run_once_a_reviewer_accepted_them_and_not_after_they_chan
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_tool_that_comes_back_as_it_was_is_as_it_was() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -107,7 +107,7 @@ async fn a_tool_that_comes_back_as_it_was_is_as_it_was() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn who_may_accept_and_what_is_refused() {
     let endpoints = Endpoints::open().await;
     let reviewer = endpoints.key("alice", Role::Reviewer);
@@ -153,7 +153,7 @@ impl Endpoints {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() {
     let endpoints = Endpoints::open().await;
     let (alice, vic) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vic", Role::Viewer));
@@ -196,7 +196,7 @@ async fn a_tool_that_says_nothing_of_itself_can_be_let_run_and_reviewed_again() 
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn no_tool_is_let_run_over_the_configuration() {
     use countersign_domain::policy::{Globs, Rule, Verdict};
     let endpoints = Endpoints::open().await;

@@ -58,7 +58,7 @@ fn the_description_names_every_member_of_a_change_and_every_state() {
     assert_eq!(states.as_array().unwrap().len(), 10);
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn answers_are_as_described() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -111,7 +111,7 @@ async fn answers_are_as_described() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn other_methods_and_other_paths_are_problems() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);

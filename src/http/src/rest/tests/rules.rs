@@ -61,7 +61,7 @@ fn allow() -> Value {
 
 const ARGUMENTS: &str = r#"{"big":123456789012345678901234567890,"n":1.10}"#;
 
-#[actix_web::test]
+#[actix::test]
 async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -115,7 +115,7 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn nobody_takes_back_what_denies_their_own_calls_with_whichever_key() {
     let endpoints = Endpoints::open().await;
     let alice = endpoints.key("alice", Role::Reviewer);
@@ -131,7 +131,7 @@ async fn nobody_takes_back_what_denies_their_own_calls_with_whichever_key() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("mallory", Role::Reviewer, Timestamp::now()).unwrap();
@@ -183,7 +183,7 @@ async fn what_a_key_allowed_ends_with_the_key_and_what_it_denied_stays_marked() 
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn nobody_allows_more_than_they_alone_could_have_approved() {
     let endpoints = Endpoints::open().await;
     let alice = endpoints.key("alice", Role::Reviewer);
@@ -229,7 +229,7 @@ async fn nobody_allows_more_than_they_alone_could_have_approved() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -266,7 +266,7 @@ async fn a_rule_ends_by_itself_and_one_reviewer_has_so_many() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_policy_is_asked_strictly() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("victor", Role::Viewer);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-#[actix_web::test]
+#[actix::test]
 async fn reaching_the_port_is_not_enough_even_on_loopback() {
     let endpoints = Endpoints::open().await;
     let change = endpoints.propose_by("local-agent").await;
@@ -23,7 +23,7 @@ async fn reaching_the_port_is_not_enough_even_on_loopback() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn an_agent_cannot_see_or_decide_and_a_viewer_cannot_decide() {
     let endpoints = Endpoints::open().await;
     let agent = endpoints.key("ci", Role::Agent);
@@ -48,7 +48,7 @@ async fn an_agent_cannot_see_or_decide_and_a_viewer_cannot_decide() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
     let endpoints = Endpoints::open().await;
     for role in [Role::Reviewer, Role::Admin] {
@@ -94,7 +94,7 @@ async fn browser(
     endpoints.send(method, path, &headers, (method == "POST").then_some(body.as_str())).await
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn the_cookie_alone_and_the_secret_alone_open_nothing() {
     let endpoints = Endpoints::open().await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
@@ -125,7 +125,7 @@ async fn the_cookie_alone_and_the_secret_alone_open_nothing() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.cors_origins = vec!["https://app.example".into()]).await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
@@ -168,7 +168,7 @@ async fn a_sign_in_works_only_from_our_own_origin_with_its_port() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn a_form_on_another_site_does_nothing() {
     let endpoints = Endpoints::open().await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
@@ -192,7 +192,7 @@ async fn a_form_on_another_site_does_nothing() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn codes_work_once_and_guessing_is_limited() {
     let endpoints = Endpoints::open().await;
     let code = endpoints.code();
@@ -228,7 +228,7 @@ async fn codes_work_once_and_guessing_is_limited() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn guessing_keys_is_limited_and_a_good_key_goes_on() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -243,7 +243,7 @@ async fn guessing_keys_is_limited_and_a_good_key_goes_on() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn odd_credentials_are_refused_cleanly() {
     let endpoints = Endpoints::open().await;
     let key = endpoints.key("alice", Role::Reviewer);
@@ -281,7 +281,7 @@ async fn odd_credentials_are_refused_cleanly() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn signing_out_ends_every_tab_and_clears_the_cookie() {
     let endpoints = Endpoints::open().await;
     let (cookie, secret) = endpoints.sign_in(&json!({ "code": endpoints.code() })).await;
@@ -297,7 +297,7 @@ async fn signing_out_ends_every_tab_and_clears_the_cookie() {
     endpoints.close().await;
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn revoking_a_key_ends_it_and_its_sign_ins() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();

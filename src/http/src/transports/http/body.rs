@@ -174,7 +174,7 @@ mod tests {
         read.map(|(body, _)| body).map_err(|error| error.kind)
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_body_is_whole_and_bounded_however_it_is_cut() {
         assert_eq!(of(&[], 5).await, Ok(Bytes::new()));
         assert_eq!(of(&["12345"], 5).await, Ok("12345".into()));
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(of(&["12", "345", "6"], 5).await, Err(ErrorKind::TooLarge));
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn one_that_breaks_off_is_no_body() {
         let mut chunks = stream::iter([Ok(Bytes::from_static(b"{}")), Err(())]);
         let read = read(&mut chunks, 5, None, || inflow().intake().hold()).await;
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(of(&[2000, 3000], None).await.unwrap().unwrap().bytes(), 5000);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_body_that_does_not_come_is_waited_for_so_long_only() {
         let served = crate::testing::Served::open(|_| {}).await;
         let (_sender, payload) = actix_http::h1::Payload::create(false);

@@ -71,7 +71,7 @@ mod tests {
         response.headers().get(header::CONTENT_ENCODING).map(|v| v.to_str().unwrap().to_owned())
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn long_answers_are_compressed_for_those_who_ask() {
         assert_eq!(encoding_of(Some("gzip"), 5000).await.as_deref(), Some("gzip"));
         assert_eq!(encoding_of(Some("gzip, br"), 5000).await.as_deref(), Some("br"));
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(encoding_of(Some("gzip"), 100).await, None);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn streams_are_left_alone() {
         let handler = || async { crate::transports::http::answer::event_stream().body("data: x\n\n".repeat(1000)) };
         let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use countersign_config::Config;
 
-    #[actix_web::test]
+    #[actix::test]
     async fn only_what_may_ask_gets_in_and_every_answer_is_dressed_for_its_origin() {
         let mut config = Config::default();
         config.transports.http.cors_origins = vec!["https://app.example".into()];

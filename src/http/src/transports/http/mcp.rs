@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(of(&[]), Revision::V2025_03_26);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_post_is_told_the_first_thing_that_is_wrong_with_it() {
         let served = Served::open(|config| config.transports.http.max_body = 100).await;
         let stranger = ("authorization", "Bearer csk_unknown");

@@ -467,7 +467,7 @@ mod tests {
         reply.headers.get(SESSION_ID).unwrap().to_str().unwrap().to_owned()
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_session_is_known_to_its_own_principal_only_and_until_it_ends() {
         let served = Served::open(|_| {}).await;
         let (own, stranger) = (served.key("own"), served.key("stranger"));
@@ -487,7 +487,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_message_without_a_session_is_told_how_to_get_one_unless_it_needs_none() {
         let served = Served::open(|_| {}).await;
         let key = served.key("ci");
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(served.services.registry.len(), 0, "none of them opened a session");
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_stream_is_refused_for_the_first_thing_that_is_wrong_with_its_request() {
         let served = Served::open(|config| config.limits.max_streams = 1).await;
         let key = served.key("ci");

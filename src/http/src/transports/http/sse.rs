@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_stream_goes_on_after_the_event_that_was_seen_and_ends_after_its_answer() {
         let opened = Opened::open().await;
         let streams = opened.streams();
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_standing_stream_ends_with_whatever_it_hangs_on() {
         for cause in ["session", "place", "gateway", "reader", "key"] {
             let opened = Opened::open().await;
@@ -304,7 +304,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_requests_stream_outlives_the_beginning_of_the_end() {
         let opened = Opened::open().await;
         let number = opened.streams().open();
@@ -315,7 +315,7 @@ mod tests {
         assert!(next(&mut body).await.unwrap().ends_with("data: answer\n\n"));
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_a_request_says_comes_before_its_answer_and_nothing_after_it() {
         let (answer, answered) = oneshot::channel::<Option<WireResponse>>();
         let queue = Arc::new(ResponseQueue::new(10, 1000));
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(body.next().await, None);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn an_idle_stream_is_kept_open_and_one_that_was_taken_back_ends_without_a_word() {
         let (taken_back, over) = oneshot::channel::<()>();
         let work = Box::pin(over.map(|_| None));

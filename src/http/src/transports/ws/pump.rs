@@ -330,7 +330,7 @@ mod tests {
         Heard::Text(text.into())
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn messages_arrive_whole_and_in_order_however_their_frames_are_cut() {
         let mut socket = Socket::open(None);
         let cut = "a\u{e4}b".as_bytes();
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(socket.heard(), heard);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_is_no_message_closes_with_the_code_that_says_why() {
         let half = vec![b'x'; MAX / 2 + 1];
         for (frames, close) in [
@@ -376,7 +376,7 @@ mod tests {
         }
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_farewell_is_answered_and_told_from_a_connection_that_broke() {
         let mut socket = Socket::open(None);
         let bye = [&1000_u16.to_be_bytes()[..], b"bye"].concat();
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(broken.heard(), [Heard::Opened, Heard::Closed { farewell: false }]);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn what_is_pushed_goes_out_in_order_and_a_close_last() {
         let mut socket = Socket::open(None);
         socket.outbox.push(Bytes::from_static(b"1")).unwrap();
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(socket.heard(), [Heard::Opened, Heard::Closed { farewell: false }]);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_connection_that_takes_nothing_leaves_what_waits_in_the_outbox() {
         let mut socket = Socket::open(None);
         let half = Bytes::from(vec![b'x'; BUDGET / 2 + 1]);
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(rest, piece.len() * 9);
     }
 
-    #[actix_web::test]
+    #[actix::test]
     async fn nothing_more_is_read_before_a_message_was_taken_up() {
         let (open, gate) = oneshot::channel();
         let mut socket = Socket::open(Some(gate));

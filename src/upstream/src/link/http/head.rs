@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     /// What is plain, the codec sees in the same way; what is not, is left where it is.
-    #[actix_web::test]
+    #[actix::test]
     async fn plain_heads_mean_what_they_mean_to_the_codec() {
         for (head, is_plain) in [
             ("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nabcde", true),

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use crate::testing::Heard;
 
-    #[actix_web::test]
+    #[actix::test]
     async fn a_server_that_takes_no_answers_gets_few_connections_and_is_given_up() {
         let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();

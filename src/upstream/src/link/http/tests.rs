@@ -69,7 +69,7 @@ fn certificate(dir: &std::path::Path) -> (CertificateDer<'static>, PrivateKeyDer
     (CertificateDer::from_pem_file(&cert).unwrap(), PrivateKeyDer::from_pem_file(&key).unwrap())
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
@@ -137,7 +137,7 @@ async fn tls_is_verified_and_http2_is_spoken_where_it_is_offered() {
     }
 }
 
-#[actix_web::test]
+#[actix::test]
 async fn authorities_of_ones_own_count_for_that_server_only_and_over_each_transport() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = certificate(dir.path());
