@@ -11,6 +11,8 @@
 
 pub mod previews;
 pub mod request;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod text;
 
 use std::{future::ready, sync::Arc};

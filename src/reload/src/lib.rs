@@ -14,6 +14,8 @@ pub mod rule_lists;
 mod server_versions;
 pub mod shown;
 pub mod status;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod waiting;

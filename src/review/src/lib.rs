@@ -29,8 +29,8 @@ mod recheck;
 mod record;
 mod refresh;
 mod start;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod votes;

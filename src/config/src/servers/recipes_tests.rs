@@ -1,115 +1,65 @@
 //! Recipes against a server that the tests play.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicUsize, Ordering},
 };
 
-use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
-use tokio_util::sync::CancellationToken;
 
 use countersign_domain::{
     changes::{LineOp, Operation, Preview, PreviewKind},
     policy::Verdict,
     principal::{Principal, Role},
 };
-use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, NoProgress, Provider, ProviderDirectory, ToolDef, ToolResult,
+    Provider, ToolDef, ToolResult,
     previews::{
         made::Made,
         make::Maker,
         recipe::{Recipe, Recipes},
     },
+    testing::{Directory, Fake, context, upstream_tool},
 };
 
-type Answers = Box<dyn Fn(&str, &Value) -> Result<ToolResult, McpError> + Send + Sync>;
-
 /// Tools `read` and `write` (which has `dryRun`), shown as `s__read` and `s__write`.
-struct Server {
-    answers: Mutex<Answers>,
-    calls: Mutex<Vec<(String, Value)>>,
-}
+struct Server(Arc<Fake>);
 
 impl Server {
-    fn new(answers: impl Fn(&str, &Value) -> Result<ToolResult, McpError> + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { answers: Mutex::new(Box::new(answers)), calls: Mutex::default() })
+    fn new(answers: impl Fn(&str, &Value) -> Result<ToolResult, McpError> + Send + Sync + 'static) -> Self {
+        let def = |name: &str, properties: Value| {
+            let raw = json!({ "name": name, "inputSchema": { "type": "object", "properties": properties } });
+            ToolDef { name: format!("s__{name}"), ..upstream_tool(&raw) }
+        };
+        let tools = vec![def("read", json!({})), def("write", json!({ "path": {}, "text": {}, "dryRun": {} }))];
+        let write = tools[1].clone();
+        Self(Arc::new(Fake {
+            tools: Mutex::new(tools),
+            calling: Some(Box::new(move |tool, arguments| {
+                answers(tool, &serde_json::from_str(arguments.get()).unwrap())
+            })),
+            previewing: Some(Box::new(move |_, arguments| {
+                countersign_provider::previews::arguments::of("s", "write", &write, arguments)
+            })),
+            ..Fake::named("s")
+        }))
     }
 
     /// One that has this text.
-    fn holding(text: &'static str) -> Arc<Self> {
+    fn holding(text: &'static str) -> Self {
         Self::new(move |_, _| Ok(ToolResult::text(text, None)))
     }
 
-    fn def(name: &str, properties: Value) -> ToolDef {
-        let raw = json!({ "name": name, "inputSchema": { "type": "object", "properties": properties } });
-        ToolDef {
-            name: format!("s__{name}"),
-            title: name.into(),
-            description: String::new(),
-            input_schema: raw["inputSchema"].clone(),
-            output_schema: None,
-            annotations: ToolAnnotations::default(),
-            self_service: false,
-            long_running: false,
-            raw: Some(Arc::from(RawValue::from_string(raw.to_string()).unwrap())),
-        }
-    }
-}
-
-impl Provider for Server {
-    fn name(&self) -> &str {
-        "s"
-    }
-    fn tools(&self) -> Vec<ToolDef> {
-        vec![Self::def("read", json!({})), Self::def("write", json!({ "path": {}, "text": {}, "dryRun": {} }))]
-    }
-    fn call<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        ctx: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        assert_eq!((ctx.principal.name.as_str(), ctx.principal.role), ("ann", Role::Agent));
-        let arguments: Value = serde_json::from_str(arguments.get()).unwrap();
-        let answer = (self.answers.lock())(tool, &arguments);
-        self.calls.lock().push((tool.to_owned(), arguments));
-        Box::pin(std::future::ready(answer))
-    }
-    fn preview<'a>(
-        &'a self,
-        tool: &'a str,
-        arguments: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        let def = self.tools().into_iter().find(|def| def.name == tool).unwrap();
-        Box::pin(std::future::ready(countersign_provider::previews::arguments::of("s", "write", &def, arguments)))
+    /// What was called, and with what.
+    fn calls(&self) -> Vec<(String, Value)> {
+        let calls = self.0.calls.lock().unwrap();
+        calls.iter().map(|(tool, arguments)| (tool.clone(), serde_json::from_str(arguments).unwrap())).collect()
     }
 }
 
 /// The policy: what it says of every call, and whether definitions are pinned.
 struct Rules(Verdict, bool);
-
-impl ProviderDirectory for Rules {
-    fn provider(&self, _: &str) -> Option<Arc<dyn Provider>> {
-        None
-    }
-    fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
-        None
-    }
-    fn verdict(&self, _: &str, _: &str, principal: &Principal, _: &RawValue) -> Verdict {
-        assert_eq!(principal.role, Role::Agent, "no more rights than an agent has");
-        self.0
-    }
-    fn is_pinned(&self, _: &str, _: &str) -> bool {
-        self.1
-    }
-    fn has_tools(&self, _: &str) -> bool {
-        true
-    }
-}
 
 const OPEN: Rules = Rules(Verdict::Allow, true);
 const WRITE: &str = "{target: arguments.path, entity: file, summary: '\"Write \" + arguments.path', before: {tool: read, \
@@ -131,23 +81,26 @@ fn recipe(yaml: &str) -> Recipe {
     recipes(&format!("{{ command: x, previews: {{ write: {yaml} }} }}")).get("write").unwrap().clone()
 }
 
-async fn made(server: &Arc<Server>, rules: &Rules, yaml: &str, arguments: &Value) -> Made {
-    let provider = Arc::clone(server) as Arc<dyn Provider>;
-    let principal = Principal { name: "ann".into(), role: Role::Admin, key_id: None, owner: None };
-    let context = CallContext {
-        principal: Arc::new(principal),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: None,
-        inquirer: None,
-    };
+async fn made(server: &Server, rules: &Rules, yaml: &str, arguments: &Value) -> Made {
+    let fake = &server.0;
+    *fake.verdict.lock().unwrap() = rules.0;
+    fake.pinned.store(rules.1, Ordering::SeqCst);
+    let provider = Arc::clone(fake) as Arc<dyn Provider>;
+    let context = context(Principal { name: "ann".into(), role: Role::Admin, key_id: None, owner: None });
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
     let expose = |own: &str| format!("s__{own}");
-    Maker::new(rules, &provider, &expose, &context).make(&recipe(yaml), "s__write", &raw, plain).await
+    let directory = Directory(Arc::clone(fake));
+    let made = Maker::new(&directory, &provider, &expose, &context).make(&recipe(yaml), "s__write", &raw, plain).await;
+    let judged = fake.judged.lock().unwrap();
+    let callers = fake.callers.lock().unwrap();
+    assert!(callers.iter().all(|by| by.name == "ann"), "on behalf of its proposer");
+    let mut rights = judged.iter().chain(callers.iter().map(|by| &**by));
+    assert!(rights.all(|by| by.role == Role::Agent), "with no more rights than an agent has");
+    made
 }
 
-async fn preview(server: &Arc<Server>, yaml: &str, arguments: &Value) -> Preview {
+async fn preview(server: &Server, yaml: &str, arguments: &Value) -> Preview {
     let made = made(server, &OPEN, yaml, arguments).await;
     assert!(made.passing.is_none());
     made.preview
@@ -193,7 +146,7 @@ async fn what_is_there_is_shown_beside_what_would_be() {
     assert_eq!((seen.target.label.as_str(), seen.target.lock_key.as_str()), ("/a/../b", "/b"));
     assert_eq!((seen.target.entity_type.as_str(), seen.summary.as_str()), ("file", "Write /a/../b"));
     assert_eq!(seen.operation, Operation::Update);
-    assert_eq!(server.calls.lock()[..1], [("s__read".to_owned(), json!({ "path": "/a/../b" }))]);
+    assert_eq!(server.calls()[..1], [("s__read".to_owned(), json!({ "path": "/a/../b" }))]);
     let same = preview(&server, WRITE, &json!({ "path": "/b", "text": "one\ntwo\n" })).await;
     assert_eq!(lines(&same, 0), ["#(nothing would change)"]);
     // The same again is the same; something else there is another fingerprint.
@@ -225,7 +178,7 @@ async fn a_dry_run_adds_its_arguments_to_the_exact_ones() {
     let server = Server::holding("```diff\n--- a\n+++ a\n@@ -3,2 +3,2 @@\n x\n-y\n+z\n```\n\n");
     let yaml = "{dry_run: {arguments: {dryRun: true}, as: diff, label: Content}}";
     let seen = preview(&server, yaml, &json!({ "path": "p", "dryRun": false })).await;
-    assert_eq!(*server.calls.lock(), [("s__write".to_owned(), json!({ "path": "p", "dryRun": true }))]);
+    assert_eq!(server.calls(), [("s__write".to_owned(), json!({ "path": "p", "dryRun": true }))]);
     assert_eq!(seen.note.kind, PreviewKind::DryRun);
     assert_eq!(lines(&seen, 0), ["#--- a", "#+++ a", "@2", " x", "-y", "+z"]);
     assert_eq!(seen.diff.fields[0].label, "Content");
@@ -241,13 +194,13 @@ async fn a_dry_run_is_never_made_where_it_might_be_the_write_itself() {
     let known = "{dry_run: {arguments: {dryRun: true}}}";
     let seen = made(&server, &Rules(Verdict::Allow, false), known, &arguments).await.preview;
     assert!(seen.note.failed.unwrap().contains("waits to be accepted"));
-    assert_eq!(server.calls.lock().len(), 0, "nothing was called");
+    assert_eq!(server.calls().len(), 0, "nothing was called");
     // With another way, that one is taken, and the reason is told to reviewers.
     let both = format!("{{dry_run: {{arguments: {{simulate: true}}}}, {}", &WRITE[1..]);
     let seen = preview(&server, &both, &arguments).await;
     assert_eq!((seen.note.kind, seen.note.failed.as_deref()), (PreviewKind::BeforeAfter, None));
     assert!(lines(&seen, 1)[0].contains("has no argument `simulate`") && seen.diff.fields[1].restricted);
-    assert_eq!(server.calls.lock().iter().map(|(tool, _)| tool.as_str()).collect::<Vec<_>>(), ["s__read"]);
+    assert_eq!(server.calls().iter().map(|(tool, _)| tool.as_str()).collect::<Vec<_>>(), ["s__read"]);
 }
 
 #[tokio::test]
@@ -273,11 +226,11 @@ async fn policy_decides_who_sees_what_was_read() {
         assert_eq!(seen_by_proposer(other), seen_by_proposer(reviewed.clone()));
     }
     assert!(!seen_by_proposer(reviewed).contains("secret"));
-    let calls = server.calls.lock().len();
+    let calls = server.calls().len();
     let denied = made(&server, &Rules(Verdict::Deny, true), WRITE, &arguments).await.preview;
     assert_eq!(denied.note.failed.as_deref(), Some("policy denies s__read to the proposer"));
     assert!(denied.note.restricted);
-    assert_eq!(server.calls.lock().len(), calls);
+    assert_eq!(server.calls().len(), calls);
 }
 
 #[tokio::test]
@@ -298,7 +251,7 @@ async fn reads_stand_beside_the_arguments_and_volatile_parts_do_not_count() {
     assert_eq!(labels, ["path", "Info", "Kept"]);
     assert_eq!(lines(&seen, 1), [" size: 3"]);
     assert_eq!(lines(&seen, 2), [" {", "   \"c\": \"x\"", " }"]);
-    assert_eq!(server.calls.lock()[1].1, json!({ "path": "x" }), "null is left out");
+    assert_eq!(server.calls()[1].1, json!({ "path": "x" }), "null is left out");
     assert_eq!((seen.operation, seen.note.kind), (Operation::Delete, PreviewKind::BeforeAfter));
     assert_eq!(preview(&server, yaml, &json!({ "path": "p" })).await.fingerprint, seen.fingerprint);
     let gone = preview(&server, yaml, &json!({ "path": "gone" })).await;

@@ -1,4 +1,4 @@
-//! A change for tests, of this crate and of those that use it.
+//! A change and its proposer for tests, of this crate and of those that use it.
 #![allow(clippy::unwrap_used, reason = "it is only built for tests")]
 
 use std::sync::Arc;
@@ -16,16 +16,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         id: id.into(),
         version,
         state,
-        proposer: Proposer {
-            principal: principal.into(),
-            owner: None,
-            key_id: None,
-            client_name: None,
-            client_version: None,
-            session: None,
-            transport: "http".into(),
-            revision: None,
-        },
+        proposer: proposer(principal),
         provider: "tracker".into(),
         tool: "create_issue".into(),
         tool_title: "Create issue".into(),
@@ -55,5 +46,20 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         fault: None,
         redacted: None,
         review: None,
+    }
+}
+
+/// That principal, by no key and no session.
+#[must_use]
+pub fn proposer(principal: &str) -> Proposer {
+    Proposer {
+        principal: principal.into(),
+        owner: None,
+        key_id: None,
+        client_name: None,
+        client_version: None,
+        session: None,
+        transport: "http".into(),
+        revision: None,
     }
 }

@@ -6,18 +6,17 @@ use std::{
 };
 
 use serde_json::{Value, json, value::to_raw_value};
-use tokio_util::sync::CancellationToken;
 
 use super::{GatewayTools, pending_output_schema, pending_result, pending_text};
-use crate::{Changes, DecideChange, PendingConfig, Proposal};
+use crate::{Changes, DecideChange, PendingConfig, testing::proposal};
 use countersign_config::{Config, TrackerConfig};
 use countersign_domain::{
-    changes::{Change, ChangeState, Proposer, Terms, Verdict},
+    changes::{Change, ChangeState, Verdict, testing::proposer},
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, CompletionRef, Module as _, NoProgress, ProgressSink, Provider, ProviderDirectory, ProviderEvent,
+    CallContext, CompletionRef, Module as _, ProgressSink, Provider, ProviderDirectory, ProviderEvent,
     text::content_text,
 };
 use countersign_store::{SqliteOptions, SqliteStore, Store};
@@ -58,13 +57,7 @@ fn principal(name: &str, role: Role) -> Arc<Principal> {
 }
 
 fn context(name: &str, role: Role) -> CallContext {
-    CallContext {
-        principal: principal(name, role),
-        cancel: CancellationToken::new(),
-        progress: Arc::new(NoProgress),
-        change_id: None,
-        inquirer: None,
-    }
+    countersign_provider::testing::context(Principal { name: name.into(), role, key_id: None, owner: None })
 }
 
 fn agent(name: &str) -> CallContext {
@@ -93,30 +86,7 @@ impl Fixture {
     async fn propose_call(&self, who: &str, tool: &str, arguments: Value) -> Arc<Change> {
         let arguments = to_raw_value(&arguments).unwrap();
         let preview = self.tracker.preview(tool, &arguments, &agent(who)).await.unwrap();
-        let proposal = Proposal {
-            proposer: Proposer {
-                principal: who.into(),
-                owner: None,
-                key_id: None,
-                client_name: None,
-                client_version: None,
-                session: None,
-                transport: "http".into(),
-                revision: None,
-            },
-            provider: "tracker".into(),
-            tool: tool.into(),
-            tool_title: "Title".into(),
-            tool_hash: "sha256:tool".into(),
-            served_by: Default::default(),
-            arguments: Arc::from(arguments),
-            preview,
-            review: None,
-            terms: Terms::default(),
-            client: None,
-            idempotency_key: None,
-            expire_after: Duration::from_secs(3600),
-        };
+        let proposal = proposal(proposer(who), ("tracker", tool), arguments, preview);
         self.changes.propose(proposal).await.unwrap()
     }
 

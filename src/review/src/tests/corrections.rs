@@ -79,7 +79,7 @@ async fn an_edit_is_checked_like_a_call() {
         (r#"{ "a": 1 }"#, ErrorKind::ValidationFailed),
         (r#"{"a":2,"a":3}"#, ErrorKind::ValidationFailed),
         ("[]", ErrorKind::ValidationFailed),
-        (r#"{"bad":1}"#, ErrorKind::ValidationFailed),
+        (r#"{"wrong":1}"#, ErrorKind::ValidationFailed),
     ] {
         let error = refused(bench.changes.edit(edit(&change, "alice", arguments)).await, kind);
         assert_eq!(error.current.unwrap().version, 1, "{arguments}");

@@ -20,7 +20,7 @@ const DIR: &str = "COUNTERSIGN_TEST_CRASH_DIR";
 #[ignore = "played by the other test's child"]
 async fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
-    let fake = Fake::new();
+    let fake = fake();
     *fake.ledger.lock().unwrap() = Some(Path::new(&dir).join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let data = Path::new(&dir).join("data");
@@ -53,7 +53,7 @@ fn calls(dir: &Path) -> usize {
 
 /// Starts over what the child left, and returns the change once it has come to rest.
 async fn restart(dir: &Path) -> (Bench, Option<Arc<Change>>) {
-    let fake = Fake::new();
+    let fake = fake();
     *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let bench = Bench::at(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;

@@ -128,7 +128,7 @@ async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<F
         trouble: Mutex::new(Some((kind, trouble, times))),
     });
     let skew = Arc::new(AtomicI64::new(0));
-    let bench = Bench::on(Arc::clone(&store) as _, Fake::new(), Arc::clone(&skew), config(&skew)).await;
+    let bench = Bench::on(Arc::clone(&store) as _, fake(), Arc::clone(&skew), config(&skew)).await;
     (bench, store, dir)
 }
 

@@ -3,15 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
-use tokio_util::sync::CancellationToken;
 
 use super::super::testing::*;
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, Verdict},
     principal::Principal,
 };
-use countersign_protocol::{ErrorKind, RequestId};
-use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_protocol::ErrorKind;
 
 fn raw(json: &str) -> Arc<RawValue> {
     Arc::from(RawValue::from_string(json.into()).unwrap())
@@ -145,17 +143,4 @@ async fn without_the_rule_nothing_is_asked() {
     let applied = bench.until(&change.id, ChangeState::Applied).await;
     assert!(text(&applied).contains("nobody to ask"));
     bench.end().await;
-}
-
-/// As a tool of an upstream would.
-pub fn question(key: &str, method: &str, answered: tokio::sync::oneshot::Sender<String>) -> UpstreamRequest {
-    UpstreamRequest {
-        id: RequestId::from_raw(&serde_json::Value::from(key).to_string()),
-        method: method.into(),
-        params: None,
-        reply: Replier::new(move |answer| {
-            let _ = answered.send(answer.map_or_else(|e| e.code.to_string(), |answer| answer.get().to_owned()));
-        }),
-        cancelled: CancellationToken::new(),
-    }
 }

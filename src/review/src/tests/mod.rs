@@ -7,7 +7,7 @@ mod decisions;
 mod execution;
 mod failing_store;
 mod feeding;
-pub mod inquiries;
+mod inquiries;
 mod life;
 mod people;
 mod restoring;

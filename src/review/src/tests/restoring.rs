@@ -29,7 +29,7 @@ async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() 
     let data = tempfile::tempdir().unwrap();
     std::fs::copy(&to, database_path(data.path())).unwrap();
     let skew = Arc::new(AtomicI64::new(0));
-    let fake = Fake::new();
+    let fake = fake();
     let restored = Bench::at(data.path(), Arc::clone(&fake), Arc::clone(&skew), config(&skew)).await;
     let seen = restored.get(&change.id).await;
     assert_eq!(seen.state, ChangeState::Stale);

@@ -211,7 +211,7 @@ async fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
     let skew = Arc::default();
     let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
-    let bench = Bench::at(std::path::Path::new(&dir), Fake::new(), skew, config).await;
+    let bench = Bench::at(std::path::Path::new(&dir), fake(), skew, config).await;
     pass(&bench, 1);
     prune_all(&bench).await;
     std::process::exit(0);
@@ -235,7 +235,7 @@ async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
         verify_audit(dir.path(), None).unwrap();
         let skew = Arc::default();
         let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
-        let bench = Bench::over(dir, Fake::new(), skew, config).await;
+        let bench = Bench::over(dir, fake(), skew, config).await;
         assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
         let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();
         assert_eq!(first.kind == "reset", pruned, "{point}: events go with it or not at all");

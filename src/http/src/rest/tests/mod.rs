@@ -10,10 +10,7 @@ mod security;
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -37,16 +34,18 @@ use countersign_auth::{
     keys::{self, KeyStore},
     stored::Stored,
 };
-use countersign_config::{Flags, RoutesConfig, UpstreamConfig, WebhookConfig, load};
+use countersign_config::{Flags, load};
 use countersign_domain::{
-    changes::{Change, ChangeState, Diff, FieldDiff, Operation, Preview, PreviewNote, Proposer, Target, Terms},
+    changes::{Change, ChangeState, Proposer, Terms, testing::proposer},
     policy::{People, Policy, PolicyConfig, PolicyDefault},
     principal::Role,
 };
-use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, Module, Provider, ProviderDirectory, ToolDef, ToolResult};
-use countersign_reload::{Applies, Source, Why};
-use countersign_review::{PendingConfig, Proposal};
+use countersign_provider::{
+    ToolDef,
+    testing::{Directory, Fake, upstream_tool},
+};
+use countersign_reload::{Source, Why, testing::Unmoved};
+use countersign_review::{PendingConfig, Proposal, testing::proposal};
 use countersign_routing::{
     Published, RouteTable,
     standing_rules::{Parts, StandingRuleCache, StandingRules},
@@ -55,146 +54,26 @@ use countersign_routing::{
 use countersign_session::services::SessionInfo;
 use countersign_store::{PinStore, SqliteOptions, SqliteStore, Store};
 
-/// Pretends to write, and counts how often.
-pub(super) struct Pretender {
-    pub ran: AtomicUsize,
-    /// The live state; a change made against another is stale.
-    pub state: Mutex<String>,
-    /// What it offers, as an upstream would.
-    pub tools: Mutex<Vec<ToolDef>>,
-    /// What its calls are judged by.
-    pub policy: Mutex<PolicyConfig>,
-}
-
-impl Pretender {
-    fn preview_now(&self) -> Preview {
-        let state = self.state.lock().unwrap().clone();
-        let field = FieldDiff {
-            field: "title".into(),
-            label: "Title".into(),
-            before: Some(state.clone()),
-            after: Some("<b>new</b>".into()),
-            lines: Vec::new(),
-            restricted: false,
-        };
-        Preview {
-            note: PreviewNote::default(),
-            operation: Operation::Update,
-            target: Target {
-                entity_type: "thing".into(),
-                id: Some("1".into()),
-                label: "Thing 1".into(),
-                lock_key: "thing:1".into(),
-            },
-            summary: "Update Thing 1".into(),
-            diff: Diff { fields: vec![field], truncated: false },
-            fingerprint: format!("sha256:{state}"),
-        }
-    }
-}
-
-impl Module for Pretender {}
-
-impl Provider for Pretender {
-    fn name(&self) -> &str {
-        "pretend"
-    }
-    fn is_module(&self) -> bool {
-        false
-    }
-    fn tools(&self) -> Vec<ToolDef> {
-        self.tools.lock().unwrap().clone()
-    }
-    fn call<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
-        self.ran.fetch_add(1, Ordering::SeqCst);
-        async { Ok(ToolResult::text("done", None)) }.boxed()
-    }
-    fn preview<'a>(
-        &'a self,
-        _: &'a str,
-        _: &'a RawValue,
-        _: &'a CallContext,
-    ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        async { Ok(self.preview_now()) }.boxed()
-    }
-}
-
 /// Builds the routes of the one provider, as the router would.
 fn build(
     routes: Arc<Published>,
-    provider: Arc<Pretender>,
+    provider: Arc<Fake>,
+    policy: Arc<Mutex<PolicyConfig>>,
     pins: Arc<PinStore>,
     board: Arc<StandingRuleCache>,
     people: Arc<People>,
 ) -> Arc<dyn Fn() + Send + Sync> {
     Arc::new(move || {
-        let config = provider.policy.lock().unwrap().clone();
-        let policy = Policy::new(&config)
+        let config = policy.lock().unwrap().clone();
+        let rules = Policy::new(&config)
             .with_pins(Arc::clone(&pins) as _)
             .with_standing_rules(Arc::clone(&board) as _, Arc::clone(&people) as _);
         people.set(&config.groups);
         let providers = [countersign_routing::Target::Module(Arc::clone(&provider) as _)];
         let generation = routes.load().generation + 1;
-        let table = RouteTable::build(generation, &providers, &policy, &Aliases::default(), &json!({})).unwrap();
+        let table = RouteTable::build(generation, &providers, &rules, &Aliases::default(), &json!({})).unwrap();
         routes.store(Arc::new(table));
     })
-}
-
-struct OneProvider(Arc<Pretender>);
-
-impl ProviderDirectory for OneProvider {
-    fn provider(&self, name: &str) -> Option<Arc<dyn Provider>> {
-        (name == "pretend").then(|| Arc::clone(&self.0) as Arc<dyn Provider>)
-    }
-    fn tool_hash(&self, _: &str, _: &str) -> Option<String> {
-        Some("sha256:tool".into())
-    }
-    fn verdict(
-        &self,
-        _: &str,
-        _: &str,
-        _: &countersign_domain::principal::Principal,
-        _: &serde_json::value::RawValue,
-    ) -> countersign_domain::policy::Verdict {
-        countersign_domain::policy::Verdict::Allow
-    }
-    fn validate(&self, _: &str, _: &str, arguments: &RawValue) -> Result<(), McpError> {
-        if arguments.get().contains("wrong") {
-            let details =
-                json!({ "errors": [{ "pointer": "/wrong", "rule": "additionalProperties", "message": "not that" }] });
-            return Err(McpError::new(ErrorKind::ValidationFailed, "invalid arguments").with("details", details));
-        }
-        Ok(())
-    }
-    fn has_tools(&self, _: &str) -> bool {
-        true
-    }
-}
-
-/// Takes every new configuration and does nothing with it.
-struct Unmoved;
-
-impl Applies for Unmoved {
-    fn routing<'a>(&'a self, _: &'a PolicyConfig, _: &'a RoutesConfig) -> BoxFuture<'a, Result<(), String>> {
-        async { Ok(()) }.boxed()
-    }
-    fn servers<'a>(&'a self, _: &'a [UpstreamConfig], _: &'a [UpstreamConfig]) -> BoxFuture<'a, Result<(), String>> {
-        async { Ok(()) }.boxed()
-    }
-    fn webhooks<'a>(&'a self, _: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
-        async { Ok(()) }.boxed()
-    }
-    fn log_filter(&self, _: &str) -> Result<(), String> {
-        Ok(())
-    }
-    fn record(&self, _: &'static str, _: &str, _: String) -> BoxFuture<'static, Result<(), String>> {
-        async { Ok(()) }.boxed()
-    }
 }
 
 struct Nobody;
@@ -237,7 +116,9 @@ pub(super) struct Endpoints {
     pub address: SocketAddr,
     pub changes: Changes,
     pub stored: Arc<Stored>,
-    pub provider: Arc<Pretender>,
+    pub provider: Arc<Fake>,
+    /// What its calls are judged by.
+    pub policy: Arc<Mutex<PolicyConfig>>,
     pub state: web::Data<RestState>,
     anew: Arc<dyn Fn() + Send + Sync>,
     server: ServerHandle,
@@ -285,22 +166,18 @@ impl Endpoints {
         adjust(&mut config);
         let config = Arc::new(config);
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
-        let provider = Arc::new(Pretender {
-            ran: AtomicUsize::new(0),
-            state: Mutex::new("old".into()),
-            tools: Mutex::default(),
-            policy: Mutex::new(PolicyDefault::ReviewWrites.into()),
-        });
+        let provider = Arc::new(Fake { module: false, ..Fake::named("pretend") });
+        let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
         let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
         let board = StandingRuleCache::open(&store).await.unwrap();
         let stored = Arc::new(Stored::open(dir.path()).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
         let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
-        let (table, shown) = (Arc::clone(&routes), Arc::clone(&provider));
-        let anew = build(table, shown, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
+        let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
+        let anew = build(table, shown, rules, Arc::clone(&pins), Arc::clone(&board), Arc::clone(&people));
         anew();
-        let directory = Arc::new(OneProvider(Arc::clone(&provider)));
+        let directory = Arc::new(Directory(Arc::clone(&provider)));
         let pending = PendingConfig { people: Arc::clone(&people) as _, ..PendingConfig::from(&config.changes) };
         let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
@@ -371,7 +248,7 @@ impl Endpoints {
         let server = server.run();
         let handle = server.handle();
         actix_web::rt::spawn(server);
-        Self { address, changes, stored, provider, state, anew, server: handle, _dir: dir }
+        Self { address, changes, stored, provider, policy, state, anew, server: handle, _dir: dir }
     }
 
     pub async fn close(self) {
@@ -405,34 +282,13 @@ impl Endpoints {
     }
 
     pub async fn propose_with(&self, principal: &str, adjust: impl FnOnce(&mut Proposal)) -> Arc<Change> {
-        let proposer = Proposer {
-            principal: principal.into(),
-            owner: None,
-            key_id: None,
-            client_name: Some("test".into()),
-            client_version: None,
-            session: None,
-            transport: "http".into(),
-            revision: Some("2025-11-25".into()),
-        };
-        let mut proposal = Proposal {
-            proposer,
-            provider: "pretend".into(),
-            tool: "write".into(),
-            tool_title: "Write".into(),
-            tool_hash: "sha256:tool".into(),
-            served_by: Default::default(),
-            // Numbers that only survive as the text they are.
-            arguments: Arc::from(
-                RawValue::from_string(r#"{"n":1.10,"big":123456789012345678901234567890}"#.into()).unwrap(),
-            ),
-            preview: self.provider.preview_now(),
-            review: None,
-            terms: Terms::default(),
-            client: None,
-            idempotency_key: None,
-            expire_after: Duration::from_secs(3600),
-        };
+        let proposer =
+            Proposer { client_name: Some("test".into()), revision: Some("2025-11-25".into()), ..proposer(principal) };
+        let raw = |text: &str| RawValue::from_string(text.into()).unwrap();
+        // Numbers that only survive as the text they are.
+        let arguments = raw(r#"{"n":1.10,"big":123456789012345678901234567890}"#);
+        let preview = self.provider.preview_now(&raw(r#"{"target":"Thing 1"}"#));
+        let mut proposal = proposal(proposer, (self.provider.name, "write"), arguments, preview);
         adjust(&mut proposal);
         self.changes.propose(proposal).await.unwrap()
     }

@@ -1,25 +1,13 @@
 //! Definitions of upstream tools: shown, accepted, revoked, and put under review when they change.
 
 use super::*;
-use countersign_protocol::annotations::ToolAnnotations;
 
 /// A tool as an upstream wrote it.
 fn tool(name: &str, read: bool, description: &str) -> ToolDef {
-    let raw = json!({
+    upstream_tool(&json!({
         "name": name, "description": description, "inputSchema": { "type": "object" },
         "annotations": { "readOnlyHint": read }, "vendor": 1,
-    });
-    ToolDef {
-        name: name.into(),
-        title: name.to_uppercase(),
-        description: description.into(),
-        input_schema: json!({ "type": "object" }),
-        output_schema: None,
-        annotations: ToolAnnotations { read_only_hint: read, ..ToolAnnotations::default() },
-        self_service: false,
-        long_running: false,
-        raw: Some(Arc::from(RawValue::from_string(raw.to_string()).unwrap())),
-    }
+    }))
 }
 
 impl Endpoints {
@@ -148,7 +136,7 @@ impl Endpoints {
     }
 
     fn ruled(&self, config: PolicyConfig) {
-        *self.provider.policy.lock().unwrap() = config;
+        *self.policy.lock().unwrap() = config;
         (self.anew)();
     }
 }

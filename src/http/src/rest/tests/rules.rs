@@ -7,18 +7,7 @@ use countersign_routing::ruling::definition;
 
 /// A tool as it was when its server was first seen.
 fn write_tool() -> ToolDef {
-    let raw = json!({ "name": "write", "inputSchema": { "type": "object" } });
-    ToolDef {
-        name: "write".into(),
-        title: "Write".into(),
-        description: String::new(),
-        input_schema: json!({ "type": "object" }),
-        output_schema: None,
-        annotations: Default::default(),
-        self_service: false,
-        long_running: false,
-        raw: Some(Arc::from(RawValue::from_string(raw.to_string()).unwrap())),
-    }
+    upstream_tool(&json!({ "name": "write", "inputSchema": { "type": "object" } }))
 }
 
 impl Endpoints {
@@ -28,7 +17,7 @@ impl Endpoints {
     }
 
     fn ruled_by(&self, policy: PolicyConfig) {
-        *self.provider.policy.lock().unwrap() = policy;
+        *self.policy.lock().unwrap() = policy;
         (self.anew)();
     }
 

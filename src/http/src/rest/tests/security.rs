@@ -73,7 +73,7 @@ async fn whoever_proposed_a_change_cannot_approve_it_whatever_their_role() {
         .await;
         assert_eq!(reply.problem(403), "SELF_APPROVAL");
     }
-    assert_eq!(endpoints.provider.ran.load(Ordering::SeqCst), 0);
+    assert_eq!(endpoints.provider.calls(), 0);
     endpoints.close().await;
 }
 
