@@ -380,3 +380,146 @@ impl Drop for InFlight<'_> {
         self.exchange.services.state.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        outbox::{Outbox, OutboxLimits},
+        streams::Streams,
+        testing::{Bench, identity, sent},
+    };
+    use countersign_domain::principal::Role;
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    fn session(transport: Transport, channel: Channel) -> Arc<SessionShared> {
+        let identity = identity("ann", Role::Agent);
+        Arc::new(SessionShared::new(transport, identity, channel, &CancellationToken::new()))
+    }
+
+    #[actix::test]
+    async fn progress_only_rises_and_says_what_its_revision_has() {
+        let bench = Bench::new("").await;
+        for (revision, has_message) in [(Revision::V2025_11_25, true), (Revision::V2024_11_05, false)] {
+            let exchange = bench.exchange(revision, "{}");
+            let progress = exchange.progress(Some(r#""t""#));
+            assert!(progress.wanted());
+            for value in [1.0, 1.0, 0.5, 2.0] {
+                progress.progress(value, Some(4.0), Some("so far"));
+            }
+            let told = sent(&exchange);
+            let values: Vec<_> = told.iter().map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
+            assert_eq!(values, [1.0, 2.0]);
+            assert_eq!((&told[0]["params"]["progressToken"], &told[0]["params"]["total"]), (&json!("t"), &json!(4.0)));
+            assert_eq!(told[0]["params"].get("message").is_some(), has_message, "{revision:?}");
+            assert!(!exchange.progress(None).wanted());
+        }
+    }
+
+    #[actix::test]
+    async fn a_log_message_goes_to_who_wants_its_level() {
+        use LoggingLevel::{Debug, Error, Notice, Warning};
+        let bench = Bench::new("").await;
+        let modern = |log_level| Exchange { log_level, ..bench.exchange(Revision::MODERN, "{}") };
+        let legacy = |level: Option<LoggingLevel>| {
+            let exchange = bench.exchange(Revision::V2025_11_25, "{}");
+            level.into_iter().for_each(|level| exchange.session.set_log_level(level));
+            exchange
+        };
+        let rest = Exchange { transport: Transport::Rest, ..legacy(Some(Debug)) };
+        for (exchange, level, heard) in [
+            (modern(None), Error, false),
+            (modern(Some(Warning)), Notice, false),
+            (modern(Some(Warning)), Warning, true),
+            (legacy(None), Notice, false),
+            (legacy(None), Error, true),
+            (legacy(Some(Debug)), Notice, true),
+            (rest, Error, false),
+        ] {
+            exchange.log(level, &json!(1));
+            assert_eq!(sent(&exchange).len(), usize::from(heard), "{:?} {level:?}", exchange.revision());
+        }
+    }
+
+    #[test]
+    fn a_response_queue_is_bounded_and_takes_one_long_message_alone() {
+        let queue = ResponseQueue::new(2, 10);
+        let text = |n: usize| Bytes::from("x".repeat(n));
+        assert!(queue.push(text(5)) && queue.push(text(5)));
+        assert!(!queue.push(text(0)), "two messages are enough");
+        assert_eq!(queue.take().len(), 2);
+        assert!(queue.push(text(100)), "or it would never be sent");
+        assert!(!queue.push(text(1)));
+        let taken = queue.take();
+        assert!(queue.push(text(1)));
+        queue.put_back(taken);
+        assert!(!queue.push(text(1)), "what was put back counts");
+        assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "and comes first");
+    }
+
+    #[test]
+    fn the_stream_of_a_post_is_opened_once_by_its_first_message() {
+        let session = session(Transport::Http, Channel::Streams(Streams::new(10, 1000)));
+        let stream = Arc::new(PostStream::new(Arc::clone(&session)));
+        assert_eq!(stream.number(), None);
+        let related = Related::Stream(Arc::clone(&stream));
+        assert!(related.send(Bytes::from("a")) && related.send(Bytes::from("b")));
+        let number = stream.number().unwrap();
+        let Channel::Streams(streams) = &session.channel else { unreachable!() };
+        assert_eq!(streams.newest(number), Some(2), "both are on one stream");
+        // Its POST takes the answer until it has left; then only a reader does.
+        assert!(stream.is_attended());
+        stream.leave();
+        assert!(!stream.is_attended());
+        let _reader = streams.attach(number).unwrap();
+        assert!(stream.is_attended());
+        assert!(!Related::Nowhere.send(Bytes::from("c")));
+    }
+
+    #[test]
+    fn what_belongs_to_a_request_needs_its_sessions_outbox() {
+        let limits = OutboxLimits { messages: 1, bytes: 10, replay_frames: 0, replay_bytes: 0 };
+        let session = session(Transport::WebSocket, Channel::Outbox(Outbox::new(limits)));
+        let related = Related::Outbox(Arc::clone(&session));
+        assert!(related.send(Bytes::from("a")));
+        assert!(!session.ended.is_cancelled());
+        assert!(!related.send(Bytes::from("b")));
+        assert!(session.ended.is_cancelled(), "a client that does not read loses its session");
+        let none = self::session(Transport::Http, Channel::None);
+        assert!(!Related::Outbox(none).send(Bytes::from("a")));
+    }
+
+    #[actix::test]
+    async fn an_id_is_taken_until_its_request_has_ended() {
+        let bench = Bench::new("").await;
+        let exchange = bench.exchange(Revision::V2025_11_25, "{}");
+        let id = |n: u8| RequestId::from_raw(&n.to_string());
+        let first = InFlight::admit(&exchange, &id(1), 2).unwrap();
+        assert_eq!(InFlight::admit(&exchange, &id(1), 2).err().unwrap().kind, ErrorKind::InvalidRequest);
+        let second = InFlight::admit(&exchange, &id(2), 2).unwrap();
+        let error = InFlight::admit(&exchange, &id(3), 2).err().unwrap();
+        assert_eq!((error.kind, error.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(2)));
+        assert_eq!((bench.services.in_flight(), exchange.session.in_flight()), (2, 2));
+        // One that is dropped unanswered was given up; one that was answered was not.
+        let (given_up, answered) = (first.cancel.clone(), second.cancel.clone());
+        second.answered();
+        drop((first, second));
+        assert!(given_up.is_cancelled() && !answered.is_cancelled());
+        assert_eq!((bench.services.in_flight(), exchange.session.in_flight()), (0, 0));
+        assert!(InFlight::admit(&exchange, &id(1), 2).is_ok());
+    }
+
+    #[actix::test]
+    async fn a_proposer_is_named_without_the_sessions_whole_id() {
+        let bench = Bench::new("").await;
+        let exchange = bench.exchange(Revision::V2025_11_25, "{}");
+        let proposer = exchange.proposer();
+        assert_eq!((proposer.principal.as_str(), proposer.client_name.as_deref()), ("ann", Some("test")));
+        assert_eq!((proposer.transport.as_str(), proposer.revision.as_deref()), ("websocket", Some("2025-11-25")));
+        let session = proposer.session.unwrap();
+        assert!(exchange.session.id.starts_with(session.trim_end_matches('…')) && session.chars().count() == 9);
+        let rest = Exchange { transport: Transport::Rest, ..exchange };
+        assert_eq!(rest.proposer().revision, None, "plain HTTP has none");
+    }
+}

@@ -21,3 +21,5 @@ pub mod services;
 pub mod shared;
 pub mod slots;
 pub mod streams;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

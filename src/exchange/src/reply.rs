@@ -140,3 +140,48 @@ impl Reply {
         Cow::Owned(splice::add_members(&self.json, &members))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::Bench;
+    use countersign_provider::testing::{Fake, tool};
+
+    const SERVER: &str = r#"{"server":1}"#;
+
+    fn finished(reply: &Reply, revision: Revision) -> Value {
+        serde_json::from_str(&reply.finish(revision, SERVER)).unwrap()
+    }
+
+    #[test]
+    fn a_result_says_what_its_revision_wants_of_it() {
+        let reply = Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC).with_meta("id", "7".into());
+        assert_eq!(reply.finish(Revision::V2025_11_25, SERVER), r#"{"n":1}"#, "the handshake era has none of it");
+        let wanted = json!({
+            "n": 1, "resultType": "complete", "_meta": { "server": 1, "id": 7 }, "ttlMs": 60_000, "cacheScope": "public",
+        });
+        assert_eq!(finished(&reply, Revision::MODERN), wanted);
+        let live = Reply::new("{}".into()).cached(CacheHint::LIVE);
+        assert_eq!(finished(&live, Revision::MODERN)["cacheScope"], "private");
+        let plain = finished(&Reply::new("{}".into()), Revision::MODERN);
+        assert!(plain.get("ttlMs").is_none() && plain.get("cacheScope").is_none());
+        // An upstream's is its own affair.
+        assert_eq!(Reply::passed_on("{ }".into()).finish(Revision::MODERN, SERVER), "{ }");
+    }
+
+    #[actix::test]
+    async fn a_list_that_not_everybody_sees_whole_is_kept_by_nobody_else() {
+        let admins = "policy: { default: allow, rules: [{ tools: b, roles: [agent], then: deny }] }";
+        let nobody = "policy: { default: allow, rules: [{ tools: b, then: deny }] }";
+        for (policy, public) in [("policy: { default: allow }", true), (nobody, true), (admins, false)] {
+            let bench = Bench::new(policy).await;
+            let fake = Fake::named("f");
+            fake.tools.lock().unwrap().extend([tool("a", &json!({})), tool("b", &json!({}))]);
+            bench.offer_module(fake).await;
+            let table = bench.services.routes.load();
+            assert_eq!(CacheHint::of_tools(&table), CacheHint { public, ..CacheHint::STATIC }, "{policy}");
+        }
+    }
+}

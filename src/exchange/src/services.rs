@@ -190,3 +190,67 @@ impl Services {
         self.state.requests.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Bench, facts, identity};
+    use countersign_auth::keys;
+    use countersign_domain::principal::Role;
+    use countersign_protocol::{Era, Revision};
+
+    #[actix::test]
+    async fn what_takes_too_long_is_told_its_limit() {
+        let bench = Bench::new("transports: { http: { request_timeout: 10ms } }").await;
+        let error = bench.services.in_time(std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        assert_eq!((error.kind, error.data["timeoutMs"].as_u64()), (ErrorKind::Timeout, Some(10)));
+        assert_eq!(bench.services.in_time(std::future::ready(Ok(1))).await.unwrap(), 1);
+    }
+
+    #[actix::test]
+    async fn a_key_holds_while_it_is_there() {
+        let bench = Bench::new("").await;
+        let new = keys::create("ann", Role::Agent, jiff::Timestamp::now()).unwrap();
+        let by_key = Identity { credential: Credential::Key(new.hash), ..identity("ann", Role::Agent) };
+        assert_eq!(bench.services.holds(&by_key).unwrap_err().kind, ErrorKind::Unauthorized);
+        assert_eq!(bench.services.revoked(&by_key).await.kind, ErrorKind::Unauthorized);
+        bench.services.holds(&identity("ann", Role::Agent)).unwrap();
+        bench.keys.keys().insert(&new.key, &new.hash).unwrap();
+        let other = Bench::new("").await;
+        other.keys.keys().insert(&new.key, &new.hash).unwrap();
+        other.services.holds(&by_key).unwrap();
+    }
+
+    #[actix::test]
+    async fn streams_of_one_principal_are_bounded_and_another_has_its_own() {
+        let bench = Bench::new("limits: { max_streams: 1 }").await;
+        let (ann, bob) = (identity("ann", Role::Agent), identity("bob", Role::Agent));
+        let held = bench.services.long_lived(&ann.principal).unwrap();
+        assert_eq!(bench.services.long_lived(&ann.principal).err().unwrap().kind, ErrorKind::Overloaded);
+        bench.services.long_lived(&bob.principal).unwrap();
+        drop(held);
+        bench.services.long_lived(&ann.principal).unwrap();
+    }
+
+    #[actix::test]
+    async fn what_a_stateless_client_says_of_itself_is_shown_where_there_is_memory_for_it() {
+        let bench = Bench::new("").await;
+        let session = bench.session("ann", Era::Modern);
+        let facts = Arc::new(facts(Revision::MODERN, "{}"));
+        let all = bench.services.config.limits.principal_memory;
+        let full = bench.services.state.memory.take("ann", all).unwrap();
+        bench.services.show_facts(&session, &facts);
+        assert!(session.facts().is_none());
+        drop(full);
+        bench.services.show_facts(&session, &facts);
+        assert!(session.has_facts(&facts));
+        assert_eq!(bench.services.state.memory.of("ann"), facts.size());
+    }
+
+    #[actix::test]
+    async fn a_gateway_that_listens_everywhere_is_reached_at_loopback() {
+        let bench = Bench::new("").await;
+        bench.services.state.listening.set("0.0.0.0:81".parse().unwrap()).unwrap();
+        assert_eq!(bench.services.reached_at(), "127.0.0.1:81".parse().unwrap());
+    }
+}

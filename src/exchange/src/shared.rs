@@ -325,3 +325,103 @@ impl Client for SessionShared {
         self.send_unsolicited(message);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        memory::Memory,
+        outbox::OutboxLimits,
+        testing::{facts, identity},
+    };
+    use countersign_domain::principal::Role;
+
+    fn session(channel: Channel) -> SessionShared {
+        SessionShared::new(Transport::Http, identity("ann", Role::Agent), channel, &CancellationToken::new())
+    }
+
+    fn outbox() -> Channel {
+        let limits = OutboxLimits { messages: 10, bytes: 1000, replay_frames: 0, replay_bytes: 0 };
+        Channel::Outbox(Outbox::new(limits))
+    }
+
+    fn id() -> RequestId {
+        RequestId::from_raw("1")
+    }
+
+    #[test]
+    fn a_session_has_each_id_once_and_cancels_by_it() {
+        let session = session(outbox());
+        let (key, cancel) = session.admit(&id(), 10).unwrap();
+        assert_eq!(session.admit(&id(), 10).err(), Some(AdmitFault::DuplicateId));
+        session.cancel(&RequestId::from_raw("2"));
+        session.cancel(&RequestId::from_raw("\"1\""));
+        assert!(!cancel.is_cancelled(), "neither is its id");
+        session.cancel(&id());
+        assert!(cancel.is_cancelled());
+        session.release(&key);
+        let (_, again) = session.admit(&id(), 10).unwrap();
+        assert!(!again.is_cancelled());
+    }
+
+    #[test]
+    fn clients_behind_one_stateless_connection_do_not_share_their_ids() {
+        let session = session(Channel::None);
+        let (first, cancel) = session.admit(&id(), 2).unwrap();
+        let (second, _) = session.admit(&id(), 2).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(session.admit(&id(), 2).err(), Some(AdmitFault::TooMany));
+        session.cancel(&id());
+        assert!(!cancel.is_cancelled(), "whose it is cannot be told");
+    }
+
+    #[test]
+    fn the_end_of_a_session_is_that_of_its_requests() {
+        let session = session(outbox());
+        let (_, cancel) = session.admit(&id(), 10).unwrap();
+        session.end();
+        assert!(cancel.is_cancelled());
+        let (_, late) = session.admit(&RequestId::from_raw("2"), 10).unwrap();
+        assert!(late.is_cancelled(), "one that comes too late to be found by the end");
+    }
+
+    #[test]
+    fn a_place_is_held_by_who_works_before_who_is_there_before_who_never_said_who_it_is() {
+        let (session, memory) = (session(outbox()), Memory::new(1000));
+        assert_eq!(session.hold(), Hold::Handshake);
+        session.set_facts(facts(Revision::V2025_11_25, "{}").into(), memory.share("ann"));
+        assert_eq!(session.hold(), Hold::Handshake, "it has not finished it");
+        session.mark_initialized();
+        assert!(matches!(session.hold(), Hold::Idle(_)));
+        let (key, _) = session.admit(&id(), 10).unwrap();
+        assert_eq!(session.hold(), Hold::Busy);
+        session.release(&key);
+        assert!(matches!(session.hold(), Hold::Idle(_)));
+        assert!(matches!(self::session(Channel::None).hold(), Hold::Idle(_)), "stateless clients have no handshake");
+    }
+
+    #[test]
+    fn subscriptions_are_bounded_counted_once_and_given_back() {
+        let (session, memory) = (session(outbox()), Memory::new(100));
+        let subscribe = |uri: &str, max| session.subscribe(uri, max, || memory.take("ann", 60));
+        subscribe("a:1", 2).unwrap();
+        subscribe("a:1", 2).unwrap();
+        assert_eq!(memory.of("ann"), 60, "it is subscribed to once");
+        assert_eq!(subscribe("a:2", 2).unwrap_err().kind, ErrorKind::Overloaded, "it has no memory left");
+        assert_eq!(subscribe("a:2", 1).unwrap_err().data["limit"], 1);
+        session.unsubscribe("a:1");
+        assert_eq!(memory.of("ann"), 0);
+        subscribe("a:3", 1).unwrap();
+        assert_eq!(session.take_subscriptions(), ["a:3"]);
+        assert_eq!(memory.of("ann"), 0);
+    }
+
+    #[test]
+    fn only_a_handshake_fixes_a_revision() {
+        let (session, memory) = (session(outbox()), Memory::new(1000));
+        session.set_facts(facts(Revision::MODERN, "{}").into(), memory.take("ann", 10).unwrap());
+        assert_eq!((session.legacy_revision(), session.is_established()), (None, true));
+        session.set_facts(facts(Revision::V2025_06_18, "{}").into(), memory.take("ann", 20).unwrap());
+        assert_eq!((session.legacy_revision(), memory.of("ann")), (Some(Revision::V2025_06_18), 20));
+    }
+}
