@@ -70,3 +70,66 @@ fn exposed(data: &str, scheme: &str) -> String {
         _ => data.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{json, value::RawValue};
+
+    use super::*;
+
+    const OLD: Revision = Revision::V2025_11_25;
+    const NEW: Revision = Revision::MODERN;
+
+    fn error(code: i64, data: Option<Value>) -> RpcError {
+        let data = data.map(|data| RawValue::from_string(data.to_string()).unwrap());
+        RpcError { code, message: "theirs".into(), data, status: None }
+    }
+
+    #[test]
+    fn a_code_that_means_something_else_in_the_clients_era_is_translated_and_every_other_passes() {
+        use ErrorKind as K;
+        for (verb, client, upstream, code, kind, number) in [
+            (Verb::Resource, NEW, OLD, -32002, K::ResourceNotFound, -32602),
+            (Verb::Tool, NEW, OLD, -32002, K::UpstreamError, -32603),
+            (Verb::Resource, OLD, NEW, -32602, K::ResourceNotFound, -32002),
+            (Verb::Tool, OLD, NEW, -32602, K::UpstreamError, -32602),
+            (Verb::Tool, OLD, NEW, -32021, K::NotBridgeable, -32603),
+            (Verb::Tool, NEW, NEW, -32021, K::MissingCapability, -32021),
+            (Verb::Tool, NEW, OLD, -32042, K::MissingCapability, -32021),
+            (Verb::Tool, OLD, OLD, -32042, K::UpstreamError, -32042),
+            (Verb::Resource, OLD, OLD, -32002, K::UpstreamError, -32002),
+            (Verb::Tool, NEW, NEW, 4711, K::UpstreamError, 4711),
+        ] {
+            let told = for_client(&error(code, None), verb, (client, upstream), Some("s+a:b"), "");
+            let said = (told.kind, told.number(client), &*told.message);
+            assert_eq!(said, (kind, number, "theirs"), "{verb:?} {code} {client:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_gateway_and_upstream_have_to_settle_is_no_foreign_error() {
+        for code in [-32020, -32022] {
+            let told = for_client(&error(code, Some(json!({ "supported": [] }))), Verb::Tool, (NEW, NEW), None, "");
+            assert_eq!((told.kind, &told.data["upstreamCode"]), (ErrorKind::Internal, &json!(code)));
+            assert!(told.foreign.is_none());
+        }
+        let legacy = for_client(&error(-32020, None), Verb::Tool, (NEW, OLD), None, "");
+        assert_eq!(legacy.number(NEW), -32020, "that era has no such code, so it is the server's own");
+    }
+
+    #[test]
+    fn uris_in_errors_are_those_of_clients() {
+        let data = |told: &McpError| -> Value {
+            serde_json::from_str(told.foreign.as_ref().unwrap().data.as_ref().unwrap()).unwrap()
+        };
+        let own = error(1, Some(json!({ "uri": "a:b", "more": 1 })));
+        let told = for_client(&own, Verb::Resource, (NEW, NEW), Some("s+a:b"), "s+");
+        assert_eq!(data(&told), json!({ "uri": "s+a:b", "more": 1 }));
+        assert_eq!(data(&for_client(&own, Verb::Resource, (NEW, NEW), None, ""))["uri"], "a:b");
+        // A missing resource is named, whether or not its server did.
+        for said in [None, Some(json!("text")), Some(json!({ "more": 1 }))] {
+            let told = for_client(&error(-32002, said), Verb::Resource, (NEW, OLD), Some("s+a:b"), "s+");
+            assert_eq!(data(&told)["uri"], "s+a:b");
+        }
+    }
+}

@@ -100,3 +100,89 @@ pub async fn call(bridge: &Arc<Bridge>, exchange: &Exchange, request: &Request<'
     };
     super::call(call).await
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{Fixture, serve, value};
+    use countersign_exchange::testing::{Bench, request};
+    use countersign_protocol::{Era, Revision};
+    use countersign_routing::Target;
+
+    const DECLARED: &str = r#"{"extensions":{"acme/x":{}}}"#;
+
+    /// Why the method goes nowhere, for a client of that revision that declares those capabilities.
+    fn refusal(bench: &Bench, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
+        let exchange = bench.exchange(revision, capabilities);
+        let target = target(&bench.services, &exchange.facts, &asker(&exchange), method);
+        target.err().map(|error| {
+            assert_eq!(error.kind, ErrorKind::MethodNotFound);
+            error.message.to_string()
+        })
+    }
+
+    fn offers(extension: &str) -> Value {
+        json!({ "tools": {}, "extensions": { extension: {} } })
+    }
+
+    #[actix::test]
+    async fn an_unknown_method_goes_to_the_one_server_that_shares_an_extension_and_the_clients_era() {
+        let fixture = Fixture::with(Era::Modern, &offers("acme/x"), |_| {}).await;
+        let refused = |revision, capabilities, method| refusal(&fixture.bench, revision, capabilities, method);
+        assert_eq!(refused(Revision::MODERN, DECLARED, "acme/do"), None);
+        for (revision, capabilities, method, reason) in [
+            (Revision::MODERN, "{}", "acme/do", "no such method"),
+            (Revision::MODERN, r#"{"extensions":{"acme/y":{}}}"#, "acme/do", "no such method"),
+            (Revision::MODERN, r#"{"experimental":{"acme/x":{}}}"#, "acme/do", "no such method"),
+            (Revision::MODERN, DECLARED, "initialize", "no such method"),
+            (Revision::MODERN, DECLARED, "notifications/acme", "no such method"),
+            (Revision::V2025_11_25, DECLARED, "acme/do", "another era"),
+        ] {
+            let said = refused(revision, capabilities, method).unwrap();
+            assert!(said.contains(reason), "{method} {capabilities}: {said}");
+        }
+        let (_, other) = serve(Era::Modern, &offers("acme/x"), |config| {
+            (config.name, config.prefix) = ("t".into(), "t__".into());
+        })
+        .await;
+        fixture.bench.offer(vec![Target::Upstream(Arc::clone(&fixture.upstream)), Target::Upstream(other)]).await;
+        let said = refused(Revision::MODERN, DECLARED, "acme/do").unwrap();
+        assert!(said.contains("several servers"), "{said}");
+    }
+
+    #[actix::test]
+    async fn tasks_are_served_here_and_share_nothing() {
+        let fixture = Fixture::with(Era::Modern, &offers(SERVED_HERE[0]), |_| {}).await;
+        let declared = json!({ "extensions": { SERVED_HERE[0]: {} } }).to_string();
+        assert!(refusal(&fixture.bench, Revision::MODERN, &declared, "acme/do").is_some());
+    }
+
+    #[actix::test]
+    async fn nothing_passes_unjudged_where_something_of_its_server_is_reviewed() {
+        for (policy, passes) in [
+            ("default: review_writes", false),
+            ("default: review_writes, rules: [{ methods: \"acme/*\", servers: s, then: allow }]", true),
+            ("default: allow, rules: [{ methods: \"acme/*\", then: deny }]", false),
+        ] {
+            let bench = Bench::new(&format!("policy: {{ {policy} }}")).await;
+            let (_, upstream) = serve(Era::Modern, &offers("acme/x"), |_| {}).await;
+            bench.offer(vec![Target::Upstream(upstream)]).await;
+            assert_eq!(refusal(&bench, Revision::MODERN, DECLARED, "acme/do").is_none(), passes, "{policy}");
+        }
+    }
+
+    #[actix::test]
+    async fn its_parameters_and_its_result_pass_as_they_are() {
+        let fixture = Fixture::with(Era::Modern, &offers("acme/x"), |_| {}).await;
+        fixture.server.answers(|asked| {
+            let result = json!({ "method": asked.method, "n": asked.params["n"], "name": asked.params["name"] });
+            Box::pin(std::future::ready(countersign_upstream::testing::fake::ok(result)))
+        });
+        let exchange = fixture.bench.exchange(Revision::MODERN, DECLARED);
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"n":1,"name":"s__x"}}"#;
+        let reply = call(&fixture.bridge, &exchange, &request(text)).await.unwrap();
+        assert_eq!(value(&reply), json!({ "method": "acme/do", "n": 1, "name": "s__x" }));
+    }
+}

@@ -22,6 +22,10 @@ pub mod result;
 pub mod rounds;
 pub mod seal;
 pub mod tasks;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

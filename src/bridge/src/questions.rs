@@ -71,3 +71,47 @@ pub fn unanswered(method: &str, error: &AskError) -> McpError {
         .with("method", method)
         .with("answerCode", refusal.code)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use countersign_config::UpstreamTarget;
+    use countersign_exchange::testing::Bench;
+
+    const ALL: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{},"context":{}},"roots":{}}"#;
+
+    #[actix::test]
+    async fn a_client_can_be_asked_what_it_declared_its_revision_has_and_the_configuration_allows() {
+        let bench = Bench::new("").await;
+        let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+        let open = UpstreamConfig::new("s", target);
+        let no_people = UpstreamConfig { elicitation: false, ..open.clone() };
+        let no_models = UpstreamConfig { sampling: false, ..open.clone() };
+        for (revision, config, declared, form, url, sampling, tools, less) in [
+            (Revision::MODERN, &open, ALL, true, true, true, true, false),
+            (Revision::V2025_11_25, &open, ALL, true, true, true, true, false),
+            (Revision::V2025_06_18, &open, ALL, true, false, true, false, true),
+            (Revision::V2025_03_26, &open, ALL, false, false, true, false, true),
+            (Revision::MODERN, &no_people, ALL, false, false, true, true, true),
+            (Revision::MODERN, &no_models, ALL, true, true, false, false, true),
+            (Revision::MODERN, &no_models, "{}", false, false, false, false, false),
+        ] {
+            let (can, kept_back) = capabilities(&bench.exchange(revision, declared), config);
+            let has = (can.elicitation_form, can.elicitation_url, can.sampling, can.sampling_tools);
+            assert_eq!((has, kept_back), ((form, url, sampling, tools), less), "{revision:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_reaches_its_upstream_as_the_client_said_it() {
+        let refused = |text: &str| refusal(&AskError::Refused(RawValue::from_string(text.to_owned()).unwrap()));
+        let told = refused(r#"{"code":-1,"message":"no","data":{"n":1.0}}"#);
+        assert_eq!((told.code, told.message.as_str()), (-1, "no"));
+        assert_eq!(told.data.unwrap().get(), r#"{"n":1.0}"#);
+        assert_eq!(refused(r#"{"code":"x"}"#).code, INTERNAL, "what is no code is none");
+        let error = unanswered(SAMPLING, &AskError::Gone);
+        assert_eq!((error.kind, &error.data["method"]), (ErrorKind::NotBridgeable, &SAMPLING.into()));
+    }
+}

@@ -228,3 +228,96 @@ impl Structured {
         if unfit.is_some() { Self::Drop } else { Self::Keep }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use countersign_upstream::testing::negotiated;
+
+    const OLD: Revision = Revision::V2025_11_25;
+    const NEW: Revision = Revision::MODERN;
+    const GATEWAY: &str = r#"{"io.modelcontextprotocol/serverInfo":{"name":"countersign"}}"#;
+
+    fn passed(verb: Verb, (client, upstream): (Revision, Revision), result: &str) -> String {
+        let upstream = negotiated(upstream);
+        let dress = Dress { verb, client, upstream: &upstream, scheme: "", gateway_meta: GATEWAY };
+        dress.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json().to_owned()
+    }
+
+    #[test]
+    fn only_what_one_era_has_and_the_other_lacks_is_changed() {
+        let meta = &GATEWAY[1..];
+        for (verb, eras, result, expected) in [
+            (Verb::Tool, (OLD, OLD), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
+            (Verb::Tool, (NEW, NEW), r#"{"resultType":"complete","x":1}"#, r#"{"resultType":"complete","x":1}"#.into()),
+            (Verb::Tool, (NEW, NEW), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
+            (Verb::Tool, (OLD, NEW), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
+            // Of a server of its own era it is the server's own word.
+            (Verb::Tool, (OLD, OLD), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
+            (Verb::Tool, (NEW, OLD), r#"{"x":1}"#, format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#)),
+            (
+                Verb::Resource,
+                (NEW, OLD),
+                r#"{"contents":[],"ttlMs":7}"#,
+                format!(
+                    r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#
+                ),
+            ),
+        ] {
+            assert_eq!(passed(verb, eras, result), expected, "{eras:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_names_itself_is_named_and_no_other() {
+        let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
+        let upstream = Negotiated { server_info: Some(Arc::from(info)), ..negotiated(OLD) };
+        let dress = Dress { verb: Verb::Tool, client: NEW, upstream: &upstream, scheme: "", gateway_meta: GATEWAY };
+        let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
+        assert_eq!(dress.text("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
+        let own = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
+        assert!(dress.text(own).unwrap().contains(r#"{"name":"y"}"#), "it says so itself");
+    }
+
+    #[test]
+    fn structured_content_that_a_client_does_not_know_is_told_as_text_where_nothing_else_is() {
+        let silent = r#"{"content":[],"structuredContent":[1,2]}"#;
+        let telling = r#"{"content":[{"type":"text","text":"x"}],"structuredContent":[1,2]}"#;
+        for (client, result, expected) in [
+            (Revision::V2025_03_26, silent, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+            (Revision::V2025_06_18, silent, r#"{"content":[{"type":"text","text":"[1,2]"}]}"#),
+            (OLD, telling, r#"{"content":[{"type":"text","text":"x"}]}"#),
+            (OLD, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
+            (NEW, silent, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
+        ] {
+            assert_eq!(passed(Verb::Tool, (client, NEW), result), expected, "{client:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_one_of_tools_only_and_a_result_is_an_object() {
+        let upstream = negotiated(NEW);
+        for (verb, failure) in [(Verb::Tool, Some(ErrorKind::ToolExecution)), (Verb::Prompt, None)] {
+            let dress = Dress { verb, client: NEW, upstream: &upstream, scheme: "", gateway_meta: GATEWAY };
+            let reply = |text: &str| dress.reply(RawValue::from_string(text.to_owned()).unwrap());
+            assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
+            assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);
+            assert_eq!(reply("[]").unwrap_err().kind, ErrorKind::NotBridgeable);
+        }
+    }
+
+    #[test]
+    fn a_result_is_complete_unless_it_says_otherwise() {
+        for (result, kind) in [
+            ("{}", Kind::Complete),
+            (r#"{"resultType":"complete"}"#, Kind::Complete),
+            (r#"{"resultType":7}"#, Kind::Complete),
+            (r#"{"resultType":"input\u005frequired"}"#, Kind::InputRequired),
+            (r#"{"resultType":"task"}"#, Kind::Other("task".into())),
+        ] {
+            assert_eq!(Glance::at(result).kind(), kind, "{result}");
+        }
+    }
+}

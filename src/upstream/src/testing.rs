@@ -1,6 +1,8 @@
 //! What tests of links and their users need.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "it is only built for tests")]
 
+pub mod fake;
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -159,6 +161,14 @@ pub fn result(json: &str) -> Result<Response, LinkError> {
 pub fn error(code: i64, data: Option<&str>) -> Result<Response, LinkError> {
     let data = data.map(|data| serde_json::from_str(data).unwrap());
     Ok(Response::Error(RpcError { code, message: "no".to_owned(), data, status: None }))
+}
+
+/// An upstream of that server, connected, its lists read.
+pub async fn reached(config: UpstreamConfig, server: &Arc<fake::Fake>) -> Arc<Upstream> {
+    let upstream = Upstream::new(Arc::new(config), vec![Arc::clone(server) as _]);
+    upstream.start();
+    upstream.settled().await;
+    upstream
 }
 
 /// An upstream that offers this and was never connected.

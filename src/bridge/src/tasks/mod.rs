@@ -15,6 +15,8 @@ pub mod listen;
 mod modern;
 pub mod shape;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

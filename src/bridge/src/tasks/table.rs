@@ -130,3 +130,82 @@ impl Tasks {
         mine
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_config::{UpstreamConfig, UpstreamTarget};
+    use countersign_domain::principal::Principal;
+    use countersign_protocol::{Revision, capabilities::ClientCapabilities};
+    use countersign_upstream::{
+        Catalog, Pinned,
+        testing::{negotiated, stocked},
+    };
+
+    fn upstream() -> Arc<Upstream> {
+        let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+        stocked(UpstreamConfig::new("s", target), negotiated(Revision::V2025_11_25), Catalog::default())
+    }
+
+    fn task(upstream: &Arc<Upstream>, principal: &str, ttl: Option<Duration>) -> Task {
+        let caller = Caller {
+            principal: Arc::new(Principal { name: principal.into(), ..Principal::local_agent() }),
+            session: None,
+            capabilities: ClientCapabilities::default(),
+            stateless: false,
+            log_level: None,
+            pinned: Pinned::default(),
+        };
+        Task::new("own".into(), upstream, caller, Mode::Same, ttl)
+    }
+
+    #[test]
+    fn a_task_is_its_principals_under_a_name_that_its_server_does_not_know() {
+        let (tasks, upstream) = (Tasks::default(), upstream());
+        let (first, second) = (tasks.insert(task(&upstream, "ann", None)), tasks.insert(task(&upstream, "ann", None)));
+        assert!(first.alias != second.alias && first.alias != "own" && first.alias.len() == 32);
+        assert!(tasks.of("ann", &first.alias).is_ok());
+        let (foreign, unknown) = (tasks.of("bob", &first.alias), tasks.of("ann", "none"));
+        let said = |error: McpError| (error.kind, error.message.to_string());
+        assert_eq!(said(foreign.err().unwrap()), said(unknown.err().unwrap()), "nobody learns that there is one");
+        assert!(tasks.of("ann", "own").is_err());
+        let names = tasks.all_of("ann").iter().map(|task| task.alias.clone()).collect::<Vec<_>>();
+        assert_eq!((names, tasks.all_of("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
+        tasks.forget(&first.alias);
+        assert!(tasks.of("ann", &first.alias).is_err());
+    }
+
+    #[test]
+    fn one_too_many_ends_the_oldest_of_its_principal() {
+        let (tasks, upstream) = (Tasks::default(), upstream());
+        let bobs = tasks.insert(task(&upstream, "bob", None));
+        let oldest = tasks.insert(task(&upstream, "ann", None));
+        let next = tasks.insert(task(&upstream, "ann", None));
+        for _ in 2..=MAX_TASKS {
+            tasks.insert(task(&upstream, "ann", None));
+        }
+        assert_eq!(tasks.all_of("ann").len(), MAX_TASKS);
+        assert!(tasks.of("ann", &oldest.alias).is_err() && tasks.of("ann", &next.alias).is_ok());
+        assert!(tasks.of("bob", &bobs.alias).is_ok());
+    }
+
+    #[test]
+    fn a_task_lives_a_little_longer_than_at_its_server_and_a_week_at_most() {
+        let upstream = upstream();
+        let kept = |ttl| {
+            let task = task(&upstream, "ann", ttl);
+            task.ends - task.made
+        };
+        assert_eq!(kept(Some(Duration::from_secs(10))), Duration::from_secs(70));
+        assert_eq!((kept(Some(Duration::MAX)), kept(None)), (LONGEST, LONGEST));
+    }
+
+    #[test]
+    fn the_task_of_a_server_that_was_taken_out_says_so() {
+        let upstream = upstream();
+        let task = task(&upstream, "ann", None);
+        assert!(task.upstream().is_ok());
+        drop(upstream);
+        assert_eq!(task.upstream().err().unwrap().kind, ErrorKind::UpstreamUnavailable);
+    }
+}

@@ -2,7 +2,6 @@
 
 mod cached;
 mod calls;
-mod fake;
 mod lists;
 mod pool;
 mod registry;
@@ -15,12 +14,14 @@ use serde_json::{Value, json};
 use crate::{
     link::{Connector, LinkKind, Listener, Outgoing, Response},
     server::{Upstream, caller::Caller, pinned::Pinned},
-    testing::Heard,
+    testing::{
+        Heard,
+        fake::{self, Fake},
+    },
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_domain::principal::Principal;
 use countersign_protocol::{Era, McpError, capabilities::ClientCapabilities};
-use fake::Fake;
 
 fn config(name: &str) -> UpstreamConfig {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };

@@ -28,6 +28,8 @@ type Answers = Box<dyn Fn(Asked) -> FakeReply + Send + Sync>;
 pub struct Asked {
     pub method: String,
     pub params: Value,
+    /// What goes beside it over HTTP.
+    pub headers: Vec<(Box<str>, Box<str>)>,
     pub listener: Arc<dyn Listener>,
     /// On which it came.
     pub link: Arc<FakeLink>,
@@ -231,7 +233,13 @@ impl Link for Held {
         let peak = link.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         link.peak.fetch_max(peak, Ordering::SeqCst);
         let in_flight = InFlight { link: Arc::clone(&link), answered: false };
-        let answer = (server.answers.lock())(Asked { method, params, listener, link: Arc::clone(&link) });
+        let answer = (server.answers.lock())(Asked {
+            method,
+            params,
+            headers: outgoing.headers.clone(),
+            listener,
+            link: Arc::clone(&link),
+        });
         Box::pin(async move {
             // The whole of it, or only its field would live as long as the future.
             let mut in_flight = in_flight;

@@ -1,0 +1,105 @@
+//! A client and a server that tests play, with the bridge between them.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json, value::RawValue};
+
+use crate::{Bridge, Call, Verb, call, carried::Carrier, request::Subject};
+use countersign_config::{UpstreamConfig, UpstreamTarget};
+use countersign_exchange::{
+    context::Exchange,
+    reply::Reply,
+    testing::{Bench, request, sent},
+};
+use countersign_protocol::{Era, McpError, RequestId, envelope::Response};
+use countersign_routing::Target;
+use countersign_upstream::{
+    LinkKind, Upstream,
+    testing::{fake::Fake, reached},
+};
+
+/// Can be asked by forms and pages.
+pub const ASKED: &str = r#"{"elicitation":{"form":{},"url":{}}}"#;
+
+/// See the module's page.
+pub struct Fixture {
+    pub bench: Bench,
+    pub bridge: Arc<Bridge>,
+    pub server: Arc<Fake>,
+    pub upstream: Arc<Upstream>,
+}
+
+/// A server `s` of that era, with those capabilities.
+pub async fn serve(
+    era: Era,
+    capabilities: &Value,
+    adjust: impl FnOnce(&mut UpstreamConfig),
+) -> (Arc<Fake>, Arc<Upstream>) {
+    let server = Fake::new(era, if era == Era::Legacy { LinkKind::Streams } else { LinkKind::Stateless });
+    *server.capabilities.lock() = capabilities.clone();
+    let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
+    let mut config = UpstreamConfig::new("s", target);
+    adjust(&mut config);
+    let upstream = reached(config, &server).await;
+    (server, upstream)
+}
+
+impl Fixture {
+    /// With a server that has tools only.
+    pub async fn new(era: Era) -> Self {
+        Self::with(era, &json!({ "tools": {} }), |_| {}).await
+    }
+
+    pub async fn with(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
+        let bench = Bench::new("policy: { default: allow }").await;
+        let (server, upstream) = serve(era, capabilities, adjust).await;
+        bench.offer(vec![Target::Upstream(Arc::clone(&upstream))]).await;
+        let bridge = Arc::new(Bridge::new(Carrier::open(bench.data()).unwrap()));
+        Self { bench, bridge, server, upstream }
+    }
+
+    /// Calls the server's tool with these parameters of a client.
+    pub async fn call(&self, exchange: &Exchange, params: &Value) -> Result<Reply, McpError> {
+        let text = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+        let request = request(&text);
+        let (bridge, upstream) = (&self.bridge, &self.upstream);
+        let subject = Subject::Name("echo");
+        let (verb, uri, definition, headers, reads) = (Verb::Tool, None, None, &[], true);
+        call(Call { exchange, bridge, upstream, verb, subject, uri, request: &request, definition, headers, reads })
+            .await
+    }
+
+    /// The same, which must succeed.
+    pub async fn result(&self, exchange: &Exchange, params: &Value) -> Value {
+        value(&self.call(exchange, params).await.unwrap())
+    }
+
+    /// How often the server was called.
+    pub fn calls(&self) -> usize {
+        self.server.asked("tools/call")
+    }
+}
+
+pub fn value(reply: &Reply) -> Value {
+    serde_json::from_str(reply.json()).unwrap()
+}
+
+/// The next request of the gateway to that client.
+pub async fn asked(exchange: &Exchange) -> Value {
+    loop {
+        let told = sent(exchange).into_iter().find(|message| message.get("id").is_some());
+        if let Some(question) = told {
+            return question;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+/// The client's answer to it.
+pub fn answer(exchange: &Exchange, question: &Value, answer: Result<Value, Value>) {
+    let raw = |value: Value| RawValue::from_string(value.to_string()).unwrap();
+    let answer = answer.map(raw).map_err(raw);
+    let outcome = answer.as_ref().map(|raw| &**raw).map_err(|raw| &**raw);
+    let id = Some(RequestId::from_raw(&question["id"].to_string()));
+    exchange.session.questions.answered(&Response { id, outcome });
+}
