@@ -16,6 +16,10 @@ pub mod inbound;
 pub mod middleware;
 pub mod registry;
 pub mod services;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use actor::Session;
 pub use handling::Handling;

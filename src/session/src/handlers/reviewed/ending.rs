@@ -94,3 +94,76 @@ fn with_edits(mut result: ToolResult, change: &Change) -> ToolResult {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{json, value::to_raw_value};
+
+    use super::*;
+    use countersign_domain::changes::{ChangeFault, testing::change};
+
+    fn over(state: ChangeState, result: Option<&ToolResult>, fault: Option<ErrorKind>) -> Option<Ending> {
+        ending(&Change {
+            result: result.map(|result| Arc::from(to_raw_value(result).unwrap())),
+            fault: fault.map(|kind| ChangeFault { code: kind.code().into(), message: "why".into() }),
+            ..change("chg_1", "ann", 3, state)
+        })
+    }
+
+    #[test]
+    fn a_call_is_over_when_its_change_is() {
+        use ChangeState as S;
+        for (state, failure) in [
+            (S::Applied, Some(None)),
+            (S::Rejected, Some(Some(ErrorKind::ChangeRejected))),
+            (S::Expired, Some(Some(ErrorKind::ChangeExpired))),
+            (S::Withdrawn, Some(Some(ErrorKind::Cancelled))),
+            (S::Failed, Some(Some(ErrorKind::ToolExecution))),
+            (S::Pending, None),
+            (S::Approved, None),
+            (S::Stale, None),
+            (S::Executing, None),
+            (S::OutcomeUnknown, None),
+        ] {
+            let found = over(state, None, None).map(|ending| match ending {
+                Ending::Result(settled) => {
+                    assert_eq!(settled.result.is_error, settled.failure.is_some(), "{state:?}");
+                    settled.failure
+                }
+                Ending::Error(error) => panic!("{error}"),
+            });
+            assert_eq!(found, failure, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_tool_said_is_the_answer() {
+        let own = ToolResult::text("done", Some(&json!({ "n": 1 })));
+        let Some(Ending::Result(settled)) = over(ChangeState::Applied, Some(&own), None) else { panic!("a result") };
+        assert_eq!((settled.result.content.get(), settled.structured), (own.content.get(), true));
+        // The gateway's own shape of an error would break the tool's output schema.
+        let error = ToolResult::error(&McpError::new(ErrorKind::ResourceNotFound, "gone"));
+        for (own, structured) in [(&own, true), (&error, false)] {
+            let failed = over(ChangeState::Failed, Some(own), Some(ErrorKind::ResourceNotFound));
+            let Some(Ending::Result(settled)) = failed else { panic!("a result") };
+            assert_eq!((settled.failure, settled.structured), (Some(ErrorKind::ResourceNotFound), structured));
+            assert!(settled.result.is_error);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_protocol_stays_one() {
+        for kind in [ErrorKind::Timeout, ErrorKind::UpstreamError] {
+            let Some(Ending::Error(error)) = over(ChangeState::Failed, None, Some(kind)) else { panic!("an error") };
+            assert_eq!((error.kind, error.data["changeId"].as_str()), (kind, Some("chg_1")));
+        }
+        let mut foreign = McpError::new(ErrorKind::UpstreamError, "theirs");
+        foreign.data.insert("upstreamCode".into(), (-4711).into());
+        let own = ToolResult::error(&foreign);
+        let failed = over(ChangeState::Failed, Some(&own), Some(ErrorKind::UpstreamError));
+        let Some(Ending::Error(error)) = failed else { panic!("an error") };
+        assert_eq!(error.foreign.as_ref().unwrap().code, -4711, "with the server's own code");
+    }
+}

@@ -1,0 +1,10 @@
+//! What clients of either era are answered, without a transport.
+
+mod inbound;
+mod lifecycle;
+mod lists;
+mod middleware;
+mod reviewed;
+mod subscriptions;
+mod tasks;
+mod tools;
