@@ -10,9 +10,9 @@ use countersign_protocol::{
     ErrorKind, McpError, Method, RequestId, Revision, arguments, cursor, encode,
     envelope::{EnvelopeFault, Incoming, Limits, Message, parse},
     headers,
+    json::{Op, edit, merge_meta},
     param_headers::{ParamHeader, check_params, x_mcp_headers},
     params::{self, meta},
-    splice,
 };
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};
@@ -208,8 +208,8 @@ fn members(tree: &Value) -> usize {
 
 /// Splicing into an object gives the object that setting the members in a tree gives.
 fn spliced(text: &str) {
-    let set = splice::set_members(text, &[("resultType", "\"complete\""), ("ttlMs", "0")]);
-    let merged = splice::merge_meta(text, &[("io.modelcontextprotocol/serverInfo", "{}")]);
+    let set = edit(text, &[("resultType", Op::Set("\"complete\"")), ("ttlMs", Op::Set("0"))]);
+    let merged = merge_meta(text, &[("io.modelcontextprotocol/serverInfo", Op::Set("{}"))]);
     let Ok(tree) = serde_json::from_str::<Value>(text) else { return };
     let (mut with_members, mut with_meta) = (tree.clone(), tree);
     if let (Value::Object(a), Value::Object(b)) = (&mut with_members, &mut with_meta) {

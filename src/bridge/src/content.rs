@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use countersign_protocol::{
     Revision,
-    edit::{Op, edit, map_elements, member, string},
+    json::{Op, edit, map_elements, member, string},
 };
 
 /// How content has to be changed on its way to one client.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Verb;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    edit::{Op, edit, member, string},
+    json::{Op, edit, member, string},
     rpc_error::RpcError,
 };
 

@@ -16,8 +16,8 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     ErrorKind, McpError,
-    edit::{member, members},
     envelope::Request,
+    json::{member, members},
     method::Method,
 };
 use countersign_upstream::{Negotiated, Upstream};

@@ -35,13 +35,12 @@ use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     Era, ErrorKind, McpError,
-    edit::{self, member, members},
     envelope::Request,
+    json::{self, member, members},
     outline::Params,
     param_headers::ParamHeader,
     params::LoggingLevel,
     rpc_error::RpcError,
-    splice,
 };
 use countersign_provider::ToolResult;
 use countersign_upstream::{Caller, Negotiated, Outgoing, Pinned, Response, Upstream, cache::Question};
@@ -347,14 +346,14 @@ impl<'a> Ready<'a> {
                 && questions::may_ask(&self.caller.capabilities, questions::ELICITATION, Some(url)).is_ok()
         };
         let server = self.call.upstream.config.name.as_str();
-        let urls: Vec<(String, String)> = edit::elements(urls)
+        let urls: Vec<(String, String)> = json::elements(urls)
             .enumerate()
             .filter(|(_, (_, url))| may(url))
             .map(|(at, (_, url))| {
-                let name = member(url, "elicitationId").and_then(edit::string);
+                let name = member(url, "elicitationId").and_then(json::string);
                 let name = name.map_or_else(|| format!("url-{}", at + 1), std::borrow::Cow::into_owned);
                 let url = questions::attributed(server, questions::ELICITATION, Some(url)).unwrap_or_default();
-                (name, edit::edit(&url, &[("elicitationId", edit::Op::Drop)]))
+                (name, json::edit(&url, &[("elicitationId", json::Op::Drop)]))
             })
             .collect();
         if urls.is_empty() {
@@ -375,16 +374,16 @@ impl<'a> Ready<'a> {
         let Some(data) = error.data.as_deref().map(RawValue::get) else { return Ok(None) };
         let Some(urls) = member(data, "elicitations") else { return Ok(None) };
         let mut shown = Vec::new();
-        for (_, url) in edit::elements(urls) {
+        for (_, url) in json::elements(urls) {
             if let Err(why) = countersign_upstream::elicitation::address(url) {
                 let why = format!("the upstream wants a page opened first that nobody is sent to: {why}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, why));
             }
-            let url = edit::edit(url, &[("mode", edit::Op::Set(r#""url""#))]);
+            let url = json::edit(url, &[("mode", json::Op::Set(r#""url""#))]);
             let server = self.call.upstream.config.name.as_str();
             shown.extend(questions::attributed(server, questions::ELICITATION, Some(&url)).map(String::from));
         }
-        let data = edit::edit(data, &[("elicitations", edit::Op::Set(&format!("[{}]", shown.join(","))))]);
+        let data = json::edit(data, &[("elicitations", json::Op::Set(&format!("[{}]", shown.join(","))))]);
         Ok(Some(RpcError { data: RawValue::from_string(data).ok(), ..error.clone() }))
     }
 
@@ -392,7 +391,7 @@ impl<'a> Ready<'a> {
     fn server_meta(&self) -> std::borrow::Cow<'_, str> {
         match &self.negotiated.server_info {
             Some(info) => {
-                splice::add_members("{}", &[(countersign_protocol::params::keys::SERVER_INFO, info.get())]).into()
+                json::add_members("{}", &[(countersign_protocol::params::keys::SERVER_INFO, info.get())]).into()
             }
             None => self.call.exchange.services.server_meta.as_str().into(),
         }

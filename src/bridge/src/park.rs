@@ -32,7 +32,7 @@ use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
     arguments::{canonical_hash, canonical_text_hash, text_hash},
     capabilities::ClientCapabilities,
-    edit::{Op, members, string},
+    json::{Op, members, string},
     outline::Object,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};

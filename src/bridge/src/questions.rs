@@ -6,7 +6,7 @@ use countersign_exchange::{ask::AskError, context::Exchange};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     capabilities::ClientCapabilities,
-    edit::{member, string},
+    json::{member, string},
     rpc_error::RpcError,
 };
 

@@ -11,8 +11,8 @@ use countersign_exchange::context::{Exchange, Related};
 use countersign_protocol::{
     Revision,
     capabilities::ClientCapabilities,
-    edit::{Op, edit, member, string},
     encode,
+    json::{Op, edit, member, string},
     params::LoggingLevel,
 };
 use countersign_provider::request::UpstreamRequest;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use countersign_protocol::{
     Era, Revision,
-    edit::Op,
+    json::Op,
     outline::{Object, Params},
     params::{LoggingLevel, keys},
 };
@@ -143,7 +143,7 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
                 return Meta::Same;
             }
             // Nothing is left of it that the upstream could want.
-            if countersign_protocol::edit::members(&edited).next().is_none() { Meta::Gone } else { Meta::New(edited) }
+            if countersign_protocol::json::members(&edited).next().is_none() { Meta::Gone } else { Meta::New(edited) }
         }
         Era::Modern => {
             version = quoted(revision.as_str());

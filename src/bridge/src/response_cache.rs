@@ -13,7 +13,7 @@ use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     Era, McpError,
     arguments::canonical_text_hash,
-    edit::{Op, edit, string},
+    json::{Op, edit, string},
     outline::Object,
     params::keys,
 };

@@ -8,9 +8,8 @@ use super::{Verb, content::Tailor};
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    edit::{Op, edit, members, string},
+    json::{Op, add_members, edit, elements, members, string},
     params::keys,
-    splice,
 };
 use countersign_upstream::Negotiated;
 
@@ -181,9 +180,7 @@ impl<'a> Dress<'a> {
         let Some(blocks) = glance.content else { return (None, Structured::of(structured)) };
         let changed = tailor.blocks(blocks);
         let told = match structured {
-            Some(value) if countersign_protocol::edit::elements(blocks).next().is_none() => {
-                Some(format!("[{}]", super::content::text(value)))
-            }
+            Some(value) if elements(blocks).next().is_none() => Some(format!("[{}]", super::content::text(value))),
             _ => changed,
         };
         (told, Structured::of(structured))
@@ -193,7 +190,7 @@ impl<'a> Dress<'a> {
     fn server_info(&self, glance: &Glance<'_>) -> Option<String> {
         let meta = glance.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
-            (Some(info), None) => Some(splice::add_members("{}", &[(keys::SERVER_INFO, info.get())])),
+            (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
             (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, Op::Default(info.get()))])),
             (None, None) => Some(self.gateway_meta.to_owned()),
             (None, Some(_)) => None,

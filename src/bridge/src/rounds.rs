@@ -21,7 +21,7 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     ErrorKind, McpError,
-    edit::{Member, Op, edit, member, members, string},
+    json::{Member, Op, edit, member, members, string},
 };
 use countersign_upstream::{
     Response,

@@ -6,10 +6,12 @@ use std::{
     io::{self, BufRead, BufWriter, IsTerminal, Write},
 };
 
+use serde_json::value::RawValue;
 use unicode_width::UnicodeWidthChar;
 
 use super::exit::{Exit, Failure};
 use countersign_domain::changes::visible::{is_hidden, visible};
+use countersign_protocol::json::{Token, tokens};
 
 /// A colour or weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,50 +226,30 @@ pub fn yes_or_no(question: &str, verb: &str) -> Result<bool, Failure> {
 }
 
 /// JSON with line breaks between its tokens and nothing else changed: a number with many digits or a doubly escaped
-/// text is shown as it will be sent.
+/// text is shown as it will be sent. What is no JSON is shown as it is.
 #[must_use]
 pub fn indented(json: &str) -> String {
+    if serde_json::from_str::<&RawValue>(json).is_err() {
+        return json.to_owned();
+    }
     let mut out = String::with_capacity(json.len() * 2);
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    let mut chars = json.chars().filter(|c| *c != '\u{0}').peekable();
-    let new_line = |out: &mut String, depth: usize| {
-        out.push('\n');
-        out.extend(std::iter::repeat_n("  ", depth.min(40)));
-    };
-    while let Some(c) = chars.next() {
-        if in_string {
-            out.push(c);
-            (in_string, escaped) = (escaped || c != '"', !escaped && c == '\\');
-            continue;
+    let (mut depth, mut opened) = (0_usize, false);
+    for token in tokens(json) {
+        let closes = matches!(token, Token::Close(_));
+        depth -= usize::from(closes);
+        // A line begins behind a brace and before one, unless nothing is between, and behind a comma.
+        if opened != closes || out.ends_with(',') {
+            out.push('\n');
+            out.extend(std::iter::repeat_n("  ", depth.min(40)));
         }
-        match c {
-            '"' => {
-                in_string = true;
-                out.push(c);
-            }
-            '{' | '[' => {
-                out.push(c);
-                while chars.next_if(|c| c.is_ascii_whitespace()).is_some() {}
-                if let Some(close) = chars.next_if(|c| matches!(c, '}' | ']')) {
-                    out.push(close);
-                } else {
-                    depth += 1;
-                    new_line(&mut out, depth);
-                }
-            }
-            '}' | ']' => {
-                depth = depth.saturating_sub(1);
-                new_line(&mut out, depth);
-                out.push(c);
-            }
-            ',' => {
-                out.push(c);
-                new_line(&mut out, depth);
-            }
-            ':' => out.push_str(": "),
-            c if c.is_ascii_whitespace() => {}
-            c => out.push(c),
+        opened = matches!(token, Token::Open(_));
+        match token {
+            Token::Open(brace) | Token::Close(brace) => out.push(brace),
+            Token::Key(key) => out.extend([key, ": "]),
+            Token::String(text) | Token::Scalar(text) => out.push_str(text),
+            Token::Comma => out.push(','),
         }
+        depth += usize::from(opened);
     }
     out
 }

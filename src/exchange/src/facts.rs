@@ -8,7 +8,7 @@ use serde_json::{Map, Value, value::RawValue};
 use countersign_config::LimitsConfig;
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
-    edit::{members, string},
+    json::{members, string},
     params::Implementation,
 };
 
@@ -126,7 +126,7 @@ fn too_long(member: &str, what: &'static str, bytes: usize, limit: usize) -> Res
 /// The `clientInfo` of a handshake's parameters.
 #[must_use]
 pub fn info_of(params: Option<&RawValue>) -> Option<&str> {
-    countersign_protocol::edit::member(params?.get(), "clientInfo")
+    countersign_protocol::json::member(params?.get(), "clientInfo")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use countersign_protocol::{ErrorKind, Revision, splice};
+use countersign_protocol::{ErrorKind, Revision, json::add_members};
 use countersign_routing::RouteTable;
 
 /// How long a client may reuse an answer (2026-07-28/server/utilities/caching).
@@ -128,7 +128,7 @@ impl Reply {
         }
         let meta = match &self.meta {
             None => server_meta.to_owned(),
-            Some((key, value)) => splice::add_members(server_meta, &[(key, value)]),
+            Some((key, value)) => add_members(server_meta, &[(key, value)]),
         };
         let mut members = vec![("resultType", r#""complete""#), ("_meta", meta.as_str())];
         let ttl;
@@ -137,7 +137,7 @@ impl Reply {
             members.push(("ttlMs", &ttl));
             members.push(("cacheScope", if hint.public { r#""public""# } else { r#""private""# }));
         }
-        Cow::Owned(splice::add_members(&self.json, &members))
+        Cow::Owned(add_members(&self.json, &members))
     }
 }
 

@@ -8,7 +8,10 @@ use std::{borrow::Cow, collections::HashSet, io};
 use serde_json::{Value, value::RawValue};
 use sha2::{Digest, Sha256};
 
-use super::{ErrorKind, McpError};
+use super::{
+    ErrorKind, McpError,
+    json::{Token, string, tokens},
+};
 
 mod text_hash;
 pub use text_hash::canonical_text_hash;
@@ -18,64 +21,31 @@ pub use text_hash::canonical_text_hash;
 /// # Errors
 /// `InvalidParams` that says what is wrong, with `data.key` or `data.maxDepth`.
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
-    let text = raw.get();
-    let bytes = text.as_bytes();
-    let mut open: Vec<Frame<'_>> = Vec::new();
-    let mut i = 0;
-    // The text is valid JSON, which `RawValue` guarantees: only the structure is followed here.
-    while let Some(&byte) = bytes.get(i) {
-        match byte {
-            b'{' | b'[' => {
-                if open.len() >= max_depth {
-                    return Err(McpError::new(
-                        ErrorKind::InvalidParams,
-                        format!("`params.arguments` are nested deeper than {max_depth} levels"),
-                    )
-                    .with("member", "arguments")
-                    .with("maxDepth", max_depth));
-                }
-                open.push(if byte == b'{' {
-                    Frame::Object { keys: Keys::default(), key_next: true }
-                } else {
-                    Frame::Array
-                });
+    let bad = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
+    // Of each container that is open; an array has none.
+    let mut open: Vec<Keys<'_>> = Vec::new();
+    for token in tokens(raw.get()) {
+        match token {
+            Token::Open(_) if open.len() >= max_depth => {
+                let message = format!("`params.arguments` are nested deeper than {max_depth} levels");
+                return Err(bad(Cow::Owned(message)).with("maxDepth", max_depth));
             }
-            b'}' | b']' => {
-                open.pop();
-            }
-            b',' => {
-                if let Some(Frame::Object { key_next, .. }) = open.last_mut() {
-                    *key_next = true;
+            Token::Open(_) => open.push(Keys::default()),
+            Token::Close(_) => _ = open.pop(),
+            Token::Key(key) => {
+                let Some(key) = string(key) else {
+                    return Err(bad("`params.arguments` have a key that is no Unicode text".into()));
+                };
+                if let Some(key) = open.last_mut().and_then(|keys| keys.insert(key)) {
+                    let shown: String = key.chars().take(128).collect();
+                    let message = "`params.arguments` have a key more than once in one object";
+                    return Err(bad(message.into()).with("key", shown));
                 }
             }
-            b'"' => {
-                let (end, escaped) = string_end(bytes, i + 1);
-                if let Some(Frame::Object { keys, key_next }) = open.last_mut()
-                    && std::mem::take(key_next)
-                {
-                    let key = unescape(text.get(i..=end).unwrap_or_default(), escaped)?;
-                    if let Some(key) = keys.insert(key) {
-                        let shown: String = key.chars().take(128).collect();
-                        return Err(McpError::new(
-                            ErrorKind::InvalidParams,
-                            "`params.arguments` have a key more than once in one object",
-                        )
-                        .with("member", "arguments")
-                        .with("key", shown));
-                    }
-                }
-                i = end;
-            }
-            _ => {}
+            Token::String(_) | Token::Scalar(_) | Token::Comma => {}
         }
-        i += 1;
     }
     Ok(())
-}
-
-enum Frame<'a> {
-    Array,
-    Object { keys: Keys<'a>, key_next: bool },
 }
 
 /// The keys of one object so far. Most objects have few, and comparing those beats hashing them.
@@ -116,30 +86,6 @@ impl<'a> Keys<'a> {
             },
         }
     }
-}
-
-/// The index of the quote that ends a string, and whether it has escapes.
-fn string_end(bytes: &[u8], from: usize) -> (usize, bool) {
-    let (mut i, mut escaped) = (from, false);
-    while let Some(found) = bytes.get(i..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        i += found;
-        if bytes[i] == b'"' {
-            return (i, escaped);
-        }
-        escaped = true;
-        i += 2;
-    }
-    (bytes.len(), escaped)
-}
-
-fn unescape(quoted: &str, escaped: bool) -> Result<Cow<'_, str>, McpError> {
-    if !escaped {
-        return Ok(Cow::Borrowed(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default()));
-    }
-    serde_json::from_str(quoted).map(Cow::Owned).map_err(|_| {
-        McpError::new(ErrorKind::InvalidParams, "`params.arguments` have a key that is no Unicode text")
-            .with("member", "arguments")
-    })
 }
 
 /// `sha256:<hex>` of a JSON value with the keys of its objects in order: equal for equal values, however they

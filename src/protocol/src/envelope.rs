@@ -12,10 +12,9 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::{
-    ErrorKind, McpError, RequestId,
+    ErrorKind, McpError, RequestId, json,
     outline::{Outline, Params},
     params::{self, Meta},
-    scan,
 };
 
 mod members;
@@ -170,7 +169,7 @@ pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, Envelo
 
 /// Whatever the text is, and what is wrong with it.
 fn thoroughly<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
-    if scan::lone_surrogate(text) {
+    if json::lone_surrogate(text) {
         return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
     }
     match text.bytes().find(|b| !matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
@@ -237,7 +236,7 @@ fn understood<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<M
         return invalid("`id` must be a string or an integer");
     }
     let is_notification = members.method.is_some() && !has_outcome && matches!(id, Id::Absent);
-    if !members.is_shallow && scan::deeper_than(text, limits.max_depth) {
+    if !members.is_shallow && json::deeper_than(text, limits.max_depth) {
         let max = limits.max_depth;
         let mut fault = EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).of(fault_id);
         fault.error = fault.error.with("maxDepth", max);
@@ -250,7 +249,7 @@ fn understood<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<M
     if has_outcome {
         return invalid("A message with `method` must not have `result` or `error`");
     }
-    let Some(method) = text_of(method) else {
+    let Some(method) = json::string(method.get()) else {
         return invalid("`method` must be a string");
     };
     match members.params.map(|p| p.get().as_bytes()[0]) {
@@ -312,16 +311,7 @@ fn is_null(raw: &RawValue) -> bool {
 
 fn is_version_two(raw: &RawValue) -> bool {
     // The escaped spelling is legal too, if nobody's habit.
-    raw.get() == "\"2.0\"" || text_of(raw).is_some_and(|text| text == "2.0")
-}
-
-/// The string that raw JSON text holds, borrowed where it has no escapes; `None` if it is no string.
-pub(super) fn text_of(raw: &RawValue) -> Option<Cow<'_, str>> {
-    let inner = raw.get().strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
-        return Some(Cow::Borrowed(inner));
-    }
-    serde_json::from_str(raw.get()).ok().map(Cow::Owned)
+    raw.get() == "\"2.0\"" || json::string(raw.get()).is_some_and(|text| text == "2.0")
 }
 
 #[cfg(test)]

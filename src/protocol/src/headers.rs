@@ -7,9 +7,9 @@
 use std::borrow::Cow;
 
 use super::{
-    Era, ErrorKind, McpError, Method, Revision, edit,
+    Era, ErrorKind, McpError, Method, Revision,
     envelope::{Message, Notification, Request},
-    negotiate,
+    json, negotiate,
     params::{Meta, invalid, keys},
 };
 
@@ -115,7 +115,7 @@ pub fn check_request(
     equal(PROTOCOL_VERSION, one(headers, PROTOCOL_VERSION)?, version)?;
     equal(METHOD, one(headers, METHOD)?, &request.method)?;
     if let Some(source) = name_source(&request.method) {
-        let body = request.object().object.sole(source)?.and_then(edit::string);
+        let body = request.object().object.sole(source)?.and_then(json::string);
         match (headers.field(NAME), body) {
             // Nothing to compare: the handler says which member is missing.
             (Field::Absent, None) => {}

@@ -5,30 +5,27 @@
 //!
 //! [`envelope::parse`] borrows a message from the received bytes, [`params`] reads what the gateway must understand of
 //! it, [`headers`] checks what HTTP says of it, and [`encode`] writes the answer around the bytes of a result that
-//! nobody took apart ([`splice`] and [`edit`] change single members). [`error`] has the one table of error codes.
+//! nobody took apart ([`json`] changes single members). [`error`] has the one table of error codes.
 
 pub mod alike;
 pub mod annotations;
 pub mod arguments;
 pub mod capabilities;
 pub mod cursor;
-pub mod edit;
 pub mod encode;
 pub mod envelope;
 pub mod error;
 pub mod event_stream;
 pub mod headers;
 pub mod id;
+pub mod json;
 pub mod method;
 pub mod negotiate;
 pub mod outline;
 pub mod param_headers;
 pub mod params;
-pub mod raw;
 pub mod revision;
 pub mod rpc_error;
-mod scan;
-pub mod splice;
 pub mod suggest;
 
 pub use error::{ErrorKind, Foreign, McpError};

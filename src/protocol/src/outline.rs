@@ -5,7 +5,7 @@ use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use super::{
     McpError,
-    edit::{self, Member, Op},
+    json::{self, Member, Op},
     params::repeated,
 };
 
@@ -49,7 +49,7 @@ impl Outline {
     #[must_use]
     pub fn of(params: &str) -> Self {
         let mut spots = Spots { all: Vec::with_capacity(8), of_params: 0, meta: None };
-        for member in edit::members(params) {
+        for member in json::members(params) {
             let spot = Spot::of(&member);
             if member.key == "_meta" {
                 spots.meta = Some(spot.value.clone());
@@ -58,7 +58,7 @@ impl Outline {
         }
         spots.of_params = spots.all.len();
         if let Some(meta) = spots.meta.clone().and_then(|place| params.get(place)) {
-            spots.all.extend(edit::members(meta).map(|member| Spot::of(&member)));
+            spots.all.extend(json::members(meta).map(|member| Spot::of(&member)));
         }
         Self(Arc::new(spots))
     }
@@ -137,7 +137,7 @@ impl<'a> Object<'a> {
         self.text
     }
 
-    /// As [`edit::members`].
+    /// As [`json::members`].
     pub fn members(&self) -> impl Iterator<Item = Member<'a>> + use<'a> {
         let text = self.text;
         self.spots.iter().map_while(move |spot| {
@@ -150,7 +150,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// As [`edit::member`].
+    /// As [`json::member`].
     #[must_use]
     pub fn member(&self, key: &str) -> Option<&'a str> {
         self.members().filter(|member| member.key == key).last().map(|member| member.value)
@@ -166,15 +166,15 @@ impl<'a> Object<'a> {
         if found.next().is_some() { Err(repeated(key)) } else { Ok(first) }
     }
 
-    /// As [`edit::edit_into`].
+    /// As [`json::edit_into`].
     pub fn edit_into(&self, out: &mut String, edits: &[(&str, Op<'_>)]) {
-        edit::edit_members_into(out, self.text, self.members(), edits);
+        json::edit_object_into(out, self.text, self.members(), edits);
     }
 
-    /// As [`edit::edit`].
+    /// As [`json::edit`].
     #[must_use]
     pub fn edit(&self, edits: &[(&str, Op<'_>)]) -> String {
-        let mut out = String::with_capacity(self.text.len() + edit::growth(edits));
+        let mut out = String::with_capacity(self.text.len() + json::growth(edits));
         self.edit_into(&mut out, edits);
         out
     }
@@ -195,12 +195,12 @@ mod tests {
         ] {
             let outline = Outline::of(text);
             let params = outline.params(text);
-            assert!(params.object.members().eq(edit::members(text)), "{text}");
-            assert_eq!(params.meta.map(|meta| meta.text()), edit::member(text, "_meta"), "{text}");
+            assert!(params.object.members().eq(json::members(text)), "{text}");
+            assert_eq!(params.meta.map(|meta| meta.text()), json::member(text, "_meta"), "{text}");
             let meta = params.meta.unwrap_or(Object::EMPTY);
-            assert!(meta.members().eq(edit::members(meta.text())), "{text}");
+            assert!(meta.members().eq(json::members(meta.text())), "{text}");
             let edits = [("name", Op::Set("0")), ("_meta", Op::Drop), ("x", Op::Default("1"))];
-            assert_eq!(params.object.edit(&edits), edit::edit(text, &edits), "{text}");
+            assert_eq!(params.object.edit(&edits), json::edit(text, &edits), "{text}");
         }
     }
 

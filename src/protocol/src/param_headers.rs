@@ -7,8 +7,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::{
-    McpError, edit,
+    McpError,
     headers::{Field, Headers, decoded, mismatch},
+    json,
 };
 
 /// One annotated property of an input schema.
@@ -160,9 +161,9 @@ pub fn check_params(
 #[must_use]
 pub fn of_call(annotated: &[ParamHeader], arguments: Option<&str>) -> Vec<(Box<str>, Box<str>)> {
     let header = |param: &ParamHeader| {
-        let value = param.path.iter().try_fold(arguments?, |object, step| edit::member(object, step))?;
+        let value = param.path.iter().try_fold(arguments?, |object, step| json::member(object, step))?;
         let text = match value.as_bytes().first()? {
-            b'"' => edit::string(value)?,
+            b'"' => json::string(value)?,
             b'{' | b'[' | b'n' => return None,
             _ => Cow::Borrowed(value),
         };

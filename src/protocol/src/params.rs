@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{ErrorKind, McpError, RequestId, edit, envelope::Request};
+use super::{ErrorKind, McpError, RequestId, envelope::Request, json};
 
 mod fields;
 mod meta;
@@ -110,10 +110,10 @@ impl<'a> CallTool<'a> {
         let object = request.object().object;
         let sole = |key| object.sole(key).ok().flatten();
         // What is in order is taken from where it is known to be; what is wrong with the rest is told by its parser.
-        if let Some(name) = sole("name").and_then(edit::string)
+        if let Some(name) = sole("name").and_then(json::string)
             && let Some(arguments) = sole("arguments").filter(|arguments| arguments.starts_with('{'))
             && object.member("task").is_none()
-            && let Some(arguments) = super::raw::known(arguments)
+            && let Some(arguments) = json::known(arguments)
         {
             return Ok(Self { name, arguments: Some(arguments), task: None });
         }

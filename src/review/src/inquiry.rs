@@ -20,7 +20,7 @@ use countersign_domain::changes::{
     machine::ChangeEvent,
 };
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision, capabilities::ClientCapabilities, edit::string, rpc_error::RpcError,
+    ErrorKind, McpError, RequestId, Revision, capabilities::ClientCapabilities, json::string, rpc_error::RpcError,
 };
 use countersign_provider::{
     Inquirer,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use countersign_domain::principal::Principal;
-use countersign_protocol::{McpError, RequestId, encode, raw::quoted};
+use countersign_protocol::{McpError, RequestId, encode, json::quoted};
 use countersign_provider::Audience;
 use countersign_upstream::Upstream;
 

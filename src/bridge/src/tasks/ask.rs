@@ -118,7 +118,7 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, mo
 /// Capabilities that declare the extension beside what else they say.
 #[must_use]
 pub fn with_extension(capabilities: &str) -> String {
-    use countersign_protocol::edit::{Op, edit, member};
+    use countersign_protocol::json::{Op, edit, member};
     let extensions = member(capabilities, "extensions").filter(|value| value.starts_with('{')).unwrap_or("{}");
     let extensions = edit(extensions, &[(EXTENSION, Op::Default("{}"))]);
     edit(capabilities, &[("extensions", Op::Set(&extensions))])

@@ -17,8 +17,8 @@ use crate::{park, questions, relay::Declined};
 use countersign_protocol::{
     McpError, Revision,
     capabilities::ClientCapabilities,
-    edit::{edit, members, string},
     encode,
+    json::{Op, edit, members, merge_meta, string},
     rpc_error::RpcError,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
@@ -198,7 +198,7 @@ fn rpc_object(error: &RpcError) -> String {
     object.insert("message".into(), error.message.clone().into());
     let object = Value::Object(object).to_string();
     match &error.data {
-        Some(data) => edit(&object, &[("data", countersign_protocol::edit::Op::Set(data.get()))]),
+        Some(data) => edit(&object, &[("data", Op::Set(data.get()))]),
         None => object,
     }
 }
@@ -206,9 +206,6 @@ fn rpc_object(error: &RpcError) -> String {
 /// As a notification of the extension.
 #[must_use]
 pub fn notification(task: &str, subscription: &str) -> bytes::Bytes {
-    let params = countersign_protocol::splice::merge_meta(
-        task,
-        &[(countersign_protocol::params::keys::SUBSCRIPTION_ID, subscription)],
-    );
+    let params = merge_meta(task, &[(countersign_protocol::params::keys::SUBSCRIPTION_ID, Op::Set(subscription))]);
     encode::notification("notifications/tasks", Some(&params))
 }

@@ -19,8 +19,8 @@ use countersign_exchange::{
 };
 use countersign_protocol::{
     ErrorKind, McpError,
-    edit::{Op, edit, member, members, string},
     envelope::Request,
+    json::{Op, edit, member, members, string},
 };
 use countersign_upstream::Response;
 

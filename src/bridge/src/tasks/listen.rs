@@ -60,7 +60,7 @@ async fn one(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dy
             Ok(described) => {
                 let ended = Status::of(&described).is_none_or(Status::is_terminal);
                 let described =
-                    countersign_protocol::edit::edit(&described, &[("_meta", countersign_protocol::edit::Op::Drop)]);
+                    countersign_protocol::json::edit(&described, &[("_meta", countersign_protocol::json::Op::Drop)]);
                 if described != told {
                     if !sink(augmented::notification(&described, subscription)) {
                         return;

@@ -29,8 +29,8 @@ use augmented::Augmented;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    edit::{Op, edit, member, string},
     envelope::Request,
+    json::{Op, edit, member, string},
     method::Method,
     outline::Object,
 };
@@ -175,10 +175,8 @@ pub fn created(ready: &Ready<'_>, result: &RawValue) -> Result<Option<Reply>, Mc
             waiting.wait(&task, ready.call.upstream);
             let described = shape::modern(created, &task.alias, Status::Working, None);
             let json = shape::typed(&described, "task");
-            Ok(Some(Reply::passed_on(countersign_protocol::splice::set_members(
-                &json,
-                &[("_meta", &ready.call.exchange.services.server_meta)],
-            ))))
+            let meta = ("_meta", Op::Set(&ready.call.exchange.services.server_meta));
+            Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::questions;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    edit::{Op, edit, member, members, string},
     envelope::Request,
+    json::{Op, edit, member, members, string},
 };
 
 /// `tasks/get`

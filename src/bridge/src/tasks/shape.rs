@@ -4,12 +4,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use countersign_protocol::{
-    edit::{Op, edit, member, string},
-    splice,
-};
+use countersign_protocol::json::{Op, edit, member, members, quoted, string};
 
 /// `_meta` of everything that belongs to a task of 2025-11-25.
 pub const RELATED: &str = "io.modelcontextprotocol/related-task";
@@ -75,10 +72,6 @@ impl Times {
         let now = Timestamp::now();
         Self { created: now, updated: now }
     }
-}
-
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// Its id, which is a string.
@@ -188,14 +181,14 @@ pub fn unrelated(object: &str) -> String {
         return object.to_owned();
     };
     let meta = edit(meta, &[(RELATED, Op::Drop)]);
-    let op = if countersign_protocol::edit::members(&meta).next().is_none() { Op::Drop } else { Op::Set(&meta) };
+    let op = if members(&meta).next().is_none() { Op::Drop } else { Op::Set(&meta) };
     edit(object, &[("_meta", op)])
 }
 
 /// `resultType` beside what a result has.
 #[must_use]
 pub fn typed(object: &str, kind: &str) -> String {
-    splice::set_members(object, &[("resultType", &quoted(kind))])
+    edit(object, &[("resultType", Op::Set(&quoted(kind)))])
 }
 
 #[cfg(test)]

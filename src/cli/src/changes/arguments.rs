@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::output::indented;
 use countersign_domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind};
-use countersign_protocol::edit;
+use countersign_protocol::json;
 
 /// See the module's page.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,8 +26,8 @@ impl Arguments {
     /// Beside a diff.
     pub fn beside(raw: &str, diff: Option<&Diff>) -> Self {
         let mut out = Self::default();
-        for edit::Member { key, value, .. } in edit::members(raw) {
-            let text = edit::string(value);
+        for json::Member { key, value, .. } in json::members(raw) {
+            let text = json::string(value);
             if let (Some(text), Some(diff)) = (&text, diff)
                 && diff.fields.iter().any(|field| shows(field, text))
             {

@@ -1,8 +1,5 @@
 //! Checks on the arguments of a reviewed call, beyond their schema.
 
-use std::{collections::HashSet, fmt};
-
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 
 /// Why arguments cannot be put before a person.
@@ -15,7 +12,8 @@ pub enum ArgumentsError {
     Unclear(String),
 }
 
-/// Refuses duplicate keys at any depth, nesting beyond 128 levels, and what is not an object.
+/// Refuses duplicate keys at any depth, nesting beyond 127 levels, what is not an object, and what many readers refuse:
+/// numbers past the range of a double, and halves of surrogate pairs.
 ///
 /// # Errors
 /// [`ArgumentsError`]
@@ -23,8 +21,13 @@ pub fn check(arguments: &RawValue) -> Result<(), ArgumentsError> {
     if !arguments.get().trim_start().starts_with('{') {
         return Err(ArgumentsError::NotAnObject);
     }
-    let mut deserializer = serde_json::Deserializer::from_str(arguments.get());
-    UniqueKeys.deserialize(&mut deserializer).map_err(|e| ArgumentsError::Unclear(e.to_string()))
+    serde_json::from_str::<Value>(arguments.get()).map_err(|e| ArgumentsError::Unclear(e.to_string()))?;
+    countersign_protocol::arguments::check(arguments, usize::MAX).map_err(|error| {
+        ArgumentsError::Unclear(match error.data.get("key") {
+            Some(key) => format!("the key {key} stands twice in one object"),
+            None => error.message.to_string(),
+        })
+    })
 }
 
 /// Whether two argument objects say the same, whatever their spacing and order of keys.
@@ -36,81 +39,6 @@ pub fn same(a: &RawValue, b: &RawValue) -> bool {
     match (serde_json::from_str::<Value>(a.get()), serde_json::from_str::<Value>(b.get())) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,
-    }
-}
-
-/// Walks a value and keeps nothing but the keys of the objects that are open.
-#[derive(Clone, Copy)]
-struct UniqueKeys;
-
-impl<'de> DeserializeSeed<'de> for UniqueKeys {
-    type Value = ();
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for UniqueKeys {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(Self)?.is_some() {}
-        Ok(())
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut keys = Keys::default();
-        while let Some(key) = map.next_key::<String>()? {
-            if let Some(key) = keys.repeated(key) {
-                let shown: String = key.chars().take(64).collect();
-                return Err(A::Error::custom(format_args!("the key {shown:?} stands twice in one object")));
-            }
-            map.next_value_seed(Self)?;
-        }
-        Ok(())
-    }
-}
-
-/// The keys of one object: compared one by one while they are few, hashed when they are many.
-#[derive(Default)]
-struct Keys {
-    few: Vec<String>,
-    many: HashSet<String>,
-}
-
-impl Keys {
-    /// Notes the key, or gives it back if it was there.
-    fn repeated(&mut self, key: String) -> Option<String> {
-        const FEW: usize = 16;
-        if self.few.contains(&key) || self.many.contains(&key) {
-            return Some(key);
-        }
-        if self.few.len() < FEW {
-            self.few.push(key);
-        } else {
-            self.many.insert(key);
-        }
-        None
     }
 }
 

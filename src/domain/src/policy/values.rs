@@ -12,7 +12,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::value::RawValue;
 
 use super::condition::ConditionFault;
-use countersign_protocol::alike::folded;
+use countersign_protocol::{
+    alike::folded,
+    json::{Token, tokens},
+};
 
 /// Bytes of arguments that conditions look at.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -50,38 +53,12 @@ pub fn within(text: &str, bytes: usize, values: usize) -> Result<Value, Conditio
     })
 }
 
-/// The text is JSON: a digit or a minus outside of a string begins a number.
+/// The text is JSON.
 fn numbers_are_exact(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let mut i = 0;
-    while let Some(&byte) = bytes.get(i) {
-        match byte {
-            b'"' => {
-                i += 1;
-                while let Some(&byte) = bytes.get(i) {
-                    match byte {
-                        b'\\' => i += 1,
-                        b'"' => break,
-                        _ => {}
-                    }
-                    i += 1;
-                }
-            }
-            b'-' | b'0'..=b'9' => {
-                let rest = bytes.get(i..).unwrap_or_default();
-                let part = |b: &u8| matches!(b, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
-                let end = i + rest.iter().take_while(|b| part(b)).count();
-                if !text.get(i..end).is_some_and(is_exact) {
-                    return false;
-                }
-                i = end;
-                continue;
-            }
-            _ => {}
-        }
-        i += 1;
-    }
-    true
+    tokens(text).all(|token| match token {
+        Token::Scalar(scalar) => matches!(scalar, "true" | "false" | "null") || is_exact(scalar),
+        _ => true,
+    })
 }
 
 fn is_exact(number: &str) -> bool {

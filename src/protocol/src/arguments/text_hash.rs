@@ -1,97 +1,67 @@
 //! A hash of JSON text that loses nothing of it: numbers beyond any machine's and members that stand twice count too.
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 
-use super::{Sink, finish, write_scalar};
+use super::text_hash;
+use crate::json::{Token, push_quoted, string, tokens};
 
 /// `sha256:<hex>` of JSON text whose objects are put in order by key. Equal for texts that differ in spacing, escapes
 /// and the order of members only; a member that stands twice counts twice, and numbers count as they are written.
 /// Text that is no JSON is hashed as it is.
 #[must_use]
 pub fn canonical_text_hash(text: &str) -> String {
-    if serde_json::from_str::<&RawValue>(text).is_err() {
-        return super::text_hash(text.as_bytes());
-    }
-    let mut sink = Sink(Sha256::new());
-    match write(&mut sink, text) {
-        Some(()) => finish(sink.0),
-        None => super::text_hash(text.as_bytes()),
-    }
+    let is_json = serde_json::from_str::<&RawValue>(text).is_ok();
+    let canonical = if is_json { canonical(text) } else { None };
+    text_hash(canonical.as_deref().unwrap_or(text).as_bytes())
 }
 
-enum Step<'a> {
-    Text(&'static [u8]),
-    Key(Cow<'a, str>),
-    Value(&'a str),
-}
-
-/// A stack of its own instead of recursion: the text comes from anywhere.
-fn write(sink: &mut Sink, text: &str) -> Option<()> {
-    let mut steps = vec![Step::Value(text)];
-    while let Some(step) = steps.pop() {
-        match step {
-            Step::Text(text) => sink.0.update(text),
-            Step::Key(key) => {
-                write_scalar(sink, key.as_ref());
-                sink.0.update(b":");
+/// Nothing for a string that is no Unicode text.
+fn canonical(text: &str) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    // The members of each container that is open: key, and where it begins in `out`. An array has none.
+    let mut open: Vec<Vec<(Cow<'_, str>, usize)>> = Vec::new();
+    for token in tokens(text) {
+        match token {
+            Token::Open(brace) => {
+                out.push(brace);
+                open.push(Vec::new());
             }
-            Step::Value(text) => match text.trim_start().as_bytes().first()? {
-                b'{' => {
-                    let Members(mut members) = serde_json::from_str(text).ok()?;
-                    // Stable, so that what stands twice keeps its order.
-                    members.sort_by(|(a, _), (b, _)| a.cmp(b));
-                    sink.0.update(b"{");
-                    steps.push(Step::Text(b"}"));
-                    for (i, (key, value)) in members.into_iter().enumerate().rev() {
-                        steps.push(Step::Value(value.get()));
-                        steps.push(Step::Key(key));
-                        if i > 0 {
-                            steps.push(Step::Text(b","));
-                        }
-                    }
-                }
-                b'[' => {
-                    let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
-                    sink.0.update(b"[");
-                    steps.push(Step::Text(b"]"));
-                    for (i, item) in items.into_iter().enumerate().rev() {
-                        steps.push(Step::Value(item.get()));
-                        if i > 0 {
-                            steps.push(Step::Text(b","));
-                        }
-                    }
-                }
-                b'"' => write_scalar(sink, serde_json::from_str::<String>(text).ok()?.as_str()),
-                _ => sink.0.update(text.trim().as_bytes()),
-            },
-        }
-    }
-    Some(())
-}
-
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Members<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
+            Token::Key(key) => {
+                let key = string(key)?;
+                let start = out.len();
+                push_quoted(&mut out, &key);
+                out.push(':');
+                open.last_mut()?.push((key, start));
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some((key, value)) = map.next_entry::<String, &'de RawValue>()? {
-                    members.push((Cow::Owned(key), value));
-                }
-                Ok(Members(members))
+            Token::String(text) => push_quoted(&mut out, &string(text)?),
+            Token::Scalar(text) => out.push_str(text),
+            Token::Comma => out.push(','),
+            Token::Close(brace) => {
+                sort_end(&mut out, &open.pop()?);
+                out.push(brace);
             }
         }
-        deserializer.deserialize_map(All)
+    }
+    Some(out)
+}
+
+/// Puts the members with which `out` ends in order.
+fn sort_end(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
+    let Some((_, first)) = members.first().filter(|_| !members.is_sorted_by_key(|(key, _)| key)) else { return };
+    let first = *first;
+    let end = out.split_off(first);
+    // A comma parts each from the next.
+    let ends = members.iter().skip(1).map(|(_, start)| start - 1 - first).chain([end.len()]);
+    let mut sorted: Vec<_> = members.iter().zip(ends).map(|((key, start), stop)| (key, start - first..stop)).collect();
+    // Stable, so that what stands twice keeps its order.
+    sorted.sort_by_key(|(key, _)| *key);
+    for (at, (_, place)) in sorted.into_iter().enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        out.push_str(&end[place]);
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use super::{Implementation, LoggingLevel, invalid, repeated};
 use crate::{
     McpError, RequestId,
-    edit::{self, Member},
     id::is_string_or_integer,
+    json::{self, Member},
     outline::Params,
 };
 
@@ -89,12 +89,12 @@ pub fn meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
     if !params.get().starts_with('{') {
         return Err(invalid("params", "`params` must be an object"));
     }
-    let mut all = edit::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
+    let mut all = json::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
     let found = all.next();
     if all.next().is_some() {
         return Err(repeated("_meta"));
     }
-    found.map_or_else(|| Ok(Meta::default()), |meta| read(meta, edit::members(meta)))
+    found.map_or_else(|| Ok(Meta::default()), |meta| read(meta, json::members(meta)))
 }
 
 /// As [`meta`], of `params` whose members are known.
@@ -128,7 +128,7 @@ fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Met
         other => Ok(other),
     };
     let text = |slot: Slot| match values[slot as usize] {
-        Some(raw) => edit::string(raw).map(Some).ok_or_else(|| wrong(KEYS[slot as usize], "must be a string")),
+        Some(raw) => json::string(raw).map(Some).ok_or_else(|| wrong(KEYS[slot as usize], "must be a string")),
         None => Ok(None),
     };
     let progress_token = match values[Slot::ProgressToken as usize] {

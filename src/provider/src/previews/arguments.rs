@@ -8,7 +8,7 @@ use countersign_domain::changes::{
     diff::DiffBuilder,
     visible::{is_hidden, visible},
 };
-use countersign_protocol::{McpError, arguments::canonical_hash, edit};
+use countersign_protocol::{McpError, arguments::canonical_hash, json};
 
 /// Nobody but the upstream knows what the call would do, so its arguments stand for it.
 ///
@@ -16,9 +16,9 @@ use countersign_protocol::{McpError, arguments::canonical_hash, edit};
 /// None: a call that cannot run shows when it runs.
 pub fn of(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
     let mut diff = DiffBuilder::new();
-    for edit::Member { key, value, .. } in edit::members(arguments.get()) {
+    for json::Member { key, value, .. } in json::members(arguments.get()) {
         // As it stands in the text: what is approved is these bytes.
-        let shown = edit::string(value).map_or_else(|| readable(value), |text| text.into_owned());
+        let shown = json::string(value).map_or_else(|| readable(value), |text| text.into_owned());
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
         diff.add(&key, title.and_then(Value::as_str).unwrap_or(&key), None, Some(&shown));
     }
@@ -79,8 +79,8 @@ fn summary(upstream: &str, own: &str, def: &ToolDef, arguments: &RawValue) -> St
 
 /// By its name (`file_path` and `filePath` are a `path`), else the first text that the schema requires.
 fn telling(def: &ToolDef, arguments: &RawValue) -> Option<String> {
-    let members: Vec<(String, String)> = edit::members(arguments.get())
-        .filter_map(|edit::Member { key, value, .. }| Some((key.into_owned(), title_text(value)?)))
+    let members: Vec<(String, String)> = json::members(arguments.get())
+        .filter_map(|json::Member { key, value, .. }| Some((key.into_owned(), title_text(value)?)))
         .collect();
     let exact = |names: &[&str]| {
         names.iter().find_map(|name| one(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
@@ -112,7 +112,7 @@ fn title_text(value: &str) -> Option<String> {
     if value.len() > MAX_TITLED {
         return None;
     }
-    let whole = match edit::string(value) {
+    let whole = match json::string(value) {
         Some(text) => text.into_owned(),
         None if value.starts_with(|c: char| c.is_ascii_digit() || c == '-') => value.to_owned(),
         None => return None,

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::recipe::DryRun;
 use crate::text::invalid_argument;
 use countersign_domain::changes::people::folded;
-use countersign_protocol::{McpError, edit};
+use countersign_protocol::{McpError, json};
 
 /// # Errors
 /// `VALIDATION_FAILED` that names the argument: one that stands there twice, or that differs from one of the dry run only
@@ -19,7 +19,7 @@ pub(super) fn check(dry: &DryRun, arguments: &RawValue) -> Result<(), McpError> 
     for (name, _) in &dry.arguments {
         let plain = plain(name);
         let mut found = false;
-        for member in edit::members(arguments.get()) {
+        for member in json::members(arguments.get()) {
             if member.key == name.as_str() {
                 if found {
                     let message = format!("`{name}` stands there twice; give it once, or leave it to the gateway");

@@ -23,7 +23,7 @@ use countersign_domain::{
     policy::{Condition, Verdict},
     principal::{Principal, Role},
 };
-use countersign_protocol::edit::{self, Op};
+use countersign_protocol::json::{self, Op};
 
 /// All calls of one preview together. Shorter than what a proposal and a recheck wait for, so that it is told.
 const TIME: Duration = Duration::from_secs(8);
@@ -126,7 +126,7 @@ impl<'a> Maker<'a> {
         let added: Vec<(&str, String)> =
             dry.arguments.iter().map(|(name, value)| (name.as_str(), value.to_string())).collect();
         let edits: Vec<(&str, Op<'_>)> = added.iter().map(|(name, value)| (*name, Op::Set(value))).collect();
-        let call = json(edit::edit(raw.get(), &edits))?;
+        let call = json(json::edit(raw.get(), &edits))?;
         let restricted = self.restricted(tool, &call)?;
         let result = self.call(tool, &call).await.map_err(|error| error.into_fault(tool))?;
         if result.is_error {

@@ -13,7 +13,7 @@ use super::{
     template::Template,
 };
 use crate::target::Target;
-use countersign_protocol::raw::Scan;
+use countersign_protocol::json::member;
 use countersign_upstream::Upstream;
 
 /// See the module's page.
@@ -180,13 +180,7 @@ fn scheme(uri: &str) -> Option<String> {
 }
 
 fn has_resources(upstream: &Upstream) -> bool {
-    let Some(negotiated) = upstream.negotiated() else { return false };
-    let mut has = false;
-    Scan::new(negotiated.capabilities.get()).object(|scan, key| {
-        has |= key == "resources";
-        scan.skip();
-    });
-    has
+    upstream.negotiated().is_some_and(|negotiated| member(negotiated.capabilities.get(), "resources").is_some())
 }
 
 /// Whether resources of the provider can be subscribed to: a module's always, an upstream's where it says so.

@@ -5,8 +5,7 @@ use serde_json::{Map, Value};
 
 use countersign_protocol::{
     Revision,
-    edit::{Op, edit, member, string},
-    raw::{Edits, Fate, Scan, edit_members},
+    json::{Fate, Op, edit, edit_members, map_elements, member, quoted, string},
 };
 
 /// A member that only some revisions have: its name, and the first and the last of them.
@@ -82,16 +81,7 @@ fn as_task(tool: &str) -> Option<String> {
 #[must_use]
 pub fn prompt(raw: &str, revision: Revision) -> Option<String> {
     edit_members(raw, |key, value| match fate(PROMPT, key, value, revision) {
-        Fate::Keep if key == "arguments" => {
-            let mut edits = Edits::default();
-            Scan::new(value).array(|scan| {
-                let place = scan.skip();
-                if let Some(with) = value.get(place.clone()).and_then(|one| edited(one, ARGUMENT, revision)) {
-                    edits.replace(place, with);
-                }
-            });
-            if edits.is_empty() { Fate::Keep } else { Fate::Set(edits.apply(value)) }
-        }
+        Fate::Keep if key == "arguments" => map_elements(value, |one| edited(one, ARGUMENT, revision)).into(),
         fate => fate,
     })
 }
@@ -100,7 +90,7 @@ pub fn prompt(raw: &str, revision: Revision) -> Option<String> {
 #[must_use]
 pub fn resource(raw: &str, revision: Revision) -> Option<String> {
     edit_members(raw, |key, value| match fate(RESOURCE, key, value, revision) {
-        Fate::Keep if key == "annotations" => edited(value, ANNOTATIONS, revision).map_or(Fate::Keep, Fate::Set),
+        Fate::Keep if key == "annotations" => edited(value, ANNOTATIONS, revision).into(),
         fate => fate,
     })
 }
@@ -130,7 +120,7 @@ fn either(own: &str, object: bool, pending: &Value) -> Option<String> {
     let mut root = String::from("{");
     let inner = edit_members(own, |key, value| match key {
         "$schema" | "$defs" | "definitions" => {
-            root.push_str(&format!("{}:{value},", countersign_protocol::raw::quoted(key)));
+            root.push_str(&format!("{}:{value},", quoted(key)));
             Fate::Drop
         }
         _ => Fate::Keep,

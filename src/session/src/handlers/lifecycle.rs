@@ -11,7 +11,7 @@ use countersign_exchange::{
     facts::{self, ClientFacts, FactLimits},
     reply::{CacheHint, Reply},
 };
-use countersign_protocol::{Era, ErrorKind, McpError, Revision, edit, envelope::Request, negotiate, params, splice};
+use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
 use countersign_reload::diff::default_name;
 use countersign_routing::RouteTable;
 
@@ -47,28 +47,28 @@ fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> St
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
     for kind in ["experimental", "extensions"] {
-        let declared = edit::member(client, kind).unwrap_or("{}");
+        let declared = json::member(client, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
         // Said to everybody: a client declares it with each request on which it wants tasks.
         if kind == "extensions" && with_tasks && revision == Revision::MODERN {
             shared.push((tasks::ask::EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
-            let offered = edit::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
-            for theirs in edit::members(offered) {
+            let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
+            for theirs in json::members(offered) {
                 let known = SERVED_HERE.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
-                if !known && edit::members(declared).any(|ours| ours.key == theirs.key) {
+                if !known && json::members(declared).any(|ours| ours.key == theirs.key) {
                     shared.push((theirs.key.into_owned(), theirs.value.to_owned()));
                 }
             }
         }
         if !shared.is_empty() {
             let shared: Vec<_> = shared.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-            members.push((kind, splice::add_members("{}", &shared)));
+            members.push((kind, json::add_members("{}", &shared)));
         }
     }
     let members: Vec<_> = members.iter().map(|(kind, text)| (*kind, text.as_str())).collect();
-    splice::add_members(&own, &members)
+    json::add_members(&own, &members)
 }
 
 /// The gateway's name and version; newer revisions also have a title and a description.
@@ -112,7 +112,7 @@ pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, M
         "instructions": instructions(exchange, &table),
     });
     let capabilities = capabilities_with(&table, revision, params.capabilities.get());
-    let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
+    let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     Ok(Reply::new(result).negotiated(revision))
 }
 
@@ -124,7 +124,7 @@ pub fn discover(exchange: &Handling) -> Reply {
         "instructions": instructions(exchange, &table),
     });
     let capabilities = capabilities_with(&table, Revision::MODERN, &exchange.facts.capabilities);
-    let result = splice::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
+    let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     // What servers say is left out for whoever sees nothing of them, as their tools are.
     Reply::new(result).cached(CacheHint::of_tools(&table))
 }

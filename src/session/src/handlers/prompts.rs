@@ -16,7 +16,12 @@ use countersign_exchange::{
     facts::check_uri,
     reply::{CacheHint, Reply},
 };
-use countersign_protocol::{ErrorKind, McpError, edit, envelope::Request, params, raw::Scan, splice};
+use countersign_protocol::{
+    ErrorKind, McpError,
+    envelope::Request,
+    json::{Op, edit, elements, member},
+    params,
+};
 use countersign_provider::CompletionRef;
 use countersign_routing::{Target, table::PromptRoute};
 use countersign_upstream::Upstream;
@@ -136,13 +141,13 @@ async fn complete_upstream(
     // capability is younger than the method.
     let knows = upstream.negotiated().is_none_or(|negotiated| {
         !negotiated.revision.rules().completions_capability
-            || edit::member(negotiated.capabilities.get(), "completions").is_some()
+            || member(negotiated.capabilities.get(), "completions").is_some()
     });
     if !knows {
         return Ok(Reply::new(NOTHING.into()));
     }
     let own = request.params.map(|params| upstream.names.own_params(params));
-    let reference = own.as_ref().and_then(|params| edit::member(params.get(), "ref")).unwrap_or("{}");
+    let reference = own.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
     let call = countersign_bridge::Call {
         exchange,
         bridge: &exchange.sessions.bridge,
@@ -164,21 +169,15 @@ async fn complete_upstream(
 
 /// The result with no more values than clients must take; `None` where there are no more.
 fn cut_values(result: &str) -> Option<String> {
-    let completion = edit::member(result, "completion")?;
-    let values = edit::member(completion, "values")?;
-    let kept = elements(values);
+    let completion = member(result, "completion")?;
+    let values = member(completion, "values")?;
+    let kept: Vec<&str> = elements(values).map(|(_, value)| value).collect();
     if kept.len() <= MAX_VALUES {
         return None;
     }
     let values = format!("[{}]", kept[..MAX_VALUES].join(","));
-    let completion = splice::set_members(completion, &[("values", &values), ("hasMore", "true")]);
-    Some(splice::set_members(result, &[("completion", &completion)]))
-}
-
-fn elements(array: &str) -> Vec<&str> {
-    let mut all = Vec::new();
-    Scan::new(array).array(|scan| all.extend(array.get(scan.skip())));
-    all
+    let completion = edit(completion, &[("values", Op::Set(&values)), ("hasMore", Op::Set("true"))]);
+    Some(edit(result, &[("completion", Op::Set(&completion))]))
 }
 
 fn not_found(name: &str) -> McpError {

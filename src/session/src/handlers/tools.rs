@@ -27,7 +27,7 @@ use countersign_exchange::{
     cancel::Cancel,
     reply::{CacheHint, Reply},
 };
-use countersign_protocol::{ErrorKind, McpError, Revision, edit::string, envelope::Request, params};
+use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, json::string, params};
 use countersign_provider::ToolResult;
 use countersign_review::gateway_tools::pending_result;
 use countersign_routing::{ToolRoute, validate};

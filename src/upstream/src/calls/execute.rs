@@ -23,10 +23,9 @@ use crate::{
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
-    edit::{Member, member, string},
+    json::{Member, Op, add_members, member, merge_meta, string},
     param_headers::{of_call, x_mcp_headers},
     rpc_error::RpcError,
-    splice::{add_members, merge_meta},
 };
 use countersign_provider::{
     CallContext, Inquirer, ProgressSink, ToolResult,
@@ -92,7 +91,7 @@ async fn call(
             params = stamped_for(&add_members(&params, &rounds.brings()), &caller.capabilities);
         }
         if context.progress.wanted() {
-            params = merge_meta(&params, &[("progressToken", &id.to_string())]);
+            params = merge_meta(&params, &[("progressToken", Op::Set(&id.to_string()))]);
         }
         let outgoing = Outgoing {
             name: Some(own.into()),

@@ -9,7 +9,7 @@ use serde_json::{Value, value::RawValue};
 
 use countersign_protocol::{
     McpError,
-    edit::{Member, member, members},
+    json::{Member, member, members},
 };
 
 /// Rounds of one call at most.

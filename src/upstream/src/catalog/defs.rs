@@ -12,7 +12,7 @@ use serde_json::{Value, value::RawValue};
 use super::names::Names;
 use countersign_protocol::{
     annotations::ToolAnnotations,
-    raw::{Fate, Scan, edit_members, replace_strings},
+    json::{Fate, add_members, edit_members, member, replace_strings, string},
 };
 use countersign_provider::{PromptArgumentDef, PromptDef, ResourceDef, ResourceTemplateDef, ToolDef};
 
@@ -195,16 +195,7 @@ fn read<'a, T: Deserialize<'a>>(
     raw: &'a RawValue,
 ) -> Result<T, DefinitionError> {
     serde_json::from_str(raw.get()).map_err(|error| {
-        let mut name = String::new();
-        Scan::new(raw.get()).object(|scan, member| {
-            if member == key {
-                if let Some((_, own)) = scan.string() {
-                    name = own.into_owned();
-                }
-            } else {
-                scan.skip();
-            }
-        });
+        let name = member(raw.get(), key).and_then(string).unwrap_or_default();
         left_out(what, &name, &error.to_string())
     })
 }
@@ -217,7 +208,7 @@ fn left_out(what: &'static str, name: &str, reason: &str) -> DefinitionError {
 /// The tool with `"type": "object"` in its input schema.
 fn typed(raw: &Arc<RawValue>) -> Arc<RawValue> {
     let text = edit_members(raw.get(), |key, value| match key {
-        "inputSchema" => Fate::Set(countersign_protocol::splice::add_members(value, &[("type", r#""object""#)])),
+        "inputSchema" => Fate::Set(add_members(value, &[("type", r#""object""#)])),
         _ => Fate::Keep,
     });
     arc(text).unwrap_or_else(|| raw.clone())

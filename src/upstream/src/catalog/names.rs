@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use countersign_config::UpstreamConfig;
-use countersign_protocol::raw::{Edits, Scan, quoted, replace_strings};
+use countersign_protocol::json::{Fate, edit_members, map_elements, member, quoted, replace_strings, string};
 
 /// The longest name that desktop clients take.
 const CLIENTS_TAKE: usize = 64;
@@ -89,20 +89,20 @@ impl Names {
         if self.is_identity() || !may_have_uri(result.get()) {
             return Cow::Borrowed(result);
         }
-        let mut edits = Edits::default();
-        Scan::new(result.get()).object(|scan, key| match key {
-            "content" => scan.array(|scan| self.block(scan, &mut edits)),
-            "contents" => scan.array(|scan| self.contents(scan, &mut edits)),
-            "messages" => scan.array(|scan| {
-                scan.object(|scan, key| match (key, scan.peek()) {
-                    ("content", b'[') => scan.array(|scan| self.block(scan, &mut edits)),
-                    ("content", _) => self.block(scan, &mut edits),
-                    _ => drop(scan.skip()),
-                });
-            }),
-            _ => drop(scan.skip()),
+        let text = edit_members(result.get(), |key, value| match key {
+            "content" => self.blocks(value).into(),
+            "contents" => map_elements(value, |contents| self.contents(contents)).into(),
+            "messages" => map_elements(value, |message| {
+                edit_members(message, |key, value| match key {
+                    "content" if value.starts_with('[') => self.blocks(value).into(),
+                    "content" => self.block(value).into(),
+                    _ => Fate::Keep,
+                })
+            })
+            .into(),
+            _ => Fate::Keep,
         });
-        edited(result, edits)
+        owned(result, text)
     }
 
     /// The `params` of a notification about a resource, with the `uri` that clients know.
@@ -123,13 +123,12 @@ impl Names {
         if self.is_identity() {
             return Cow::Borrowed(params);
         }
-        let mut edits = Edits::default();
-        Scan::new(params.get()).object(|scan, key| match key {
-            "name" | "uri" => self.own_member(scan, key, &mut edits),
-            "ref" => scan.object(|scan, key| self.own_member(scan, key, &mut edits)),
-            _ => drop(scan.skip()),
+        let text = edit_members(params.get(), |key, value| match key {
+            "name" | "uri" => self.own_member(key, value).into(),
+            "ref" => edit_members(value, |key, value| self.own_member(key, value).into()).into(),
+            _ => Fate::Keep,
         });
-        edited(params, edits)
+        owned(params, text)
     }
 
     /// The `params` of `tools/call` or `prompts/get` for the tool or prompt of that exposed name, whatever alias it was
@@ -140,44 +139,37 @@ impl Names {
         owned(params, replace_strings(params.get(), &["name"], |_, name| (name != own).then(|| own.to_owned())))
     }
 
-    fn own_member(&self, scan: &mut Scan<'_>, key: &str, edits: &mut Edits) {
-        let Some((place, text)) = scan.string() else { return };
+    fn own_member(&self, key: &str, value: &str) -> Option<String> {
+        let text = string(value)?;
         let own = match key {
             "name" => self.own(&text),
             "uri" => self.own_uri(&text),
             _ => None,
         };
-        if let Some(own) = own {
-            edits.replace(place, quoted(own));
-        }
+        own.map(quoted)
+    }
+
+    fn blocks(&self, content: &str) -> Option<String> {
+        map_elements(content, |block| self.block(block))
     }
 
     /// A content block: a link has a URI of its own, an embedded resource one level further down.
-    fn block(&self, scan: &mut Scan<'_>, edits: &mut Edits) {
-        let (mut link, mut uris) = (false, Vec::new());
-        scan.object(|scan, key| match key {
-            "type" => link = scan.string().is_some_and(|(_, kind)| kind == "resource_link"),
-            "uri" => uris.extend(scan.string()),
-            "resource" => self.contents(scan, edits),
-            _ => drop(scan.skip()),
-        });
-        if link {
-            for (place, uri) in uris {
-                edits.replace(place, quoted(&self.expose_uri(&uri)));
-            }
-        }
+    fn block(&self, block: &str) -> Option<String> {
+        let is_link = member(block, "type").and_then(string).is_some_and(|kind| kind == "resource_link");
+        edit_members(block, |key, value| match key {
+            "uri" if is_link => self.exposed_uri(value).into(),
+            "resource" => self.contents(value).into(),
+            _ => Fate::Keep,
+        })
     }
 
     /// Contents of a resource, read or embedded.
-    fn contents(&self, scan: &mut Scan<'_>, edits: &mut Edits) {
-        scan.object(|scan, key| match key {
-            "uri" => {
-                if let Some((place, uri)) = scan.string() {
-                    edits.replace(place, quoted(&self.expose_uri(&uri)));
-                }
-            }
-            _ => drop(scan.skip()),
-        });
+    fn contents(&self, contents: &str) -> Option<String> {
+        edit_members(contents, |key, value| if key == "uri" { self.exposed_uri(value).into() } else { Fate::Keep })
+    }
+
+    fn exposed_uri(&self, value: &str) -> Option<String> {
+        string(value).map(|uri| quoted(&self.expose_uri(&uri)))
     }
 }
 
@@ -221,11 +213,6 @@ fn joined<'a>(prefix: &str, own: &'a str) -> Cow<'a, str> {
 fn may_have_uri(text: &str) -> bool {
     memchr::memmem::find(text.as_bytes(), br#""uri""#).is_some()
         || memchr::memmem::find(text.as_bytes(), br"\u00").is_some()
-}
-
-fn edited(raw: &RawValue, edits: Edits) -> Cow<'_, RawValue> {
-    let text = (!edits.is_empty()).then(|| edits.apply(raw.get()));
-    owned(raw, text)
 }
 
 fn owned(raw: &RawValue, text: Option<String>) -> Cow<'_, RawValue> {

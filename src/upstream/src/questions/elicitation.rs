@@ -11,7 +11,7 @@ use super::{ELICITATION, for_client, is_url};
 use countersign_domain::changes::visible::{is_hidden, visible};
 use countersign_protocol::{
     Revision,
-    edit::{Op, edit, member, members, string},
+    json::{Op, edit, member, members, string},
 };
 
 /// Words that are a credential wherever they stand, in a text without blanks and signs.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use countersign_protocol::{
     Era, Revision,
     capabilities::ClientCapabilities,
-    edit::{Op, edit, member, string},
+    json::{Op, edit, member, string},
     rpc_error::RpcError,
 };
 

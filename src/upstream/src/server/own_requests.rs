@@ -7,7 +7,11 @@ use serde_json::value::RawValue;
 use super::{Upstream, held::Held};
 use crate::link::{LinkError, Listener, Outgoing, Response, handshake::client_info};
 use countersign_protocol::{
-    Era, Revision, capabilities::ClientCapabilities, params::keys, rpc_error::RpcError, splice::merge_meta,
+    Era, Revision,
+    capabilities::ClientCapabilities,
+    json::{Op, merge_meta},
+    params::keys,
+    rpc_error::RpcError,
 };
 
 /// Why something that the gateway itself asked for was not answered.
@@ -69,9 +73,9 @@ pub(crate) fn stamped_for(params: &str, capabilities: &ClientCapabilities) -> St
     merge_meta(
         params,
         &[
-            (keys::PROTOCOL_VERSION, &version),
-            (keys::CLIENT_INFO, client_info()),
-            (keys::CLIENT_CAPABILITIES, &capabilities),
+            (keys::PROTOCOL_VERSION, Op::Set(&version)),
+            (keys::CLIENT_INFO, Op::Set(client_info())),
+            (keys::CLIENT_CAPABILITIES, Op::Set(&capabilities)),
         ],
     )
 }

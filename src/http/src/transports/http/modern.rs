@@ -16,11 +16,10 @@ use crate::{services::HttpServices, transports::connections::Connection};
 use countersign_bridge::extension;
 use countersign_exchange::context::{Exchange, Related, ResponseQueue, WireResponse, asker_of};
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId, Revision,
-    edit::string,
-    encode,
+    ErrorKind, McpError, RequestId, Revision, encode,
     envelope::{Message, Request},
     headers,
+    json::string,
     method::Method,
     params::Meta,
 };

@@ -15,7 +15,7 @@ use crate::Handling;
 use countersign_bridge::{park::input_result, questions, tasks::shape};
 use countersign_domain::changes::{Change, ChangeState, Terms, dialogue::Question};
 use countersign_exchange::ask::{AskError, ask};
-use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, edit::members};
+use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, json::members};
 use countersign_routing::ToolRoute;
 use countersign_upstream::questions::{ELICITATION, for_client, is_url, may_ask};
 

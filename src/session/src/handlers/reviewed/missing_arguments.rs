@@ -19,7 +19,7 @@ use countersign_exchange::ask::ask;
 use countersign_protocol::{
     Revision,
     capabilities::ClientCapabilities,
-    edit::{Op, edit, member, members, string},
+    json::{Op, edit, member, members, string},
 };
 use countersign_routing::ToolRoute;
 use countersign_upstream::questions::{ELICITATION, for_client};

@@ -20,8 +20,8 @@ use countersign_bridge::tasks::shape::{self, Status, Times};
 use countersign_exchange::{cancel::Cancel, context::Related, memory::Share, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    edit::{Op, edit, member},
     envelope::Request,
+    json::{Op, edit, member},
     method::Method,
     outline::Outline,
 };

@@ -24,10 +24,9 @@ use countersign_bridge::tasks::{self as foreign, shape};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
-    ErrorKind, McpError,
-    edit::{Op, edit, member},
-    encode,
+    ErrorKind, McpError, encode,
     envelope::Request,
+    json::{Op, edit, member},
     method::Method,
     params,
 };
@@ -105,8 +104,8 @@ pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = shape::typed(&view::seed(exchange, change), "task");
-        let members = [("_meta", exchange.services.server_meta.as_str())];
-        return Reply::passed_on(countersign_protocol::splice::set_members(&task, &members));
+        let meta = ("_meta", Op::Set(&exchange.services.server_meta));
+        return Reply::passed_on(edit(&task, &[meta]));
     }
     tell_of(exchange, change, progress_token);
     let told = countersign_review::gateway_tools::pending_text(change);

@@ -15,7 +15,7 @@ use countersign_bridge::tasks::shape::{self, Status};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{
     McpError,
-    edit::{Op, edit},
+    json::{Op, edit},
 };
 use countersign_review::gateway_tools;
 

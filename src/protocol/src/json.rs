@@ -1,0 +1,115 @@
+//! JSON text that stays text: read by structure, changed member by member, every other byte as it was.
+//!
+//! One walker, [`scanner`], has two manners. Text that may be anything is checked against the grammar while it is passed
+//! (`Scanner::value`, for the envelope). Everything here is for text that is known to be JSON, a `RawValue` or what was
+//! parsed before, and follows its structure alone; whatever else comes in, nothing panics and nothing recurses.
+
+use std::borrow::Cow;
+
+mod edits;
+mod known;
+pub(crate) mod scanner;
+pub use edits::{Fate, Op, add_members, edit, edit_into, edit_members, map_elements, merge_meta, replace_strings};
+pub(crate) use edits::{edit_object_into, growth};
+pub use known::known;
+pub use scanner::{Token, tokens};
+pub(crate) use scanner::{deeper_than, lone_surrogate};
+
+use scanner::Scanner;
+
+/// A member of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member<'a> {
+    pub key: Cow<'a, str>,
+    /// Its value as it is written.
+    pub value: &'a str,
+    /// Where its key begins in the object's text, in bytes.
+    pub start: usize,
+    /// Where its value ends.
+    pub end: usize,
+}
+
+/// The members of an object, in order, repeated ones too; none of what is no object.
+#[must_use]
+pub fn members(object: &str) -> Members<'_> {
+    Members(Scanner::inside(object, b'{'))
+}
+
+/// The value of a member; of the last one, where there are several, as most readers see it.
+#[must_use]
+pub fn member<'a>(object: &'a str, key: &str) -> Option<&'a str> {
+    members(object).filter(|member| member.key == key).last().map(|member| member.value)
+}
+
+/// The elements of an array with where each begins; none of what is no array.
+#[must_use]
+pub fn elements(array: &str) -> Elements<'_> {
+    Elements(Scanner::inside(array, b'['))
+}
+
+/// See [`members`].
+pub struct Members<'a>(Scanner<'a>);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = Member<'a>;
+
+    fn next(&mut self) -> Option<Member<'a>> {
+        let (start, key) = self.0.element()?;
+        // One that is no Unicode text (`"\ud800"`) hides none of those behind it.
+        let key = string(key).or_else(|| Some(inside_quotes(key)?.into()))?;
+        self.0.space();
+        self.0.take(b':')?;
+        let (at, value) = self.0.element()?;
+        self.0.comma();
+        Some(Member { key, value, start, end: at + value.len() })
+    }
+}
+
+/// See [`elements`].
+pub struct Elements<'a>(Scanner<'a>);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = (usize, &'a str);
+
+    fn next(&mut self) -> Option<(usize, &'a str)> {
+        let element = self.0.element()?;
+        self.0.comma();
+        Some(element)
+    }
+}
+
+/// The string that JSON text is, borrowed where nothing in it is escaped.
+#[must_use]
+pub fn string(value: &str) -> Option<Cow<'_, str>> {
+    let inner = inside_quotes(value)?;
+    if !scanner::has_escapes(inner) {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(value).ok().map(Cow::Owned)
+}
+
+fn inside_quotes(value: &str) -> Option<&str> {
+    value.strip_prefix('"')?.strip_suffix('"')
+}
+
+/// A JSON string.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    push_quoted(&mut out, text);
+    out
+}
+
+/// Writes a JSON string.
+pub fn push_quoted(out: &mut String, text: &str) {
+    if scanner::is_plain(text) {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&serde_json::Value::from(text).to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests;
