@@ -15,6 +15,7 @@ use actix_web::{App, HttpServer, dev::ServerHandle, web};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
+use tokio_util::sync::CancellationToken;
 
 use countersign_attach::{GatewayFile, Users, gateway_file, hello, socket, start as attach};
 use countersign_auth::{
@@ -51,7 +52,6 @@ use countersign_routing::{
     table::{Aliases, RouteError},
     tool_acceptance::{Definitions, Rebuild},
 };
-use countersign_runtime::ending::Ending;
 use countersign_session::{
     SessionServices,
     handlers::{lifecycle, reviewed::approval_page},
@@ -146,7 +146,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
     let keys = Arc::new(Stored::open(&config.data)?);
     let carrier = Carrier::open(&config.data).map_err(ServeError::StateKey)?;
-    let shutdown = Ending::new();
+    let shutdown = CancellationToken::new();
     let users = Users::default();
 
     let routes: Arc<Published> = Arc::new(Published::from_pointee(RouteTable::empty()));

@@ -27,7 +27,7 @@ use countersign_protocol::{ErrorKind, McpError, envelope};
 use countersign_reload::Reloads;
 use countersign_review::{Changes, Feed};
 use countersign_routing::{Published, Router};
-use countersign_runtime::{ending::Ending, lanes::Lanes};
+use countersign_runtime::lanes::Lanes;
 use countersign_telemetry::{Metrics, metrics::Transport};
 use countersign_upstream::Upstreams;
 
@@ -47,7 +47,7 @@ pub struct Services {
     pub metrics: Metrics,
     pub upstreams: Arc<Upstreams>,
     /// Draining has begun: nothing new is taken, streams say their last word.
-    pub shutdown: Ending,
+    pub shutdown: CancellationToken,
     /// `{"io.modelcontextprotocol/serverInfo": …}`, which every modern result carries.
     pub server_meta: String,
     pub state: State,

@@ -31,9 +31,9 @@ use countersign_review::{gateway_tools::pending_output_schema, testing as review
 use countersign_routing::{
     Directory, Published, RouteTable, Router, Target, actor::PublishProviders, subscribers::Clients, table::Aliases,
 };
-use countersign_runtime::ending::Ending;
 use countersign_telemetry::{Metrics, metrics::Transport};
 use countersign_upstream::Upstreams;
+use tokio_util::sync::CancellationToken;
 
 /// The services of a gateway, as that configuration has them. Must be made inside an actix system.
 pub struct Bench {
@@ -81,7 +81,7 @@ impl Bench {
             reloads: Arc::new(Reloads::new(source, loaded, Box::new(Unmoved), Box::new(|_| ()))),
             metrics: Metrics::install().unwrap(),
             upstreams: Arc::new(Upstreams::with(Box::new(|_| Vec::new()))),
-            shutdown: Ending::new(),
+            shutdown: CancellationToken::new(),
             server_meta: r#"{"io.modelcontextprotocol/serverInfo":{"name":"countersign"}}"#.to_owned(),
             state: State::new(&config),
             config,

@@ -26,12 +26,12 @@ use countersign_exchange::services::{Services, State};
 use countersign_reload::{Reloads, Source, apply::Live};
 use countersign_review::{Changes, PendingConfig, gateway_tools::pending_output_schema};
 use countersign_routing::{Directory, Published, RouteTable, Router, table::Aliases};
-use countersign_runtime::ending::Ending;
 use countersign_session::{Registry, SessionServices};
 use countersign_store::{PinStore, SqliteOptions, SqliteStore, Store};
 use countersign_telemetry::Metrics;
 use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
+use tokio_util::sync::CancellationToken;
 
 /// See the module's page.
 pub struct Served {
@@ -95,7 +95,7 @@ impl Served {
             reloads: Arc::new(Reloads::new(source, loaded, Box::new(live), Box::new(|_| ()))),
             metrics: Metrics::install().unwrap(),
             upstreams,
-            shutdown: Ending::new(),
+            shutdown: CancellationToken::new(),
             server_meta: "{}".into(),
             state: State::new(&config),
             config: Arc::clone(&config),

@@ -3,6 +3,9 @@
 //! A timer of the runtime is put into its wheel and taken out again, and what the thread may sleep for is reckoned
 //! anew each time. Here a deadline is an entry in a list of its thread, and one task per thread looks through that list
 //! every [`TICK`] as long as there is something in it. So deadlines come late by up to that much, never early.
+//!
+//! What it is worth: a deadline of something that waits costs 740 instructions, one of `tokio::time::timeout` 1,220; that
+//! is half a percent of a proxied call, which has one (`scripts/bench instructions --beside PROGRAM` shows it).
 
 use std::{
     future::Future,

@@ -2,10 +2,9 @@
 //!
 //! Never knows who uses it: no session, no change, no provider.
 //!
-//! [`lanes`] has the threads for large messages, [`deadline`] time-outs that hardly ever fire, [`ending`] the end of
-//! something long-lived that is asked about with every call, [`fast_map`] the maps that every request looks into.
+//! [`lanes`] has the threads for large messages, [`deadline`] time-outs that hardly ever fire, [`fast_map`] the
+//! maps that every request looks into.
 
 pub mod deadline;
-pub mod ending;
 pub mod fast_map;
 pub mod lanes;

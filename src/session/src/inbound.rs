@@ -94,7 +94,8 @@ fn answered(
 }
 
 /// Runs a future to its first wait here and now, and the rest, if any, as a task. So the order of messages is kept
-/// for all that is answered at once (`initialize` before what follows it), and those cost no task.
+/// for all that is answered at once (`initialize` before what follows it). That is what it is for; besides, those cost no
+/// task, which would be 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
 pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
     let mut work = Box::pin(work);
     if work.as_mut().now_or_never().is_none() {
@@ -413,7 +414,8 @@ const REMEMBERED: usize = 4096;
 
 thread_local!(static LATEST: RefCell<Latest> = RefCell::default());
 
-/// What was last said on this thread: a client says the same with each request.
+/// What was last said on this thread: a client says the same with each request. Reading it again would cost 2,600
+/// instructions, 2 to 3 % of a proxied stateless call (`scripts/bench instructions --beside PROGRAM` shows it).
 #[derive(Default)]
 struct Latest {
     info: Option<Box<str>>,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use futures_util::future::LocalBoxFuture;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{Catalog, offered::Offered},
@@ -17,7 +18,6 @@ use crate::{
 use countersign_config::UpstreamConfig;
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
-use countersign_runtime::ending::Ending;
 
 /// Keeps what it hears.
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl Connector for Scripted {
             kind: self.kind,
             script: Arc::clone(&self.script),
             sent: Arc::clone(&self.sent),
-            closed: Ending::new(),
+            closed: CancellationToken::new(),
         };
         Box::pin(async move { Ok(Arc::new(link) as Arc<dyn Link>) })
     }
@@ -118,7 +118,7 @@ struct ScriptedLink {
     kind: LinkKind,
     script: Arc<Script>,
     sent: Arc<Mutex<Vec<String>>>,
-    closed: Ending,
+    closed: CancellationToken,
 }
 
 impl Link for ScriptedLink {
@@ -144,7 +144,7 @@ impl Link for ScriptedLink {
         self.sent.lock().push(format!("opened {}", negotiated.revision.as_str()));
     }
 
-    fn closed(&self) -> Ending {
+    fn closed(&self) -> CancellationToken {
         self.closed.clone()
     }
 

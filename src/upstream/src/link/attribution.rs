@@ -23,6 +23,7 @@ use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
@@ -31,7 +32,6 @@ use super::{
     wire::{Hints, cancelled, cancelled_id, integer, is_about_server, notification, own_id},
 };
 use countersign_protocol::{Era, RequestId};
-use countersign_runtime::ending::Ending;
 
 /// Messages that wait for the transport's writer.
 pub const OUTBOX: usize = 1024;
@@ -58,7 +58,7 @@ pub struct Attribution {
     asked: Asked,
     send: server_requests::Queue,
     modern: AtomicBool,
-    closed: Ending,
+    closed: CancellationToken,
     end: OnceLock<LinkError>,
 }
 
@@ -72,7 +72,7 @@ impl Attribution {
     /// The link's bookkeeping, and what its writer has to write. `closed` is cancelled when the link is closed, also by
     /// itself (a server that asks faster than it reads): the transport then ends and calls [`Self::broken`].
     #[must_use]
-    pub fn new(unsolicited: Arc<dyn Listener>, closed: Ending) -> (Arc<Self>, mpsc::Receiver<Message>) {
+    pub fn new(unsolicited: Arc<dyn Listener>, closed: CancellationToken) -> (Arc<Self>, mpsc::Receiver<Message>) {
         let (outbox, messages) = mpsc::channel::<Message>(OUTBOX);
         let (answers, ended) = (outbox.clone(), closed.clone());
         let send: server_requests::Queue = Arc::new(move |message| {
@@ -100,7 +100,7 @@ impl Attribution {
     }
 
     /// As [`super::Link::closed`].
-    pub fn closed(&self) -> Ending {
+    pub fn closed(&self) -> CancellationToken {
         self.closed.clone()
     }
 
@@ -275,7 +275,7 @@ impl Link for SharedLink {
         self.0.opened(negotiated);
     }
 
-    fn closed(&self) -> Ending {
+    fn closed(&self) -> CancellationToken {
         self.0.closed()
     }
 

@@ -17,10 +17,10 @@ use bytes::Bytes;
 use compact_str::CompactString;
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
 
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
-use countersign_runtime::ending::Ending;
 
 /// A request on its way to an upstream.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ pub trait Link: Send + Sync + 'static {
     fn opened(&self, negotiated: &Negotiated);
 
     /// Ended, for whatever reason; nothing can be sent any more.
-    fn closed(&self) -> Ending;
+    fn closed(&self) -> CancellationToken;
 
     /// Ends it in order: DELETE of a session, closing of stdin, a close frame. Returns at once.
     fn close(&self);

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::{Upstream, silence::Silence};
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
 };
 use countersign_protocol::{Era, params::LoggingLevel};
 use countersign_provider::request::UpstreamRequest;
-use countersign_runtime::ending::Ending;
 
 /// See the module's page.
 pub struct Held {
@@ -22,9 +22,9 @@ pub struct Held {
     pub traffic: Arc<Traffic>,
     pub offers: Offers,
     pub era: Era,
-    closed: Ending,
+    closed: CancellationToken,
     /// Its session has ended at the upstream: nobody gets it any more.
-    gone: Ending,
+    gone: CancellationToken,
     levels: Levels,
     pub(crate) silence: Silence,
 }
@@ -34,7 +34,7 @@ impl Held {
     pub fn new(link: Arc<dyn Link>, traffic: Arc<Traffic>, negotiated: &Negotiated) -> Self {
         Self {
             closed: link.closed(),
-            gone: Ending::new(),
+            gone: CancellationToken::new(),
             offers: Offers::of(negotiated),
             era: negotiated.revision.era(),
             levels: Levels::default(),

@@ -26,6 +26,7 @@ use actix::Addr;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use serde::Deserialize;
 use tokio::sync::{Notify, broadcast, watch};
+use tokio_util::sync::CancellationToken;
 
 use self::{
     cache::Cache,
@@ -41,7 +42,6 @@ use crate::{
 };
 use countersign_config::UpstreamConfig;
 use countersign_provider::ProviderEvent;
-use countersign_runtime::ending::Ending;
 
 pub use caller::Caller;
 pub use pinned::Pinned;
@@ -99,7 +99,7 @@ pub struct Upstream {
     pub(super) events: broadcast::Sender<ProviderEvent>,
     pub(super) actor: OnceLock<Addr<UpstreamActor>>,
     pub(super) meters: Meters,
-    pub(super) stop: Ending,
+    pub(super) stop: CancellationToken,
 }
 
 impl Upstream {
@@ -132,7 +132,7 @@ impl Upstream {
             events: broadcast::channel(EVENTS).0,
             actor: OnceLock::new(),
             meters: Meters::new(&config.name),
-            stop: Ending::new(),
+            stop: CancellationToken::new(),
             config,
         })
     }

@@ -18,7 +18,6 @@ use crate::link::{
 };
 use countersign_protocol::{Era, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
-use countersign_runtime::ending::Ending;
 
 /// What a request is answered with.
 pub type FakeReply = LocalBoxFuture<'static, Result<Response, LinkError>>;
@@ -103,7 +102,7 @@ impl Fake {
 /// One connection to it.
 pub struct FakeLink {
     server: Arc<Fake>,
-    pub closed: Ending,
+    pub closed: CancellationToken,
     pub unsolicited: Arc<dyn Listener>,
     /// Why it was given up.
     why: Mutex<Option<LinkError>>,
@@ -130,7 +129,7 @@ impl Connector for Fake {
             let mut links = self.links.lock();
             let link = Arc::new(FakeLink {
                 server: self.me.upgrade().unwrap(),
-                closed: Ending::new(),
+                closed: CancellationToken::new(),
                 unsolicited,
                 why: Mutex::default(),
                 declared: Mutex::default(),
@@ -264,7 +263,7 @@ impl Link for Held {
 
     fn opened(&self, _: &Negotiated) {}
 
-    fn closed(&self) -> Ending {
+    fn closed(&self) -> CancellationToken {
         self.0.closed.clone()
     }
 

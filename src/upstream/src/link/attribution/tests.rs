@@ -7,7 +7,7 @@ use countersign_provider::request::UpstreamRequest;
 
 fn link() -> (Arc<Attribution>, mpsc::Receiver<Message>, Arc<Heard>) {
     let unsolicited = Arc::new(Heard::default());
-    let (link, out) = Attribution::new(unsolicited.clone(), Ending::new());
+    let (link, out) = Attribution::new(unsolicited.clone(), CancellationToken::new());
     (link, out, unsolicited)
 }
 

@@ -19,7 +19,6 @@ use super::{
     start::Started,
 };
 use crate::link::{Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response};
-use countersign_runtime::ending::Ending;
 
 /// How long a server may take to end after its stdin is closed (2025-11-25/basic/lifecycle#stdio); then comes the
 /// guard's SIGTERM, and after its grace SIGKILL.
@@ -72,7 +71,7 @@ impl Link for ChildLink {
         self.mux.opened(negotiated);
     }
 
-    fn closed(&self) -> Ending {
+    fn closed(&self) -> CancellationToken {
         self.mux.ended()
     }
 

@@ -32,7 +32,6 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
-use countersign_runtime::ending::Ending;
 
 /// Requests of the server's that may be open at a time.
 const MAX_ASKED: usize = 64;
@@ -49,7 +48,7 @@ pub(super) struct Mux {
     state: Mutex<State>,
     /// The server speaks the stateless era.
     modern: AtomicBool,
-    ended: Ending,
+    ended: CancellationToken,
 }
 
 #[derive(Default)]
@@ -97,11 +96,11 @@ impl Mux {
             unsolicited,
             state: Mutex::default(),
             modern: AtomicBool::new(false),
-            ended: Ending::new(),
+            ended: CancellationToken::new(),
         })
     }
 
-    pub(super) fn ended(&self) -> Ending {
+    pub(super) fn ended(&self) -> CancellationToken {
         self.ended.clone()
     }
 

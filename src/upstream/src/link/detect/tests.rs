@@ -1,6 +1,7 @@
+use tokio_util::sync::CancellationToken;
+
 use super::*;
 use crate::testing::{Heard, Scripted, error, result};
-use countersign_runtime::ending::Ending;
 
 const MODERN: &str = r#"{"resultType":"complete","supportedVersions":["2025-11-25","2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"m","version":"1"}},"ttlMs":5000}"#;
 const INITIALIZED: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{ "x":1.0 }},"serverInfo":{"name":"l","version":"1"},"instructions":"do"}"#;
@@ -157,7 +158,7 @@ async fn what_comes_late_to_the_second_question_answers_no_call() {
         fn opened(&self, negotiated: &Negotiated) {
             self.0.opened(negotiated);
         }
-        fn closed(&self) -> Ending {
+        fn closed(&self) -> CancellationToken {
             self.0.closed()
         }
         fn close(&self) {
@@ -219,7 +220,7 @@ async fn silence_is_a_legacy_server_too() {
         fn opened(&self, negotiated: &Negotiated) {
             self.0.opened(negotiated);
         }
-        fn closed(&self) -> Ending {
+        fn closed(&self) -> CancellationToken {
             self.0.closed()
         }
         fn close(&self) {

@@ -32,7 +32,6 @@ use crate::link::{
     wire,
 };
 use countersign_protocol::{Era, Method, Revision, headers::encoded};
-use countersign_runtime::ending::Ending;
 
 static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(super) static METHOD: HeaderName = HeaderName::from_static("mcp-method");
@@ -61,7 +60,7 @@ pub(super) struct Shared {
     pub asked: Asked,
     /// Whether the server has a GET stream is known.
     pub listens: CancellationToken,
-    pub closed: Ending,
+    pub closed: CancellationToken,
 }
 
 /// What requests carry now.
@@ -119,7 +118,7 @@ impl HttpLink {
             unsolicited,
             asked: Asked::default(),
             listens: CancellationToken::new(),
-            closed: Ending::new(),
+            closed: CancellationToken::new(),
         };
         // Until a handshake says otherwise: discovery is of the stateless era.
         shared.set(true, Some(Revision::MODERN), None);
@@ -277,7 +276,7 @@ impl Link for HttpLink {
         self.shared.set(modern, Some(negotiated.revision), session);
     }
 
-    fn closed(&self) -> Ending {
+    fn closed(&self) -> CancellationToken {
         self.shared.closed.clone()
     }
 

@@ -13,6 +13,7 @@ use awc::http::{
 };
 use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use tokio::sync::mpsc::Receiver;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
@@ -27,7 +28,6 @@ use super::{
 };
 use countersign_protocol::Era;
 use countersign_protocol::event_stream::Events;
-use countersign_runtime::ending::Ending;
 
 /// How long a server may take to open the stream and to name its endpoint.
 const OPENING: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ impl Connector for SseConnector {
             let late = |_| LinkError::Unreachable(format!("no endpoint within {} s", OPENING.as_secs()));
             let opening = open(&self.place);
             let (response, events, endpoint) = tokio::time::timeout(OPENING, opening).await.map_err(late)??;
-            let closed = Ending::new();
+            let closed = CancellationToken::new();
             let (attribution, messages) = Attribution::new(unsolicited, closed.clone());
             actix_web::rt::spawn(read(Arc::clone(&attribution), response, events));
             actix_web::rt::spawn(write(Arc::clone(&attribution), post_head(&self.place, endpoint), messages));

@@ -21,6 +21,7 @@ use tokio::{
     sync::mpsc::{self, Receiver},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Connector, Link, LinkError, LinkKind, Listener,
@@ -28,7 +29,6 @@ use super::{
     http::{Place, client},
     received::MAX_MESSAGE,
 };
-use countersign_runtime::ending::Ending;
 
 /// How long connecting and the upgrade may take.
 const OPENING: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ impl Connector for WsConnector {
         Box::pin(async move {
             let late = |_| LinkError::Unreachable(format!("no WebSocket within {} s", OPENING.as_secs()));
             let socket = tokio::time::timeout(OPENING, open(&self.place)).await.map_err(late)??;
-            let (attribution, messages) = Attribution::new(unsolicited, Ending::new());
+            let (attribution, messages) = Attribution::new(unsolicited, CancellationToken::new());
             let (sink, stream) = socket.split();
             let heard = Rc::new(Cell::new(Instant::now()));
             let (pongs, pings) = mpsc::channel(PONGS);
