@@ -339,6 +339,40 @@ fn tests_that_are_named_exist() {
     assert!(promises > 35, "{promises}");
 }
 
+/// What the recipes of CONTRIBUTING name, in the files where they stand: the files and the tests are there.
+#[test]
+fn what_the_recipes_name_is_there() {
+    let (mut rust, mut js) = (String::new(), String::new());
+    for folder in ["src", "tests"] {
+        sources(&Path::new(ROOT).join(folder), &mut rust, &mut js);
+    }
+    let contributing = fs::read_to_string(Path::new(ROOT).join("docs/CONTRIBUTING.md")).unwrap();
+    let begin =
+        contributing.lines().filter(|line| line.starts_with("| a ")).map(|line| line.split('`').nth(1).unwrap());
+    let mut recipes = 0;
+    for file in begin {
+        let text = fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
+        let comments = text.lines().map(|line| line.strip_prefix("//").map(|line| line.trim_start_matches(['/', '!'])));
+        let recipe = comments.skip_while(|line| !line.is_some_and(|line| line.starts_with(" To add ")));
+        let recipe: Vec<&str> = recipe.map_while(|line| line.filter(|line| !line.is_empty())).collect();
+        let recipe = recipe.join("\n");
+        let mut tests = 0;
+        for code in recipe.split('`').skip(1).step_by(2) {
+            if is_long_name(code) {
+                assert!(rust.contains(&format!("fn {code}(")), "{file}: there is no test {code}");
+                tests += 1;
+            }
+            let beside = Path::new(ROOT).join(file).with_file_name(code);
+            let is_file =
+                code.ends_with(".rs") || code.contains(".mjs") || code.contains(".yaml") || code.contains('/');
+            assert!(!is_file || Path::new(ROOT).join(code).exists() || beside.exists(), "{file}: there is no {code}");
+        }
+        assert!(tests > 0, "{file}: no test finds a step that was left out");
+        recipes += 1;
+    }
+    assert_eq!(recipes, 6);
+}
+
 /// The folders of the crates under `src`, from the lowest layer up, as the workspace has them.
 fn crates() -> Vec<String> {
     let workspace = fs::read_to_string(Path::new(ROOT).join("Cargo.toml")).unwrap();

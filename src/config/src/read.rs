@@ -1,7 +1,18 @@
 //! Every key, its type and its bounds: the one place where the names in the file meet the fields of [`Config`].
 //!
-//! To add a key: the field in `lib.rs`, the line here, the line with its comment in `config/countersign.yaml`.
-//! Tests find what is missing.
+//! To add a key:
+//! 1. Add the field to its struct in `lib.rs`; the compiler asks for step 2.
+//! 2. Read it here, with its type and its bounds. From this come the check for unknown keys, the environment variable
+//!    and `config show`. `every_key_has_a_variable_and_the_variable_reaches_it` wants a value for it where 7 is none.
+//! 3. Add the line with its default and a comment to `config/countersign.yaml`:
+//!    `every_key_is_documented_in_the_default_file`.
+//! 4. A key below `policy`: say in `src/reload/src/diff.rs`, or in `src/domain/src/policy/terms.rs` where reviews ask for
+//!    it, whether a new value loosens policy; the compiler asks for that. A key elsewhere is read at the start alone,
+//!    and a reload says so, unless `needs_restart` and `compare` there let it change while the gateway runs.
+//!
+//! A key of a server goes into `UpstreamConfig` (`upstreams.rs`) and is read in `servers/mod.rs`, where `KEYS` names it;
+//! `every_key_of_a_server_is_documented_and_the_documented_block_loads` and the compiler, in `src/reload/src/server_versions.rs`,
+//! find what is missing. Keys of webhooks are read in `webhooks.rs`, those of rules in `rules.rs`.
 
 use std::{sync::Arc, time::Duration};
 

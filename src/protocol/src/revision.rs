@@ -1,14 +1,16 @@
-//! The five protocol revisions and the one table of what differs between them.
-
-/// A protocol revision that the gateway serves, oldest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Revision {
-    V2024_11_05,
-    V2025_03_26,
-    V2025_06_18,
-    V2025_11_25,
-    V2026_07_28,
-}
+//! The protocol revisions that the gateway serves, and the one table of what differs between them.
+//!
+//! To add one:
+//! 1. Add its line to `revisions!` below, by date, and move `NEWEST_LEGACY` or `MODERN` to it.
+//!    `dates_name_revisions_and_nothing_else_does` finds what was left; `the_table_says_what_the_schemas_say` does not
+//!    compile without a column for it. Where a message differs, add a rule to [`Rules`] with a row in that test.
+//! 2. Say in `method.rs` which methods exist in it; `every_method_in_every_revision` does not compile without a column.
+//! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake)
+//!    find a server of it, and of those before it: `a_server_of_one_revision_alone_is_found_whichever_it_is`.
+//! 4. Where a message of it differs, read its rules where that message is written: definitions in
+//!    `src/routing/src/revision_filter.rs` (`each_revision_gets_what_it_has_byte_for_byte` does not compile without it),
+//!    calls and results in `src/bridge`. Do not compare revisions elsewhere.
+//! 5. Add its scenarios to `tests/conformance/expectations.mjs`: `the_official_suite_runs_in_each_revision_that_it_has`.
 
 /// How a client opens: with an `initialize` handshake, or with every request describing itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,24 +56,9 @@ pub struct Rules {
 }
 
 impl Revision {
-    /// All revisions, oldest first.
-    pub const ALL: [Self; 5] =
-        [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25, Self::V2026_07_28];
     /// What an `initialize` with an unknown version is answered with (2025-11-25/basic/lifecycle).
     pub const NEWEST_LEGACY: Self = Self::V2025_11_25;
     pub const MODERN: Self = Self::V2026_07_28;
-
-    /// The date string that stands on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::V2024_11_05 => "2024-11-05",
-            Self::V2025_03_26 => "2025-03-26",
-            Self::V2025_06_18 => "2025-06-18",
-            Self::V2025_11_25 => "2025-11-25",
-            Self::V2026_07_28 => "2026-07-28",
-        }
-    }
 
     /// The revision of that date string, if the gateway serves it.
     #[must_use]
@@ -83,35 +70,48 @@ impl Revision {
     pub fn era(self) -> Era {
         self.rules().era
     }
+}
 
-    /// What differs in this revision.
-    #[must_use]
-    pub const fn rules(self) -> &'static Rules {
-        match self {
-            Self::V2024_11_05 => &TABLE[0],
-            Self::V2025_03_26 => &TABLE[1],
-            Self::V2025_06_18 => &TABLE[2],
-            Self::V2025_11_25 => &TABLE[3],
-            Self::V2026_07_28 => &TABLE[4],
+macro_rules! revisions {
+    ($($variant:ident = $date:literal, $rules:expr;)*) => {
+        /// A protocol revision that the gateway serves, oldest first.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Revision { $($variant,)* }
+
+        impl Revision {
+            /// All revisions, oldest first.
+            pub const ALL: [Self; [$($date),*].len()] = [$(Self::$variant,)*];
+
+            /// The date string that stands on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $date,)* }
+            }
+
+            /// What differs in this revision.
+            #[must_use]
+            pub const fn rules(self) -> &'static Rules {
+                match self { $(Self::$variant => &$rules,)* }
+            }
         }
-    }
+    };
 }
 
 #[rustfmt::skip]
-static TABLE: [Rules; 5] = [
-    Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, structured_object_only: false, annotations: false, completions_capability: false, icons: false, result_type: false, version_header: false, sse_priming: false, resource_not_found: -32002 },
-    Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, structured_object_only: false, annotations: true,  completions_capability: true,  icons: false, result_type: false, version_header: false, sse_priming: false, resource_not_found: -32002 },
-    Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: true,  structured_object_only: true,  annotations: true,  completions_capability: true,  icons: false, result_type: false, version_header: true,  sse_priming: false, resource_not_found: -32002 },
-    Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  structured_object_only: true,  annotations: true,  completions_capability: true,  icons: true,  result_type: false, version_header: true,  sse_priming: true,  resource_not_found: -32002 },
-    Rules { era: Era::Modern, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  structured_object_only: false, annotations: true,  completions_capability: true,  icons: true,  result_type: true,  version_header: true,  sse_priming: false, resource_not_found: -32602 },
-];
+revisions! {
+    V2024_11_05 = "2024-11-05", Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, structured_object_only: false, annotations: false, completions_capability: false, icons: false, result_type: false, version_header: false, sse_priming: false, resource_not_found: -32002 };
+    V2025_03_26 = "2025-03-26", Rules { era: Era::Legacy, batches: true,  null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: false, structured_object_only: false, annotations: true,  completions_capability: true,  icons: false, result_type: false, version_header: false, sse_priming: false, resource_not_found: -32002 };
+    V2025_06_18 = "2025-06-18", Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: true,  invalid_arguments_are_tool_errors: false, structured_content: true,  structured_object_only: true,  annotations: true,  completions_capability: true,  icons: false, result_type: false, version_header: true,  sse_priming: false, resource_not_found: -32002 };
+    V2025_11_25 = "2025-11-25", Rules { era: Era::Legacy, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  structured_object_only: true,  annotations: true,  completions_capability: true,  icons: true,  result_type: false, version_header: true,  sse_priming: true,  resource_not_found: -32002 };
+    V2026_07_28 = "2026-07-28", Rules { era: Era::Modern, batches: false, null_id_on_unreadable: false, invalid_arguments_are_tool_errors: true,  structured_content: true,  structured_object_only: false, annotations: true,  completions_capability: true,  icons: true,  result_type: true,  version_header: true,  sse_priming: false, resource_not_found: -32602 };
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Which revisions have it, oldest first.
-    fn column(rule: fn(&Rules) -> bool) -> [bool; 5] {
+    fn column(rule: fn(&Rules) -> bool) -> [bool; Revision::ALL.len()] {
         Revision::ALL.map(|revision| rule(revision.rules()))
     }
 
@@ -123,7 +123,20 @@ mod tests {
         for text in ["", "2025-11-26", "2025-11-25 ", "2026-07-28-draft", "draft"] {
             assert_eq!(Revision::parse(text), None, "{text}");
         }
+        let newest = |era| Revision::ALL.into_iter().rfind(|revision| revision.era() == era);
+        assert_eq!(newest(Era::Legacy), Some(Revision::NEWEST_LEGACY));
+        assert_eq!(newest(Era::Modern), Some(Revision::MODERN));
         assert!(Revision::ALL.windows(2).all(|pair| pair[0] < pair[1] && pair[0].as_str() < pair[1].as_str()));
+    }
+
+    /// The suite begins with 2025-11-25.
+    #[test]
+    fn the_official_suite_runs_in_each_revision_that_it_has() {
+        let expected = include_str!("../../../tests/conformance/expectations.mjs");
+        let required = expected.split_once("export const required = {").unwrap().1.split_once("};").unwrap().0;
+        for revision in Revision::ALL.into_iter().filter(|revision| *revision >= Revision::V2025_11_25) {
+            assert!(required.contains(&format!("'{}': [", revision.as_str())), "{revision:?}");
+        }
     }
 
     #[test]

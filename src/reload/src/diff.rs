@@ -107,6 +107,8 @@ fn find<'a>(servers: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamCon
 
 /// Answers whether rules review or deny.
 fn hold_policy(old: &PolicyConfig, new: &PolicyConfig, at_once: &mut PolicyConfig, diff: &mut Diff) -> bool {
+    // A field that is added to the policy is to be judged here before it can take force.
+    let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;
     let (from, to) = (default_name(old.default), default_name(new.default));
     if strictness(new.default) < strictness(old.default) {
         at_once.default = old.default;

@@ -17,6 +17,35 @@ pub(super) fn hold(
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
 ) -> Option<UpstreamConfig> {
+    // A field that is added is to be judged below before it can take force: these let no call through that rules would
+    // have stopped, and start nothing.
+    let UpstreamConfig {
+        name: _,
+        isolation: _,
+        timeout: _,
+        tool_timeouts: _,
+        max_in_flight: _,
+        max_queue: _,
+        required: _,
+        sampling: _,
+        elicitation: _,
+        breaker: _,
+        lists: _,
+        forward_headers: _,
+        fallback: _,
+        fallback_text: _,
+        cache: _,
+        authorities: _,
+        instructions: _,
+        // And these are judged.
+        target: _,
+        prefix: _,
+        tools_allow: _,
+        tools_deny: _,
+        trust_annotations: _,
+        allow_own_files: _,
+        previews: _,
+    } = new;
     let mut held = new.clone();
     let mut loosen = |key: &str, from: String, to: String| {
         loosened.push(Loosening { key: format!("{KEY}.{}.{key}", new.name), from, to });

@@ -3,10 +3,10 @@
 //! Decides nothing about changes: what may happen is decided before, by [`countersign_domain::changes::machine`]. Never
 //! answers before the commit, and never guesses how one ended.
 //!
-//! Another backend fits behind the trait [`Store`]; `suite.rs` is the one suite for all. `writer.rs` is the only thread
-//! that writes changes: each write is a compare-and-set of one change, one audit entry and one feed event, all or
-//! nothing. [`keys`], [`pins`], [`standing_rules`] and [`webhooks`] keep the rest; [`backup`] and [`verify_audit`]
-//! serve the operator; [`crash`] names the points at which tests kill the process.
+//! Another backend fits behind the trait [`Store`], which says how to add one. `writer.rs` is the only thread that writes
+//! changes: each write is a compare-and-set of one change, one audit entry and one feed event, all or nothing. [`keys`],
+//! [`pins`], [`standing_rules`] and [`webhooks`] keep the rest; [`backup`] and [`verify_audit`] serve the operator;
+//! [`crash`] names the points at which tests kill the process.
 
 mod audit_search;
 pub mod backup;
@@ -191,6 +191,15 @@ pub struct Heads {
 pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 
 /// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
+///
+/// To add one:
+/// 1. Implement this trait in a file beside `src/store/src/sqlite.rs`. A failure says whether it certainly did nothing
+///    ([`StoreError::certainly_aborted`]).
+/// 2. Give it to the suite: a line `suite!(…)` at the end of `src/store/src/suite.rs`, with how it is opened and how its
+///    trail is verified. `every_backend_is_in_the_suite` misses one that is not there.
+/// 3. Give `src/auth/src/stored.rs` its keys and codes, and open both in `src/app/src/serve.rs`. Deliveries of webhooks,
+///    backups and the commands that need no gateway read SQLite directly today ([`webhooks`], [`backup`], [`keys`]).
+/// 4. Let `scripts/crash-proof` run on it.
 pub trait Store: Send + Sync + 'static {
     /// Queues a transition; never blocks. Many are committed together. `done` is always called, where the queue is
     /// full or the store is closed at once and on this thread. A failure says whether the write certainly did nothing

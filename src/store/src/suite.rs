@@ -1,4 +1,4 @@
-//! One suite for every backend, written against the trait alone.
+//! One suite for every backend, written against the trait alone, but for how a backend is opened and its trail verified.
 
 use std::{
     path::Path,
@@ -17,6 +17,8 @@ use countersign_domain::changes::{
 };
 
 pub(super) type Open = fn(&Path) -> Arc<dyn Store>;
+/// Verifies the trail of a store that is closed, as `countersign audit verify` does.
+type Verify = fn(&Path) -> Verified;
 
 /// A draft that replaces the version before, or creates.
 pub(super) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
@@ -315,7 +317,7 @@ async fn the_trail_is_chained_and_paged(open: Open) {
 }
 
 /// Any mix of writes ends as a simple model says.
-fn it_behaves_as_the_model(open: Open) {
+fn it_behaves_as_the_model(open: Open, verify: Verify) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let steps = proptest::collection::vec((0_u8..5, 0_u64..4, any::<bool>()), 1..80);
     proptest!(ProptestConfig::with_cases(24), |(steps in steps)| {
@@ -352,13 +354,13 @@ fn it_behaves_as_the_model(open: Open) {
             Ok(())
         })?;
         store.close();
-        let verified = verify_audit(dir.path(), None).unwrap();
+        let verified = verify(dir.path());
         prop_assert_eq!((verified.entries, verified.changes), (seq, model.len() as u64));
     });
 }
 
 macro_rules! suite {
-    ($backend:ident, $open:expr) => {
+    ($backend:ident, $open:expr, $verify:expr) => {
         mod $backend {
             use super::*;
             suite!(@tests $open;
@@ -368,7 +370,7 @@ macro_rules! suite {
                 what_is_live_and_how_many, the_trail_is_chained_and_paged);
             #[test]
             fn it_behaves_as_the_model() {
-                super::it_behaves_as_the_model($open);
+                super::it_behaves_as_the_model($open, $verify);
             }
         }
     };
@@ -377,4 +379,20 @@ macro_rules! suite {
     };
 }
 
-suite!(sqlite, |dir| Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap()));
+/// By the source: whatever implements the trait in this crate is opened in a line below.
+#[test]
+fn every_backend_is_in_the_suite() {
+    let suite = include_str!("suite.rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in std::fs::read_dir(source).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        for backend in text.lines().filter_map(|line| line.strip_prefix("impl Store for ")) {
+            let backend = backend.trim_end_matches([' ', '{']);
+            let line = format!("Arc::new({backend}::open");
+            assert!(suite.lines().any(|text| text.starts_with("suite!(") && text.contains(&line)), "{backend}");
+        }
+    }
+}
+
+#[rustfmt::skip]
+suite!(sqlite, |dir| Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap()), |dir| verify_audit(dir, None).unwrap());

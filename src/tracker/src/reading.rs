@@ -19,7 +19,8 @@ pub(super) fn reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static st
     match write {
         Write::CreateProject { .. } => reads.push(("list_projects", json!({}))),
         Write::CreateIssue(_) | Write::Assign { .. } => reads.push(people()),
-        _ => {}
+        // The issue that they name shows all of it.
+        Write::UpdateIssue { .. } | Write::UpdateStatus { .. } | Write::Comment { .. } | Write::Delete { .. } => {}
     }
     reads.extend(
         ["issueId", "parentId"].iter().filter_map(|name| given.get(name)).filter(|id| id.is_string()).map(issue),
@@ -30,6 +31,7 @@ pub(super) fn reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'static st
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{tools::tools, workflow::Workflow};
 
     #[test]
     fn each_write_is_seen_by_who_may_read_what_it_rests_on() {
@@ -38,14 +40,24 @@ mod tests {
             reads(tool, &raw)
                 .map(|reads| reads.into_iter().map(|(tool, args)| format!("{tool} {args}")).collect::<Vec<_>>())
         };
-        let id = "CORE-1";
+        let (id, project) = ("CORE-1", "67e55044-10b1-426f-9247-bb680e5fe0c8");
         let issue = r#"get_issue {"issueId":"CORE-1"}"#;
-        assert_eq!(of("update_issue", json!({ "issueId": id, "title": "t" })).unwrap(), [issue]);
-        assert_eq!(of("update_status", json!({ "issueId": id, "newStatus": "Done" })).unwrap(), [issue]);
-        assert_eq!(of("delete_issue", json!({ "issueId": id })).unwrap(), [issue]);
-        assert_eq!(of("create_project", json!({ "name": "n" })).unwrap(), ["list_projects {}"]);
-        let assigned = of("assign_issue", json!({ "issueId": id, "assigneeId": null })).unwrap();
-        assert_eq!(assigned, [r#"list_projects {"includePeople":true}"#, issue]);
+        let people = r#"list_projects {"includePeople":true}"#;
+        let rows = [
+            ("create_project", json!({ "name": "n" }), vec!["list_projects {}"]),
+            ("create_issue", json!({ "projectId": project, "title": "t", "type": "Bug" }), vec![people]),
+            ("update_issue", json!({ "issueId": id, "title": "t" }), vec![issue]),
+            ("update_status", json!({ "issueId": id, "newStatus": "Done" }), vec![issue]),
+            ("assign_issue", json!({ "issueId": id, "assigneeId": null }), vec![people, issue]),
+            ("add_comment", json!({ "issueId": id, "content": "c" }), vec![issue]),
+            ("delete_issue", json!({ "issueId": id }), vec![issue]),
+        ];
+        let workflow = Workflow::from_config(&Default::default()).unwrap();
+        let writes = tools(&workflow).into_iter().filter(|tool| !tool.annotations.read_only_hint);
+        assert_eq!(writes.map(|tool| tool.name).collect::<Vec<_>>(), rows.each_ref().map(|(tool, ..)| *tool));
+        for (tool, arguments, expected) in rows {
+            assert_eq!(of(tool, arguments).unwrap(), expected, "{tool}");
+        }
         assert!(of("update_issue", json!({ "issueId": "no key" })).is_err(), "wrong whatever is there");
         assert_eq!(of("get_issue", json!({ "issueId": id })).unwrap(), Vec::<String>::new());
     }

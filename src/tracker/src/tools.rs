@@ -1,4 +1,13 @@
 //! The tracker's tools as they are listed: names, descriptions for models, schemas, annotations.
+//!
+//! To add a tool:
+//! 1. Define it here and put it into [`tools`]; name it in `the_tools_are_those_of_the_specification`.
+//! 2. A read: parse its arguments in `queries.rs`, answer it in `reads.rs`, and route its name in `Provider::call`
+//!    (`lib.rs`). A write: add a variant to `Write` in `args.rs`, parse its name and arguments there, check it and make
+//!    its diff in `plan.rs`, and do it in `writes.rs`; the compiler asks for the last two. A call of it in
+//!    `every_answer_fits_its_output_schema`, which misses each tool without one, finds what was left out.
+//! 3. A write: say in `reading.rs` which reads show what its preview shows. An agent that may not make those reads is not
+//!    shown the preview. The compiler asks for it, and `each_write_is_seen_by_who_may_read_what_it_rests_on` for a row.
 
 use serde_json::{Value, json};
 

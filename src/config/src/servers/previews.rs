@@ -419,6 +419,17 @@ mod tests {
     }
 
     #[test]
+    fn every_shipped_recipe_is_tried_with_its_server() {
+        let tests = include_str!("../../../../tests/clients/previews.test.mjs");
+        for set in &shipped::SHIPPED {
+            assert!(tests.contains(&format!("behind(t, ['{}']", set.name)), "{}", set.name);
+            for tool in of_set(set).keys() {
+                assert!(tests.contains(&format!("('{tool}',")), "{tool}");
+            }
+        }
+    }
+
+    #[test]
     fn layers_come_one_after_the_other() {
         let (recipes, faults) = parsed("auto");
         assert!(faults.is_empty());

@@ -33,6 +33,12 @@ pub fn stricter(first: &Terms, second: &Terms) -> Terms {
 /// In what `new` lets pass what `old` does not, for people: `quorum 2` and `quorum 1`.
 #[must_use]
 pub fn loosened(old: &Terms, new: &Terms) -> Vec<(String, String)> {
+    // A term that is added is to be judged below, or to stand with those of the second line, which loosen nothing.
+    #[rustfmt::skip]
+    let Terms {
+        reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, undo_for: _,
+        expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
+    } = new;
     let mut found = Vec::new();
     let mut note = |is: bool, from: String, to: String| {
         if is {

@@ -1,4 +1,13 @@
 //! What goes out: the event as it is in the feed, or a message for a chat that is made of it.
+//!
+//! To add a format:
+//! 1. Add its line to `formats!` below; the configuration takes its name from there.
+//! 2. Say in [`Format::content_type`] and [`Format::body`] how it is sent; the compiler asks for both.
+//! 3. Escape what an agent wrote as that chat has it, and cut what is too long for it. The compiler asks for its marks in
+//!    `what_an_agent_wrote_is_no_markup_in_any_chat` and for its bound in
+//!    `no_chat_is_sent_more_than_it_takes_whatever_somebody_wrote`.
+//! 4. Name it in the comment on `format` in `config/countersign.yaml` and in `docs/webhooks.md`:
+//!    `each_format_is_explained_where_people_look`.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -6,41 +15,43 @@ use serde_json::{Value, json};
 use super::template::{Template, Values, json_text};
 use crate::webhooks::summary::{details, headline};
 
-/// For whom a delivery is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+macro_rules! formats {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal;)*) => {
+        /// For whom a delivery is made.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Format { $($(#[$doc])* $variant,)* }
+
+        impl Format {
+            /// As the configuration has them.
+            pub const NAMES: [(&'static str, Self); [$($name),*].len()] = [$(($name, Self::$variant),)*];
+
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+formats! {
     /// The feed's event with a `link`, or a template of JSON.
-    Json,
+    Json = "json";
     /// An incoming webhook of Slack.
-    Slack,
+    Slack = "slack";
     /// A workflow of Microsoft Teams that takes adaptive cards.
-    Teams,
+    Teams = "teams";
     /// A webhook of a Discord channel.
-    Discord,
+    Discord = "discord";
     /// Plain text.
-    Text,
+    Text = "text";
 }
 
 impl Format {
-    /// As the configuration has them.
-    pub const NAMES: [(&'static str, Self); 5] = [
-        ("json", Self::Json),
-        ("slack", Self::Slack),
-        ("teams", Self::Teams),
-        ("discord", Self::Discord),
-        ("text", Self::Text),
-    ];
-
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, format)| *format == self).map_or("json", |(name, _)| name)
-    }
-
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",
-            _ => "application/json",
+            Self::Json | Self::Slack | Self::Teams | Self::Discord => "application/json",
         }
     }
 
@@ -279,6 +290,36 @@ mod tests {
     }
 
     #[test]
+    fn what_an_agent_wrote_is_no_markup_in_any_chat() {
+        for (_, format) in Format::NAMES {
+            let marks: &[&str] = match format {
+                // No chat reads these: a program with its secret, and plain text.
+                Format::Json | Format::Text => &[],
+                Format::Slack => &["<!", "<http"],
+                Format::Teams => &["://evil"],
+                Format::Discord => &["://evil", " @everyone", " **b**", " [x]"],
+            };
+            let body = body(format, None);
+            for mark in marks {
+                assert!(!body.contains(mark), "{mark} in {body}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_format_is_explained_where_people_look() {
+        let file = include_str!("../../../../config/countersign.yaml");
+        let (before, _) = file.split_once("#    format: json").unwrap();
+        let comment = before.lines().next_back().unwrap();
+        let page = include_str!("../../../../docs/webhooks.md");
+        let (_, section) = page.split_once("## Choose format and events").unwrap();
+        for (name, _) in Format::NAMES {
+            assert!(comment.contains(name), "config/countersign.yaml: {name}");
+            assert!(section.contains(&format!("`{name}`")), "docs/webhooks.md: {name}");
+        }
+    }
+
+    #[test]
     fn no_chat_is_sent_more_than_it_takes_whatever_somebody_wrote() {
         for evil in ["<", "&", "*", "\u{1f600}", "\u{202e}", "://", "a"] {
             let long = evil.repeat(5000);
@@ -289,23 +330,30 @@ mod tests {
             .to_string();
             let many = "{change.summary} ".repeat(200);
             for template in [None, Some(many.as_str())] {
-                let json = |format: Format| {
-                    let template = template.map(|text| Template::new(text, format).unwrap());
-                    let body = format.body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
-                    (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
-                };
                 let units = |value: &Value| value.as_str().unwrap().encode_utf16().count();
-                let (_, slack) = json(Format::Slack);
-                for block in slack["blocks"].as_array().unwrap() {
-                    for text in
-                        [&block["text"]["text"], &block["elements"][0]["text"]].into_iter().filter(|t| t.is_string())
-                    {
-                        assert!(units(text) <= 3000 && units(text) > 0, "{evil}");
+                for (_, format) in Format::NAMES {
+                    let json = || {
+                        let template = template.map(|text| Template::new(text, format).unwrap());
+                        let body = format.body(&event, "https://gw/#/inbox/chg_1", template.as_ref());
+                        (body.len(), serde_json::from_slice::<Value>(&body).unwrap())
+                    };
+                    match format {
+                        // No chat of a known bound reads these.
+                        Format::Json | Format::Text => {}
+                        Format::Slack => {
+                            let (_, slack) = json();
+                            for block in slack["blocks"].as_array().unwrap() {
+                                let texts = [&block["text"]["text"], &block["elements"][0]["text"]];
+                                for text in texts.into_iter().filter(|text| text.is_string()) {
+                                    assert!(units(text) <= 3000 && units(text) > 0, "{evil}");
+                                }
+                            }
+                            assert!(units(&slack["text"]) <= 3000);
+                        }
+                        Format::Discord => assert!(units(&json().1["content"]) <= 2000, "{evil}"),
+                        Format::Teams => assert!(json().0 <= 28 << 10, "{evil}"),
                     }
                 }
-                assert!(units(&slack["text"]) <= 3000);
-                assert!(units(&json(Format::Discord).1["content"]) <= 2000, "{evil}");
-                assert!(json(Format::Teams).0 <= 28 << 10, "{evil}");
             }
         }
         assert_eq!(within("a<b", 4, slack_text), "a…", "no escape is cut in two");

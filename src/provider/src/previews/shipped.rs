@@ -1,4 +1,13 @@
 //! Recipes for servers that many people use, which come with the program (`config/previews`).
+//!
+//! To add a recipe:
+//! 1. Write it into the file of its server in `config/previews`, by the tool's own name; `docs/previews.md` and
+//!    `config/countersign.yaml` explain the keys. It may call only tools that read. `every_shipped_recipe_can_be_read`
+//!    reads it.
+//! 2. For a server without a file, make one and add it to [`SHIPPED`], with what its packages and programs are called:
+//!    `every_file_of_recipes_is_shipped_and_its_server_is_known`.
+//! 3. Call its tool on the real server in `tests/clients/previews.test.mjs`:
+//!    `every_shipped_recipe_is_tried_with_its_server`, in `src/config/src/servers/previews.rs`, misses it otherwise.
 
 use std::path::Path;
 
@@ -74,6 +83,24 @@ mod tests {
         assert_eq!(set("uvx", &["mcp-server-git==2026.1.1"]), Some("git"));
         assert_eq!(set("python3", &["-m", "mcp_server_git"]), Some("git"));
         assert_eq!(set("docker", &["run", "-i", "--rm", "mcp/git:latest"]), Some("git"));
+    }
+
+    #[test]
+    fn every_file_of_recipes_is_shipped_and_its_server_is_known() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/previews");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            path.file_stem().unwrap().to_str().unwrap().to_owned()
+        };
+        let mut files: Vec<String> = std::fs::read_dir(folder).unwrap().map(name).collect();
+        files.sort_unstable();
+        assert_eq!(files, SHIPPED.each_ref().map(|set| set.name));
+        for shipped in &SHIPPED {
+            assert!(!shipped.called.is_empty(), "{}", shipped.name);
+            for word in shipped.called {
+                assert_eq!(set("npx", &[word]), Some(shipped.name), "{word}");
+            }
+        }
     }
 
     #[test]

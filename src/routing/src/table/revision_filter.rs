@@ -176,13 +176,14 @@ mod tests {
         let annotations = r#" "annotations":{"readOnlyHint":true,"x":1e2},"#;
         let output = r#" "outputSchema":{"type":"object"},"#;
         let title = r#""title":"T","#;
-        for (revision, expected) in [
+        let each: [(Revision, String); Revision::ALL.len()] = [
             (V1, cut(&[meta, icons, execution, annotations, output, title])),
             (V2, cut(&[meta, icons, execution, output, title])),
             (V3, cut(&[icons, execution])),
             (V4, FULL.to_owned()),
             (V5, cut(&[execution])),
-        ] {
+        ];
+        for (revision, expected) in each {
             let shown = tool(FULL, None, revision).unwrap_or_else(|| FULL.to_owned());
             // A member goes with the space before it.
             assert_eq!(shown.replace(", ", ","), expected.replace(", ", ","), "{revision:?}");

@@ -90,6 +90,9 @@ async fn every_answer_fits_its_output_schema() {
         ("get_issue", json!({ "issueId": "CORE-13", "include": ["comments", "history"] })),
         ("delete_issue", json!({ "issueId": "CORE-13" })),
     ];
+    for name in tools.keys() {
+        assert!(calls.iter().any(|(tool, _)| tool == name), "{name} is not called");
+    }
     for (at, (tool, arguments)) in calls.into_iter().enumerate() {
         let def = &tools[tool];
         assert!(validator(&def.input_schema).is_valid(&arguments), "{tool} {arguments}");

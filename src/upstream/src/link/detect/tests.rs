@@ -309,3 +309,27 @@ fn the_envelope_is_json_and_says_who_asks() {
     assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["name"], "countersign");
     assert!(meta["io.modelcontextprotocol/clientCapabilities"].is_object());
 }
+
+#[tokio::test]
+async fn a_server_of_one_revision_alone_is_found_whichever_it_is() {
+    for only in Revision::ALL {
+        let date = only.as_str();
+        let supported = move || error(-32022, Some(&format!(r#"{{"supported":["{date}"]}}"#)));
+        let strict = Scripted::new(false, move |method, outgoing| {
+            let asked = std::str::from_utf8(&outgoing.body).unwrap().contains(date);
+            match (method, only.era()) {
+                ("server/discover", Era::Legacy) => error(-32601, None),
+                ("server/discover" | "initialize", _) if !asked => supported(),
+                ("server/discover", Era::Modern) => result(&format!(
+                    r#"{{"resultType":"complete","supportedVersions":["{date}"],"capabilities":{{}}}}"#
+                )),
+                ("initialize", Era::Legacy) => {
+                    result(&format!(r#"{{"protocolVersion":"{date}","capabilities":{{}},"serverInfo":{{}}}}"#))
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+        let detected = found(strict).await.0.unwrap();
+        assert_eq!((detected.era, detected.negotiated.revision), (only.era(), only));
+    }
+}
