@@ -59,7 +59,7 @@ fn keys_are_printed_once_listed_and_revoked() {
     let id = entry["id"].as_str().unwrap();
     home.run(&["keys", "list"]).ends(0).says(&[id, "alice", "reviewer", "never", "active"]);
     home.run(&["keys", "revoke", id]).ends(0).says(&["is revoked"]);
-    home.run(&["keys", "revoke", id]).ends(4).complains(&["revoked before"]);
+    home.run(&["keys", "revoke", id]).ends(4).complains(&["revoked already"]);
     home.run(&["keys", "revoke", "key_nope"]).ends(3).complains(&["no key"]);
     home.run(&["keys", "list"]).ends(0).says(&["revoked 2"]);
 

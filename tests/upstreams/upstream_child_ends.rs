@@ -174,7 +174,7 @@ async fn flapping_leaves_nothing() {
         let answer = link.request(&outgoing, Arc::new(Heard::default()));
         match soon("an end", answer).await {
             Err(LinkError::Lost(why) | LinkError::Unreachable(why)) => {
-                assert!(why.contains(&format!("status {status}")) || why.contains("being ended"), "{why}");
+                assert!(why.contains(&format!("status {status}")) || why.contains("ending it"), "{why}");
             }
             other => panic!("{other:?}"),
         }

@@ -98,7 +98,7 @@ fn frames_that_are_no_message_close_with_their_code() {
     let unknown = closed_with(&|ws| ws.send_frame(true, 3, b"x"));
     assert_eq!(unknown, Some(1002), "a reserved opcode");
     let orphan = closed_with(&|ws| ws.send_frame(true, 0, b"x"));
-    assert_eq!(orphan, Some(1002), "a continuation of nothing");
+    assert_eq!(orphan, Some(1002), "a continuation without a first frame");
     let normal = closed_with(&|ws| ws.send_frame(true, CLOSE, &1000u16.to_be_bytes()));
     assert_eq!(normal, Some(1000), "a close is echoed");
     assert_eq!(Ws::open(&gateway).call(1, "ping", json!({}))["result"], json!({}));

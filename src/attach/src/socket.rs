@@ -25,7 +25,7 @@ const MAX_PATH: usize = 107;
 /// What is wrong with the socket or its peer.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    #[error("{0} is there and is no socket; move it away")]
+    #[error("{0} exists and is not a socket; move it away")]
     NotASocket(PathBuf),
     #[error(
         "the path {0} is longer than the {MAX_PATH} bytes that the system allows for a socket, and /proc is not there to \

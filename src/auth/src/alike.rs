@@ -1,4 +1,4 @@
-//! Names that a person would take for another: what decides is whose a key is, and people read that off a screen.
+//! Refuses names that look like another one in use: people read off a screen whose key decided.
 
 use unicode_security::skeleton;
 
@@ -17,8 +17,8 @@ pub fn check<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<
     let taken = |known: &&str| !same_name(new, known) && looks.iter().zip(self::looks(known)).any(|(a, b)| *a == b);
     let Some(other) = known.into_iter().chain(RESERVED_NAMES).find(taken) else { return Ok(()) };
     let message = format!(
-        "{new:?} looks like {other:?}, which is known already, and is another name; take one that nobody can mistake, or \
-         write exactly {other:?} where the same person is meant"
+        "{new:?} looks like {other:?}, a name that is in use already; choose one that cannot be mistaken for it, or write \
+         exactly {other:?} for the same person"
     );
     Err(McpError::new(ErrorKind::InvalidParams, message).with("known", other))
 }

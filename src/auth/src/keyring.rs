@@ -1,4 +1,4 @@
-//! Which keys hold now, by their ids: for what was said with a key and counts on, such as a vote or a standing rule.
+//! Says which keys are valid now, by their ids: a vote or a standing rule counts only while the key that gave it is.
 
 use std::{
     collections::HashMap,

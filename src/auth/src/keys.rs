@@ -92,12 +92,12 @@ impl NewKey {
 pub fn check_owner(owner: &str) -> Result<(), McpError> {
     let refuse = |why: &str| Err(McpError::new(ErrorKind::InvalidParams, why.to_owned()));
     if !(1..=64).contains(&owner.chars().count()) {
-        return refuse("an owner has 1 to 64 characters");
+        return refuse("an owner must have 1 to 64 characters");
     }
     let spaced = owner.starts_with(' ') || owner.ends_with(' ') || owner.contains("  ");
     let visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *visible(owner) == *owner;
     if spaced || !visible {
-        return refuse("an owner has only characters that can be seen, and single spaces between them");
+        return refuse("an owner may contain only visible characters, with single spaces between them");
     }
     if RESERVED_NAMES.iter().any(|reserved| owner.eq_ignore_ascii_case(reserved)) {
         return Err(McpError::new(
@@ -117,11 +117,11 @@ pub fn check_owner(owner: &str) -> Result<(), McpError> {
 pub fn check_name(name: &str) -> Result<(), McpError> {
     let refuse = |why: String| Err(McpError::new(ErrorKind::InvalidParams, why));
     if name.is_empty() || name.len() > 64 {
-        return refuse("a name has 1 to 64 characters".into());
+        return refuse("a name must have 1 to 64 characters".into());
     }
     if let Some(c) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-@+".contains(*c))) {
         return refuse(format!(
-            "a name has only letters, digits and . _ - @ +, not {:?}",
+            "a name may contain only letters, digits and . _ - @ +, not {:?}",
             c.escape_default().to_string()
         ));
     }

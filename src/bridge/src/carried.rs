@@ -46,7 +46,10 @@ impl Carrier {
         };
         Self::with(&key).ok_or_else(|| {
             let path = path.display();
-            io::Error::new(io::ErrorKind::InvalidData, format!("{path} holds no key; delete it, and one is made"))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{path} holds no key; delete it, and the gateway makes a new one"),
+            )
         })
     }
 

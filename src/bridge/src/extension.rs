@@ -49,10 +49,12 @@ pub fn target(
     });
     let Some((upstream, negotiated)) = sharing.next() else { return nowhere() };
     if sharing.next().is_some() {
-        return refused("several servers declare what this method may belong to, and it does not say whose it is");
+        return refused(
+            "several servers declare an extension that this method may belong to, and the request does not say which of them it is for",
+        );
     }
     if negotiated.revision.era() != facts.revision.era() {
-        return refused("the server whose method this may be speaks another era of the protocol");
+        return refused("the server that this method may belong to speaks another era of the protocol");
     }
     if !table.passes(upstream, method, asker) {
         return refused(

@@ -376,7 +376,8 @@ impl<'a> Ready<'a> {
         let mut shown = Vec::new();
         for (_, url) in json::elements(urls) {
             if let Err(why) = countersign_upstream::elicitation::address(url) {
-                let why = format!("the upstream wants a page opened first that nobody is sent to: {why}");
+                let why =
+                    format!("the upstream asks that a page be opened first, and the gateway sends nobody there: {why}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, why));
             }
             let url = json::edit(url, &[("mode", json::Op::Set(r#""url""#))]);

@@ -153,7 +153,7 @@ pub fn missing(response: &Response, declined: &Declined, declared: &str, server:
     )
 }
 
-const ENDED: &str = "the call has ended since (a client has 5 minutes to answer); its outcome is unknown";
+const ENDED: &str = "the call has ended (a client has 5 minutes to answer), and its outcome is unknown";
 
 fn refused(why: &str) -> McpError {
     let message = format!("this requestState cannot be used: {why}; the call was not made again");
@@ -163,9 +163,9 @@ fn refused(why: &str) -> McpError {
 impl Broken {
     const fn why(self) -> &'static str {
         match self {
-            Self::OtherRun => "the gateway was started anew since, and the outcome of the call is unknown",
-            Self::Invalid => "it is not one that this gateway made for this request of this client",
-            Self::Unavailable => "it cannot be checked just now",
+            Self::OtherRun => "the gateway has been restarted, and the outcome of the call is unknown",
+            Self::Invalid => "it is not valid for this client and this request",
+            Self::Unavailable => "the gateway cannot check it right now",
         }
     }
 }
@@ -188,7 +188,7 @@ impl Input {
         let mut input = Self::default();
         for found in members(params) {
             match found.key.as_ref() {
-                "requestState" if input.state.is_some() => return invalid("requestState", "is there more than once"),
+                "requestState" if input.state.is_some() => return invalid("requestState", "is given more than once"),
                 "requestState" => match string(found.value) {
                     Some(state) => input.state = Some(state.into_owned()),
                     None => return invalid("requestState", "must be a string"),
@@ -362,11 +362,11 @@ async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, mut v
                 biased;
                 visit = visits.recv() => break visit,
                 () = &mut patience => {
-                    tracing::debug!("a parked call was not taken up again and is cancelled");
+                    tracing::debug!("a parked call was not resumed in time and is cancelled");
                     return;
                 }
                 () = place.given_up.cancelled() => {
-                    tracing::debug!("a parked call makes room for others and is cancelled");
+                    tracing::debug!("a parked call is cancelled to make room for another");
                     return;
                 }
                 // It may end, or ask more, while nobody is there.
@@ -477,7 +477,7 @@ impl ParkedCalls {
         let parked = calls.get_mut(&claim.call).filter(|_| claim.expires >= self.now());
         let parked = parked.ok_or_else(|| refused(ENDED))?;
         if parked.ticket != Some(claim.ticket) {
-            return Err(refused("it was used before"));
+            return Err(refused("it has been used already"));
         }
         parked.ticket = None;
         Ok(parked.visits.clone())
@@ -524,7 +524,7 @@ fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked
     let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
     let claim = Claim { call, ticket, expires: lot.now().saturating_add(patience) };
     let state = lot.sealer.seal(&claim, &binding(ready)).map_err(|_| {
-        McpError::new(ErrorKind::Internal, "the call cannot be parked: no random numbers are to be had")
+        McpError::new(ErrorKind::Internal, "the call cannot be parked: the operating system gives no random numbers")
     })?;
     let requests = asked.iter().map(|asked| (asked.key.as_str(), asked.method.as_str(), asked.params.as_deref()));
     Ok(Reply::passed_on(input_result(requests, Some(&state), &ready.server_meta())))

@@ -357,7 +357,7 @@ pub struct RulesArgs {
 pub enum RulesCommand {
     /// List rules, newest first (also without a command)
     List {
-        /// Those that were revoked or have expired, too
+        /// Also list rules that were revoked or have expired
         #[arg(long)]
         all: bool,
     },
@@ -473,7 +473,7 @@ pub enum ChangesCommand {
         status: Vec<String>,
         #[command(flatten)]
         narrow: NarrowArgs,
-        /// At most so many
+        /// How many at most
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: usize,
     },

@@ -25,7 +25,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
         Some(text) => Some(AuditHead::parse(text).ok_or_else(|| {
             Failure::new(
                 Exit::Usage,
-                format!("--head {text:?} is no head; give SEQ:HASH as an earlier `audit verify` printed it"),
+                format!("--head {text:?} is not a head; give SEQ:HASH as an earlier `audit verify` printed it"),
             )
         })?),
     };

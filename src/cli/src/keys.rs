@@ -46,7 +46,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             }
             let known = keys.list()?.into_iter().any(|key| key.id == *id);
             if known {
-                return Err(Failure::new(Exit::Conflict, format!("{id} was revoked before")));
+                return Err(Failure::new(Exit::Conflict, format!("{id} was revoked already")));
             }
             Err(Failure::new(
                 Exit::NotFound,

@@ -202,7 +202,7 @@ pub fn asks(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> 
     let asks = !json && !yes && io::stdin().is_terminal() && io::stdout().is_terminal();
     match bulk {
         Some(what) if !asks && !yes => {
-            let message = format!("without a terminal nobody can be asked, so {what} needs --yes");
+            let message = format!("there is no terminal to ask on, so {what} needs --yes");
             Err(Failure::new(Exit::Usage, message))
         }
         _ => Ok(asks),

@@ -92,7 +92,7 @@ impl Named {
             return Ok(());
         }
         Err(format!(
-            "whoever listens at {url} is not the gateway of {data}, and was sent no key. {hint}, if that is the one you mean"
+            "the program that listens at {url} is not the gateway of {data}, and no key was sent to it. {hint}, if that is the one you mean"
         ))
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn status(name: &str) -> Result<(), Wrong> {
     if STATUSES.contains(&name) {
         return Ok(());
     }
-    Err((format!("{} is not a status", quoted(name)), format!("Statuses are {}.", STATUSES.join(", "))))
+    Err((format!("{} is not a status", quoted(name)), format!("Write one of: {}.", STATUSES.join(", "))))
 }
 
 /// The name of somebody whom issues can be assigned to.
@@ -55,7 +55,7 @@ pub(super) fn pattern(text: &str) -> Result<(), Wrong> {
         Err(error) => {
             let reason = error.to_string();
             let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            Err((format!("{} is not a regular expression: {reason}", quoted(text)), "Mend it.".to_owned()))
+            Err((format!("{} is not a regular expression: {reason}", quoted(text)), "Correct it.".to_owned()))
         }
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn host(text: &str) -> Result<(), Wrong> {
 pub(super) fn origin(text: &str) -> Result<(), Wrong> {
     let remedy = "Write scheme://host or scheme://host:port, such as https://app.example.com.";
     if text == "*" || text == "null" {
-        let why = format!("{text} would let any page in");
+        let why = format!("{text} would let in pages of any site");
         return Err((why, format!("Name each origin. {remedy}")));
     }
     match Url::parse(text) {
@@ -120,7 +120,7 @@ pub(super) fn public_url(text: &str) -> Result<(), Wrong> {
         return wrong("is not an http or https URL");
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(("a URL with a user name or password in it".to_owned(), "Take them out.".to_owned()));
+        return Err(("the URL contains a user name or password".to_owned(), "Take them out.".to_owned()));
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
         return wrong("has more than a scheme, a host and a port");
@@ -165,7 +165,8 @@ pub(super) fn cross(config: &Config, r: &Reader) -> Vec<Problem> {
             wrong("listen", message, "Set auth.mode: keys, or listen on 127.0.0.1.");
         }
         if config.tls.is_none() && !config.behind_tls_proxy {
-            let message = format!("{} can be reached by other machines, and nothing encrypts", config.listen);
+            let message =
+                format!("{} can be reached by other machines, and the connection is not encrypted", config.listen);
             wrong(
                 "listen",
                 message,

@@ -87,7 +87,7 @@ impl Environment {
     /// What is wrong, and the remedy.
     pub fn expand(&self, text: &str, base: &Path) -> Result<PathBuf, (String, String)> {
         if text.is_empty() {
-            return Err(("an empty path".to_owned(), "Name a file or folder.".to_owned()));
+            return Err(("the path is empty".to_owned(), "Name a file or folder.".to_owned()));
         }
         if text.contains('\0') {
             return Err(("a path cannot contain a NUL character".to_owned(), "Take it out.".to_owned()));

@@ -269,7 +269,7 @@ pub(super) fn expanded(node: &Node, env: &Environment) -> Result<Expanded, Wrong
     };
     let value = variables::expand(written, env)?;
     if value.contains('\0') {
-        return Err(("it contains a NUL character".to_owned(), "Take it out.".to_owned()));
+        return Err(("the text contains a NUL character".to_owned(), "Take it out.".to_owned()));
     }
     Ok(Expanded { written: written.clone(), value })
 }
@@ -288,7 +288,7 @@ fn duration(node: &Node, range: &RangeInclusive<Duration>) -> Result<Duration, W
 fn glob(text: &str) -> Result<(), Wrong> {
     let remedy = || "Write a tool's own name; * stands for any characters.".to_owned();
     if text.is_empty() {
-        return Err(("an empty pattern".to_owned(), remedy()));
+        return Err(("the pattern is empty".to_owned(), remedy()));
     }
     globset::Glob::new(text)
         .map(drop)

@@ -175,7 +175,7 @@ fn not_unicode(name: &str, key: Option<&str>) -> Problem {
         origin: Origin::Env(name.to_owned()),
         key: key.map(str::to_owned),
         message: "the value is not Unicode".to_owned(),
-        remedy: "Set it anew, or unset it.".to_owned(),
+        remedy: "Set it again, or unset it.".to_owned(),
     }
 }
 
@@ -294,7 +294,12 @@ impl Layers {
 
     fn unknown_variable(&mut self, name: &str, remedy: String) {
         let origin = Origin::Env(name.to_owned());
-        self.problems.push(Problem { origin, key: None, message: "no key has this variable".to_owned(), remedy });
+        self.problems.push(Problem {
+            origin,
+            key: None,
+            message: "no configuration key has this variable".to_owned(),
+            remedy,
+        });
     }
 
     fn flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {

@@ -133,7 +133,8 @@ impl One<'_> {
             && decided
             && rule.then != Verdict::Review
         {
-            let message = format!("{} is asked of a review, and rule {number} says {}", first.key, rule.then.as_str());
+            let message =
+                format!("{} applies to reviews only, and rule {number} says {}", first.key, rule.then.as_str());
             self.wrong(&terms::spot(first), message, "Write then: review, or leave it out.");
         } else if !asked.is_empty() {
             rule.terms = Arc::new(self.terms(&asked));
@@ -218,7 +219,7 @@ impl One<'_> {
                 self.wrong(
                     spot,
                     format!("{} does not fit here", quoted(text)),
-                    format!("1 to {most} visible characters."),
+                    format!("1to {most} visible characters."),
                 );
                 None
             }
@@ -237,7 +238,11 @@ impl One<'_> {
             Node::List(items) if !items.is_empty() => items.as_slice(),
             other => {
                 let found = if matches!(other, Node::List(_)) { "an empty list" } else { other.kind() };
-                self.wrong(spot, format!("expected a text or a list of texts, found {found}"), "Or leave it out.");
+                self.wrong(
+                    spot,
+                    format!("expected a text or a list of texts, found {found}"),
+                    "Write one, or leave the key out.",
+                );
                 return Vec::new();
             }
         };
@@ -272,7 +277,11 @@ impl One<'_> {
             match Role::parse(&text) {
                 Some(role) => roles.push(role),
                 None => {
-                    self.wrong(&place, format!("{} is not a role", quoted(&text)), "agent, reviewer, viewer or admin.");
+                    self.wrong(
+                        &place,
+                        format!("{} is not a role", quoted(&text)),
+                        "Write agent, reviewer, viewer or admin.",
+                    );
                 }
             }
         }
@@ -303,7 +312,9 @@ impl One<'_> {
             };
             match &value.node {
                 Node::Bool(asked) => *field = Some(*asked),
-                other => self.wrong(value, format!("expected true or false, found {}", other.kind()), "Write one."),
+                other => {
+                    self.wrong(value, format!("expected true or false, found {}", other.kind()), "Write true or false.")
+                }
             }
         }
         all
@@ -319,7 +330,7 @@ impl One<'_> {
             Ok(condition) => Some(condition),
             Err(error) => {
                 let message = format!("the condition cannot be used: {}{}", error.message, error.place());
-                self.wrong(spot, message, "Mend it; it is written in CEL (https://cel.dev).");
+                self.wrong(spot, message, "Correct it; it is written in CEL (https://cel.dev).");
                 None
             }
         }

@@ -64,13 +64,13 @@ pub(super) fn seconds(node: &Node, range: &RangeInclusive<Duration>) -> Result<u
     if duration.subsec_nanos() == 0 {
         return Ok(duration.as_secs());
     }
-    Err((format!("{} is no whole number of seconds", show_duration(duration)), "Write whole seconds.".to_owned()))
+    Err((format!("{} is not a whole number of seconds", show_duration(duration)), "Write whole seconds.".to_owned()))
 }
 
 pub(super) fn boolean(node: &Node) -> Result<bool, Wrong> {
     match node {
         Node::Bool(value) => Ok(*value),
-        other => Err((format!("expected true or false, found {}", other.kind()), "Write one.".to_owned())),
+        other => Err((format!("expected true or false, found {}", other.kind()), "Write true or false.".to_owned())),
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) fn check(terms: &Terms, groups: &Groups) -> Result<(), Wrong> {
         }
     }
     if countable && members.len() < terms.quorum as usize {
-        let message = format!("a quorum of {}, and there are only {} reviewers for it", terms.quorum, members.len());
+        let message = format!("the quorum is {}, but only {} reviewers may decide", terms.quorum, members.len());
         return Err((message, "Lower it, or add people to the group.".to_owned()));
     }
     Ok(())

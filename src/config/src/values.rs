@@ -11,7 +11,7 @@ pub(super) fn text_of(node: &Node) -> Result<String, Wrong> {
     match node {
         Node::Text(text) => Ok(text.clone()),
         Node::Null => Err((
-            "no value".to_owned(),
+            "the key has no value".to_owned(),
             "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).".to_owned(),
         )),
         other => {

@@ -54,7 +54,10 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Wrong> {
             pieces.push(Piece::Literal(before));
         }
         let Some(end) = from.find('}') else {
-            return Err(("a `${` without its `}`".to_owned(), "Close it, or write $${ for the characters.".to_owned()));
+            return Err((
+                "a `${` is not closed".to_owned(),
+                "Write `}` after the name, or $${ for the two characters.".to_owned(),
+            ));
         };
         let inside = from.get(2..end).unwrap_or_default();
         rest = from.get(end + 1..).unwrap_or_default();
@@ -67,7 +70,7 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Wrong> {
         if !name.starts_with(first) || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             let remedy =
                 "Write ${NAME} or ${NAME:-default}, or $${ for the characters; nothing else is filled in here.";
-            return Err((format!("{} names no variable", super::error::quoted(name)), remedy.to_owned()));
+            return Err((format!("{} is not the name of a variable", super::error::quoted(name)), remedy.to_owned()));
         }
         pieces.push(Piece::Variable { name, default });
     }
@@ -79,7 +82,7 @@ fn pieces(text: &str) -> Result<Vec<Piece<'_>>, Wrong> {
 
 fn value<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, Wrong> {
     let not_unicode =
-        || (format!("the environment variable {name} is not Unicode"), "Set it anew, or unset it.".to_owned());
+        || (format!("the environment variable {name} is not Unicode"), "Set it again, or unset it.".to_owned());
     let set = env.given(name).map_err(|_| not_unicode())?;
     match (set, default) {
         (None | Some(""), Some(default)) => Ok(default),
@@ -126,10 +129,10 @@ mod tests {
     fn what_cannot_be_expanded_is_named() {
         for (text, part) in [
             ("${NONE}", "variable NONE is not set"),
-            ("${A", "without its `}`"),
-            ("${}", "`` names no variable"),
-            ("${input:key}", "`input:key` names no variable"),
-            ("${1A}", "`1A` names no variable"),
+            ("${A", "is not closed"),
+            ("${}", "`` is not the name of a variable"),
+            ("${input:key}", "`input:key` is not the name of a variable"),
+            ("${1A}", "`1A` is not the name of a variable"),
         ] {
             let (message, remedy) = expand(text, &env()).unwrap_err();
             assert!(message.contains(part), "{text}: {message}");

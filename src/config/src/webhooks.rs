@@ -122,7 +122,7 @@ pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
     r.settings.push(Setting { key: KEY, value: yaml(entries), origin: placed.origin.clone() });
     if entries.len() > MAX_WEBHOOKS {
         let message = format!("{} webhooks", entries.len());
-        r.problems.push(problem(placed.origin.clone(), KEY.to_owned(), message, "At most 64 can be served."));
+        r.problems.push(problem(placed.origin.clone(), KEY.to_owned(), message, "Keep at most 64."));
         return Vec::new();
     }
     let mut all = Vec::new();
@@ -161,7 +161,7 @@ fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     let url = address(f, allow_http);
     let keys: Vec<SigningKey> = ["secret", "previous_secret"].into_iter().filter_map(|name| key(f, name)).collect();
     if format == Format::Json && !f.has("secret") {
-        f.wrong("", "no secret to sign with".to_owned(), SECRET_REMEDY);
+        f.wrong("", "the webhook has no secret to sign with".to_owned(), SECRET_REMEDY);
     }
     let mut events = f.each("events", |_, node| {
         let pattern = glob(node, "of event types")?;
@@ -179,7 +179,7 @@ fn webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     let states = f.each("states", |_, node| {
         let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
         let states = ChangeState::ALL.map(ChangeState::as_str).join(", ");
-        state.ok_or_else(|| (format!("{} is no state of a change", found(node)), format!("States are {states}.")))
+        state.ok_or_else(|| (format!("{} is not a state of a change", found(node)), format!("Write one of: {states}.")))
     });
     let template = match f.text("template").map(|text| Template::new(&text, format)) {
         None => None,
@@ -213,7 +213,7 @@ fn glob(node: &Node, what: &str) -> Result<String, (String, String)> {
     match node {
         Node::Text(text) if !text.is_empty() && Glob::new(text).is_ok() => Ok(text.clone()),
         other => Err((
-            format!("{} is no pattern {what}", found(other)),
+            format!("{} is not a pattern {what}", found(other)),
             "Write a name, or a part of it with * for any characters.".to_owned(),
         )),
     }
@@ -251,7 +251,7 @@ fn key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
     let key = SigningKey::parse(value.trim());
     if key.is_none() {
         // What it is is nobody's business.
-        let message = "not a secret of Standard Webhooks: whsec_ and the base64 of 24 to 64 bytes".to_owned();
+        let message = "this is not a Standard Webhooks secret: whsec_ and the base64 of 24 to 64 bytes".to_owned();
         f.wrong(name, message, SECRET_REMEDY);
     }
     key
@@ -259,7 +259,7 @@ fn key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
 
 fn address(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
     if !f.has("url") {
-        f.wrong("", "no url".to_owned(), "Write url: https://….");
+        f.wrong("", "the webhook has no url".to_owned(), "Write url: https://….");
         return None;
     }
     let Expanded { value, .. } = f.expanded("url")?;
@@ -271,15 +271,15 @@ fn address(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
         return wrong(f, "not a URL", "Write https://host/path.");
     };
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-        return wrong(f, "not an address of HTTP", "Write https://host/path.");
+        return wrong(f, "this is not an http or https URL", "Write https://host/path.");
     }
     if !url.username().is_empty() || url.password().is_some() {
         let remedy = "Take it out: what is sent is signed with `secret`.";
-        return wrong(f, "a URL with a user name or password in it", remedy);
+        return wrong(f, "the URL contains a user name or password", remedy);
     }
     if url.scheme() == "http" && !allow_http && !is_loopback(&url) {
         let remedy = "Write https://…, or allow_http: true where everybody on the way may read along.";
-        return wrong(f, "it would go over the network unencrypted", remedy);
+        return wrong(f, "the events would cross the network unencrypted", remedy);
     }
     Some(WebhookUrl(url))
 }
@@ -376,21 +376,21 @@ mod tests {
     fn what_cannot_be_meant_is_refused_with_its_place() {
         let key = "secret: '${SECRET}'";
         for (webhook, parts) in [
-            ("{}".to_owned(), &["webhooks.a", "no url"] as &[&str]),
-            ("{ url: 'https://x' }".into(), &["no secret", "whsec_$(openssl"]),
+            ("{}".to_owned(), &["webhooks.a", "the webhook has no url"] as &[&str]),
+            ("{ url: 'https://x' }".into(), &["has no secret", "whsec_$(openssl"]),
             ("{ url: 'http://x.example', format: text }".into(), &["webhooks.a.url", "unencrypted", "allow_http"]),
             ("{ url: 'https://u:p@x', format: text }".into(), &["password"]),
-            ("{ url: 'ftp://x', format: text }".into(), &["not an address of HTTP"]),
+            ("{ url: 'ftp://x', format: text }".into(), &["this is not an http or https URL"]),
             (format!("{{ url: 'https://x', {key}, evnts: [a] }}"), &["evnts", "Did you mean `events`?"]),
-            (format!("{{ url: 'https://x', {key}, events: ['['] }}"), &["webhooks.a.events", "no pattern"]),
+            (format!("{{ url: 'https://x', {key}, events: ['['] }}"), &["webhooks.a.events", "not a pattern"]),
             (format!("{{ url: 'https://x', {key}, events: ['chnage.*'] }}"), &["no type of events", "rule.created"]),
-            (format!("{{ url: 'https://x', {key}, tools: [''] }}"), &["webhooks.a.tools", "no pattern"]),
+            (format!("{{ url: 'https://x', {key}, tools: [''] }}"), &["webhooks.a.tools", "not a pattern"]),
             (format!("{{ url: 'https://x', {key}, states: [done] }}"), &["webhooks.a.states", "outcome_unknown"]),
             ("{ url: 'https://x', secret: '${WEAK}' }".into(), &["webhooks.a.secret", "24 to 64 bytes"]),
             ("{ url: '${NONE}', format: text }".into(), &["NONE is not set"]),
             (
                 "{ url: 'https://x', format: text, template: '{chang.id}' }".into(),
-                &["`chang.id` is no name", "change.id"],
+                &["`chang.id` is not a known name", "change.id"],
             ),
             (format!("{{ url: 'https://x', {key}, template: 'a {{what}}' }}"), &["not JSON"]),
         ] {

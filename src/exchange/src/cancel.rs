@@ -1,4 +1,4 @@
-//! A request's being taken back: by its client, or by the end of its session.
+//! Cancellation of a request: by its client, or by the end of its session.
 
 use std::{
     future::poll_fn,

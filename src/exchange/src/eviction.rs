@@ -1,4 +1,4 @@
-//! Whose place is taken when all are: first that of who never got past its handshake, then that of who was idle longest.
+//! Chooses who is evicted when every place is taken: first who never finished a handshake, then who was idle longest.
 //! Who has a call in flight keeps it.
 
 use std::{collections::VecDeque, sync::OnceLock, time::Instant};

@@ -34,7 +34,7 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
             Token::Close(_) => _ = open.pop(),
             Token::Key(key) => {
                 let Some(key) = string(key) else {
-                    return Err(bad("`params.arguments` have a key that is no Unicode text".into()));
+                    return Err(bad("`params.arguments` have a key that is not valid Unicode".into()));
                 };
                 if let Some(key) = open.last_mut().and_then(|keys| keys.insert(key)) {
                     let shown: String = key.chars().take(128).collect();

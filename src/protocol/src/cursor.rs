@@ -31,7 +31,7 @@ pub fn encode(tag: &str, cursor: Cursor) -> String {
 /// # Errors
 /// `InvalidParams` for anything that [`encode`] does not write for that list.
 pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
-    read(tag, text).ok_or_else(|| invalid("cursor", "`params.cursor` is not a cursor of this list"))
+    read(tag, text).ok_or_else(|| invalid("cursor", "`params.cursor` is not valid here; leave it out to begin again"))
 }
 
 /// The cursor in `text`, or the start of the list.
@@ -44,7 +44,7 @@ pub fn start(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u
     if cursor.generation == generation {
         Ok(cursor.offset)
     } else {
-        Err(invalid("cursor", "`params.cursor` is of an older state of this list"))
+        Err(invalid("cursor", "the list has changed since `params.cursor` was given out; leave it out to begin again"))
     }
 }
 

@@ -227,7 +227,7 @@ fn understood<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<M
     let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).of(fault_id.clone()));
 
     if let Some(name) = members.repeated {
-        return Err(EnvelopeFault::invalid(format!("`{name}` is there more than once")).of(fault_id));
+        return Err(EnvelopeFault::invalid(format!("`{name}` is given more than once")).of(fault_id));
     }
     if !members.jsonrpc.is_some_and(is_version_two) {
         return invalid("`jsonrpc` must be \"2.0\"");

@@ -175,7 +175,7 @@ pub fn legacy_version(headers: &(impl Headers + ?Sized), negotiated: Option<Revi
             Some(revision.ok_or_else(|| negotiate::unsupported(ErrorKind::InvalidRequest, value, Some(Era::Legacy)))?)
         }
         Field::Many => {
-            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is there more than once"));
+            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
         }
     };
     Ok(negotiated.or(named).unwrap_or(Revision::V2025_03_26))
@@ -232,7 +232,7 @@ fn one<'h>(headers: &'h (impl Headers + ?Sized), name: &str) -> Result<&'h [u8],
     match headers.field(name) {
         Field::One(value) => Ok(value),
         Field::Absent => Err(mismatch(name, "is missing")),
-        Field::Many => Err(mismatch(name, "is there more than once")),
+        Field::Many => Err(mismatch(name, "is given more than once")),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn x_mcp_headers(schema: &Value) -> Result<Vec<ParamHeader>, String> {
             }
             let header = format!("Mcp-Param-{name}");
             if found.iter().any(|other| other.header.eq_ignore_ascii_case(&header)) {
-                return Err(format!("`{ANNOTATION}` `{name}` is there more than once"));
+                return Err(format!("`{ANNOTATION}` `{name}` is given more than once"));
             }
             found.push(ParamHeader { header, path: path.clone() });
         }
@@ -140,7 +140,7 @@ pub fn check_params(
             .filter(|value| !value.is_null());
         match (headers.field(&name.to_ascii_lowercase()), value) {
             (Field::Absent, None) => {}
-            (Field::Many, _) => return Err(mismatch(name, "is there more than once")),
+            (Field::Many, _) => return Err(mismatch(name, "is given more than once")),
             (Field::One(_), None) => return Err(mismatch(name, "is there without its argument")),
             // An object or array is none of the annotated types: the input schema refuses it in its turn.
             (Field::Absent, Some(Value::Object(_) | Value::Array(_))) => {}

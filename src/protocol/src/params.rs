@@ -57,7 +57,7 @@ fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
 /// The member that serde names, and what is wrong. Only our own part of serde's text is passed on: the rest
 /// quotes what the client sent, at any length.
 fn verdict(reason: &str) -> (Option<&str>, String) {
-    for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is there more than once")] {
+    for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is given more than once")] {
         if let Some(rest) = reason.strip_prefix(prefix) {
             return (rest.strip_suffix('`'), what.to_owned());
         }
@@ -68,7 +68,7 @@ fn verdict(reason: &str) -> (Option<&str>, String) {
 
 /// A member is there more than once: two readers could go by two different ones.
 pub(super) fn repeated(member: &str) -> McpError {
-    invalid(member, format!("`{member}` is there more than once"))
+    invalid(member, format!("`{member}` is given more than once"))
 }
 
 /// An `InvalidParams` error about that member.

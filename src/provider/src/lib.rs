@@ -413,7 +413,7 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     /// # Errors
     /// `VALIDATION_FAILED` with `details`; `TOOL_NOT_FOUND`.
     fn validate(&self, _provider: &str, tool: &str, _arguments: &RawValue) -> Result<(), McpError> {
-        Err(McpError::new(ErrorKind::ToolNotFound, format!("Nobody here can check arguments for {tool}")))
+        Err(McpError::new(ErrorKind::ToolNotFound, format!("The gateway cannot check arguments for {tool}")))
     }
     /// What the policy says of the change's call with these arguments instead of its own, made by its proposer in the
     /// way it was proposed. `None` where there is no policy.

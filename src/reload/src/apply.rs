@@ -1,4 +1,4 @@
-//! Who puts a new configuration into force.
+//! Puts a new configuration into force.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What lies between the configuration in force and a new one. Pure.
+//! Compares the configuration in force with a new one, and holds back what loosens policy. Pure.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What a reviewer's consent is given to, as one hash.
+//! One hash of everything that a reviewer's consent to a configuration covers.
 
 use countersign_config::{Config, Secret, UpstreamConfig, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};

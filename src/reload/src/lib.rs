@@ -107,7 +107,7 @@ impl Reloads {
     pub fn new(source: Source, loaded: Loaded, applies: Box<dyn Applies>, tell: Tell) -> Self {
         let mut salt = [0; 16];
         if getrandom::fill(&mut salt).is_err() {
-            tracing::warn!("no random numbers: digests of the configuration are not salted");
+            tracing::warn!("the operating system gives no random numbers: digests of the configuration are not salted");
         }
         let state = State {
             in_force: Arc::new(loaded.config),
@@ -232,7 +232,7 @@ impl Reloads {
                     place: file.display().to_string(),
                     key: None,
                     message: "the configuration file is gone, or no file any more".to_owned(),
-                    remedy: "Put it back; until then all stays as it was.".to_owned(),
+                    remedy: "Put the file back; until then the old configuration stays in force.".to_owned(),
                 }]);
             }
             load(&source.flags, &source.env).map_err(|error: ConfigError| Problem::all(&error))

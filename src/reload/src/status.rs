@@ -82,7 +82,7 @@ impl From<&error::Problem> for Problem {
 impl Problem {
     /// Of a configuration that is well-formed and cannot be put into force.
     pub(super) fn in_force(message: String) -> Self {
-        let remedy = "Mend the configuration; until then all stays as it was.".to_owned();
+        let remedy = "Correct the configuration; until then the old one stays in force.".to_owned();
         Self { place: "the configuration".to_owned(), key: None, message, remedy }
     }
 

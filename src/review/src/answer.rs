@@ -1,4 +1,4 @@
-//! What an endpoint is told of a step that it asked for, and what is asked of everybody who comes to one.
+//! The answers to steps that endpoints ask for, and the checks that whoever asks has to pass.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -36,7 +36,7 @@ pub(super) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
     if !change.terms.require_comment || comment.is_some() {
         return Ok(());
     }
-    let message = "The rule for this change asks for a comment with each decision, of characters that can be seen";
+    let message = "The rule for this change requires a comment that can be read with each decision";
     let error = about(ErrorKind::CommentRequired, message, change);
     Err(DecideError { error, current: Some(Arc::clone(change)) })
 }

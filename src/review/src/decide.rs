@@ -177,11 +177,15 @@ pub(super) async fn settle(
     let comment = visible::comment(comment);
     let change = load(inner, id).await?;
     if is_proposer(reviewer, &change) {
-        let error = about(ErrorKind::SelfApproval, "Nobody says how a change ended that they proposed", &change);
+        let error = about(
+            ErrorKind::SelfApproval,
+            "Whoever proposed a change cannot say how it ended; somebody else must",
+            &change,
+        );
         return Err(DecideError { error, current: Some(change) });
     }
     if change.state != ChangeState::OutcomeUnknown {
-        let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is not unknown", &change);
+        let error = about(ErrorKind::ChangeNotPending, "The outcome of this change is known already", &change);
         return Err(DecideError { error, current: Some(change) });
     }
     // Its word is what the agent goes on: not less is asked of it than of the approval.

@@ -184,7 +184,7 @@ impl<'a> Inquiry<'a> {
                 let _ = done.send(heard);
             }
             Happened::Said((Word::GiveUp { by }, done)) => {
-                let why = "its client has taken the task back";
+                let why = "its client has cancelled the task";
                 let heard = self.close(Some(by), |_| Some(Err(why.to_owned())), true).await;
                 let _ = done.send(heard);
             }
@@ -194,7 +194,9 @@ impl<'a> Inquiry<'a> {
                 let _ = self.close(None, late, false).await;
             }
             Happened::TakenBack => {
-                let back = |open: &Open| open.cancelled.is_cancelled().then(|| Err("the tool took it back".to_owned()));
+                let back = |open: &Open| {
+                    open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
+                };
                 let _ = self.close(None, back, false).await;
             }
             Happened::Stopping => {
@@ -224,19 +226,19 @@ impl<'a> Inquiry<'a> {
         let refuse = |reply: Replier, why: &str| reply.answer(nothing(&method, why));
         let Some(dialogue) = self.dialogue() else { return };
         if dialogue.given_up || self.stopped {
-            return refuse(reply, "its client has taken the task back");
+            return refuse(reply, "its client has cancelled the task");
         }
         let key = key(dialogue, &id);
         let params = params.as_deref().map(RawValue::get);
         let params = asked_by(&self.change.provider, &method, params, Revision::MODERN, None);
         let params = match params.map(RawValue::from_string).transpose() {
             Ok(params) => params.map(Arc::from),
-            Err(_) => return refuse(reply, "it is not JSON"),
+            Err(_) => return refuse(reply, "the question is not JSON"),
         };
         let size = key.len() + method.len() + params.as_ref().map_or(0, |params: &Arc<RawValue>| params.get().len());
         if !dialogue.has_room_for(size) {
-            tracing::warn!(change = %self.change.id, "the tool of a running change asks too much");
-            return refuse(reply, "too much was asked");
+            tracing::warn!(change = %self.change.id, "the tool of a running change asks for more than a change may keep");
+            return refuse(reply, "the tool asked for more than a change may keep");
         }
         let stored = Question {
             key: key.clone(),

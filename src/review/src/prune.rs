@@ -72,7 +72,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
                 Ok(true) if !inner.stop.is_cancelled() => tokio::time::sleep(PAUSE).await,
                 Ok(_) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "what is old could not be pruned; trying again later");
+                    tracing::warn!(%error, "old records could not be pruned; trying again later");
                     break;
                 }
             }
@@ -144,6 +144,6 @@ pub(super) async fn round(inner: &Inner) -> Result<bool, StoreError> {
     for (.., state) in &old.changes {
         inner.counts.gone(*state);
     }
-    tracing::info!(redacted, deleted, events_to = old.events_to, "what was old was pruned");
+    tracing::info!(redacted, deleted, events_to = old.events_to, "old records were pruned");
     Ok(old.more)
 }

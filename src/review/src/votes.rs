@@ -27,9 +27,9 @@ fn reason(void: &[&Decision]) -> String {
     let names = names.join(", ");
     let why = "revoked, or may not decide on this any more";
     if void.len() == 1 {
-        return format!("The approval by {names} counts no more: the key was {why}");
+        return format!("The approval by {names} no longer counts: the key was {why}");
     }
-    format!("The approvals by {names}{more} count no more: the keys were {why}")
+    format!("The approvals by {names}{more} no longer count: the keys were {why}")
 }
 
 /// Looks at the votes that were given so far, whenever somebody's may have ceased to count, until the gateway closes.
@@ -71,7 +71,7 @@ async fn one(inner: &Inner, id: &str) -> bool {
             // Somebody was quicker: looked at again in a moment.
             Err(StepError::Conflict | StepError::Illegal(_)) => false,
             Err(error) => {
-                tracing::warn!(?error, change = id, "a vote that counts no more could not be taken out yet");
+                tracing::warn!(?error, change = id, "a vote that no longer counts could not be removed yet");
                 false
             }
         },

@@ -213,10 +213,10 @@ impl StandingRules {
         let most = if new.says == Says::Allow { MAX_ALLOW } else { MAX_DENY };
         match new.lasts {
             None if new.says == Says::Allow => {
-                return invalid(format!("a rule that allows needs an end: `for` is 1 to {MAX_ALLOW} seconds"));
+                return invalid(format!("a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW} seconds"));
             }
             Some(seconds) if seconds == 0 || seconds > most => {
-                return invalid(format!("`for` is 1 to {most} seconds"));
+                return invalid(format!("`for` must be 1 to {most} seconds"));
             }
             _ => {}
         }

@@ -278,7 +278,7 @@ fn tag(id: &RequestId) -> String {
     format!(r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}"#)
 }
 
-/// The URIs that a URI is part of, by its path: from the longest. At most so many that no made-up URI costs much.
+/// The URIs that a URI is part of, by its path: from the longest. How many at most that no made-up URI costs much.
 fn wholes(uri: &str) -> impl Iterator<Item = &str> {
     const DEPTH: usize = 32;
     let places = uri.char_indices().rev().filter(|(_, c)| matches!(c, '/' | '?' | '#')).take(DEPTH);

@@ -1,4 +1,4 @@
-//! Whose a name is: decided once, when a table is built, and never asked of a provider again.
+//! Where a name leads, to a module or to an upstream: decided once, when a table is built.
 
 use std::{ops::Deref, sync::Arc};
 

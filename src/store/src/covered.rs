@@ -1,4 +1,4 @@
-//! What the audit trail tells of beside changes: keys, the pins of definitions, and standing rules. Each entry that makes
+//! What the audit trail covers beside changes: keys, the pins of definitions, and standing rules. Each entry that makes
 //! or alters one has a hash of its row, so that a row that was altered, added or removed later is found.
 //!
 //! Rows from before the trail told of them are in one entry, written when the database was migrated ([`anchor`]): from

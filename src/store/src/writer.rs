@@ -139,7 +139,7 @@ impl Writer {
         self.witness.write(self.heads.audit);
         // The log is folded into the database, so that a copy of the one file is a backup.
         if let Err(error) = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
-            tracing::warn!(%error, "the database's log could not be folded in; it will be at the next start");
+            tracing::warn!(%error, "the database's log could not be merged into it; the next start does that");
         }
     }
 

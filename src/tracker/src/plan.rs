@@ -314,7 +314,7 @@ fn assign(conn: &Connection, issue: Issue, assignee: Option<&str>) -> Result<Pla
     if before.map(|p| p.rowid) == assignee.as_ref().map(|p| p.rowid) {
         let message = match before {
             Some(person) => format!("{} is already assigned to {}.", issue.key, person.name),
-            None => format!("{} has no assignee already.", issue.key),
+            None => format!("{} already has no assignee.", issue.key),
         };
         return Err(refused(message).with("issueId", issue.id));
     }

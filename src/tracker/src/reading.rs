@@ -1,4 +1,4 @@
-//! By which calls a client would read what the preview of a write shows: who may not make them is not shown it.
+//! Says which reads would show a client what the preview of a write shows: whoever may not make them does not see it.
 
 use serde_json::{Value, json, value::RawValue};
 

@@ -139,7 +139,7 @@ pub(super) fn list_issues(conn: &Connection, args: &ListIssues) -> Result<ToolRe
     })?;
     let next_cursor = last.filter(|_| has_more).map(|row| cursor::encode(row, &args.filter));
     if issues.is_empty() {
-        text.push_str("No issue fits.\n");
+        text.push_str("No issue matches.\n");
     }
     more(&mut text, next_cursor.as_deref());
     answer(&text, &IssuesAnswer { issues, next_cursor })

@@ -43,7 +43,7 @@ impl Workflow {
         }
         let status = |name: &str| {
             Status::parse(name)
-                .ok_or_else(|| format!("`{name}` is no status; the statuses are {}", Status::names().join(", ")))
+                .ok_or_else(|| format!("`{name}` is not a status; the statuses are {}", Status::names().join(", ")))
         };
         let mut next = vec![Vec::new(); Status::ALL.len()];
         for (from, to) in config {
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn wrong_names_and_loops_are_named() {
         for (entries, says) in [
-            (config(&[("Backlog", &["Finished"])]), "`Finished` is no status"),
-            (config(&[("backlog", &[])]), "`backlog` is no status"),
+            (config(&[("Backlog", &["Finished"])]), "`Finished` is not a status"),
+            (config(&[("backlog", &[])]), "`backlog` is not a status"),
             (config(&[("Done", &["Done"])]), "Done leads to itself"),
             (config(&[("Done", &["Todo", "Todo"])]), "Done leads to Todo twice"),
         ] {

@@ -268,5 +268,5 @@ impl Ground {
 }
 
 fn gone() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down, or the webhook is being set anew")
+    McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down, or the webhook is being reconfigured")
 }

@@ -92,7 +92,9 @@ impl Sender {
     }
 
     async fn attempt(&self, webhook: &WebhookConfig, id: &Id, body: Bytes) -> AttemptOutcome {
-        let Ok(uri) = webhook.url.0.as_str().parse::<Uri>() else { return failed("the url is none of HTTP".into()) };
+        let Ok(uri) = webhook.url.0.as_str().parse::<Uri>() else {
+            return failed("the url is not an http or https URL".into());
+        };
         let at = Timestamp::now().as_second();
         let mut request = self
             .0

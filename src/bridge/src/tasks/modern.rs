@@ -68,7 +68,7 @@ fn asks_properly(about: &About<'_>, requests: &str) -> Result<(), McpError> {
         if questions::is_url(&method, params)
             && let Err(refused) = questions::may_ask(&about.task.caller.capabilities, &method, params)
         {
-            let why = format!("the upstream asks what this client is not asked: {}", refused.message);
+            let why = format!("the upstream asks for something that this client is never asked: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, why));
         }
     }

@@ -297,7 +297,7 @@ fn trusting(file: &Path) -> Result<Arc<rustls::ClientConfig>, Failure> {
         found = true;
     }
     if !found {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        return Err(wrong("it contains no certificate".to_owned()));
     }
     Ok(Arc::new(rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()))
 }

@@ -33,7 +33,10 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     let several = args.ids.len() > 1;
     if several && args.version.is_some() {
-        return Err(Failure::new(Exit::Usage, "--version is that of one change; name one, or leave it out"));
+        return Err(Failure::new(
+            Exit::Usage,
+            "--version belongs to one change; name one change, or leave --version out",
+        ));
     }
     let bulk = if several {
         Some("a decision on several changes")

@@ -303,7 +303,7 @@ pub fn result(change: &Change, out: &mut Output) -> Result<(), Failure> {
     let blocks = value.get("content").and_then(serde_json::Value::as_array);
     for block in blocks.into_iter().flatten() {
         let text = block.get("text").and_then(serde_json::Value::as_str);
-        for line in text.unwrap_or("(something that is no text)").split('\n') {
+        for line in text.unwrap_or("(content that is not text)").split('\n') {
             out.line(&format!("    {}", visible(line)))?;
         }
     }

@@ -24,8 +24,8 @@ pub(super) fn read(f: &mut Fields<'_>, target: &UpstreamTarget) -> Option<Author
     tls.only(&TLS_KEYS);
     let text = tls.expanded("ca")?;
     if !urls.iter().any(|url| matches!(url.scheme(), "https" | "wss")) {
-        let message = "none of its addresses is spoken to over TLS".to_owned();
-        tls.wrong("ca", message, "Write https:// or wss://, or take it out.");
+        let message = "the server has no https or wss address".to_owned();
+        tls.wrong("ca", message, "Give it one, or take `tls` out.");
         return None;
     }
     let file = match target::path(tls.env(), &text.written, &text.value, &tls.placed().base) {
@@ -49,7 +49,7 @@ pub(super) fn read(f: &mut Fields<'_>, target: &UpstreamTarget) -> Option<Author
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let meta = fs::metadata(file).map_err(|error| error.to_string())?;
     if !meta.is_file() {
-        return Err("it is no file".to_owned());
+        return Err("it is not a file".to_owned());
     }
     if meta.len() > MAX_FILE {
         return Err(format!("it is longer than {MAX_FILE} bytes"));
@@ -62,5 +62,5 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         roots.add(certificate.clone()).map_err(|error| error.to_string())?;
         all.push(certificate);
     }
-    if all.is_empty() { Err("there is no certificate in it".to_owned()) } else { Ok(all) }
+    if all.is_empty() { Err("it contains no certificate".to_owned()) } else { Ok(all) }
 }

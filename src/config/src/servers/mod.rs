@@ -144,7 +144,7 @@ fn name(name: &str) -> Result<(), Wrong> {
 
 fn server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     f.only(&KEYS);
-    f.ignored(&["autoApprove", "alwaysAllow"], "what runs unasked is decided by policy and trust_annotations");
+    f.ignored(&["autoApprove", "alwaysAllow"], "the policy and trust_annotations decide what runs without review");
     let before = f.problems();
     let target = target::read(f);
     let recipes = previews::read(f, target.as_ref());
@@ -241,11 +241,11 @@ fn fallbacks(r: &mut Reader, all: &[UpstreamConfig]) {
     for server in all {
         let Some(fallback) = &server.fallback else { continue };
         let message = if *fallback == server.name {
-            "a server cannot stand in for itself".to_owned()
+            "a server cannot be its own fallback".to_owned()
         } else if names.contains(fallback.as_str()) {
             continue;
         } else {
-            format!("{} is not a server here", quoted(fallback))
+            format!("{} is not a server of mcpServers", quoted(fallback))
         };
         r.problems.push(Problem {
             origin: r.origin(&format!("{KEY}.{}.fallback", server.name)),

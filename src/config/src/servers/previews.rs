@@ -188,7 +188,12 @@ impl Parser {
             let remedy = "Give both, or show the present state alone with reads.";
             self.wrong(whole, &path, "`before` and `after` belong together", remedy);
         } else if sound && recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
-            self.wrong(whole, &path, "it shows nothing", "Give dry_run, before and after, or reads; or write none.");
+            self.wrong(
+                whole,
+                &path,
+                "the recipe shows nothing",
+                "Give dry_run, before and after, or reads; or write none.",
+            );
         }
         (self.faults.len() == before).then_some(recipe)
     }
@@ -209,7 +214,7 @@ impl Parser {
                         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
                         if entry.key.is_empty() || !entry.key.chars().all(plain) || entries.len() > 16 {
                             let remedy = "Use letters, digits, _ - . and $, and at most 16 arguments.";
-                            self.wrong(&entry.value, &path, "it cannot be the name of an argument here", remedy);
+                            self.wrong(&entry.value, &path, "this cannot be the name of an argument", remedy);
                             continue;
                         }
                         dry.arguments.push((entry.key.clone(), json(&entry.value.node)));
@@ -221,7 +226,12 @@ impl Parser {
             }
         }
         if self.faults.len() == faults && dry.arguments.is_empty() {
-            self.wrong(spot, path, "without arguments it is the call itself", "Write arguments: { dryRun: true }.");
+            self.wrong(
+                spot,
+                path,
+                "a dry run without arguments would be the call itself",
+                "Write arguments: { dryRun: true }.",
+            );
             return None;
         }
         Some(dry)
@@ -259,7 +269,12 @@ impl Parser {
             return None;
         }
         let Some(tool) = tool else {
-            self.wrong(spot, path, "no `tool` that is called", "Name one by the server's own name of it.");
+            self.wrong(
+                spot,
+                path,
+                "the read does not say which `tool` it calls",
+                "Write tool: and the name that the server gives it.",
+            );
             return None;
         };
         Some(Read { label: label.unwrap_or_else(|| tool.clone()), tool, arguments, pick, shown, missing })
@@ -303,7 +318,7 @@ impl Parser {
             }
             other => {
                 let message = format!("expected a text, found {}", found(other));
-                self.wrong(spot, path, message, format!("1 to {MAX_TEXT} visible characters."));
+                self.wrong(spot, path, message, format!("Write 1 to {MAX_TEXT} visible characters."));
                 None
             }
         }
@@ -341,7 +356,7 @@ impl Parser {
         };
         if regex.is_none() {
             let message = format!("{} is not a regular expression", found(&spot.node));
-            self.wrong(spot, path, message, "Mend it; ^ and $ stand for the beginning and the end.");
+            self.wrong(spot, path, message, "Correct it; ^ and $ stand for the beginning and the end.");
         }
         regex.map(Pattern)
     }
@@ -361,7 +376,7 @@ impl Parser {
             Ok(condition) => Some(condition),
             Err(error) => {
                 let message = format!("the expression cannot be used: {}{}", error.message, error.place());
-                self.wrong(spot, path, message, "Mend it; it is written in CEL (https://cel.dev).");
+                self.wrong(spot, path, message, "Correct it; it is written in CEL (https://cel.dev).");
                 None
             }
         }
@@ -464,12 +479,12 @@ mod tests {
         for (yaml, expected) in [
             ("7", "1:1 previews: expected previews"),
             ("nothing", "1:1 previews: there is no set of previews `nothing`"),
-            ("a: {}", "1:4 previews.a: it shows nothing"),
+            ("a: {}", "1:4 previews.a: the recipe shows nothing"),
             ("a: {befor: {}}", "1:5 previews.a.befor: unknown key"),
             ("a: {before: {tool: x}}", "1:4 previews.a: `before` and `after` belong together"),
-            ("a: {before: {}, after: 'before'}", "1:13 previews.a.before: no `tool`"),
-            ("a: {dry_run: {arguments: {}}}", "1:14 previews.a.dry_run: without arguments"),
-            ("a: {dry_run: {arguments: {'a\"b': 1}}}", "previews.a.dry_run.arguments: it cannot be the name"),
+            ("a: {before: {}, after: 'before'}", "1:13 previews.a.before: the read does not say which `tool`"),
+            ("a: {dry_run: {arguments: {}}}", "1:14 previews.a.dry_run: a dry run without arguments"),
+            ("a: {dry_run: {arguments: {'a\"b': 1}}}", "previews.a.dry_run.arguments: this cannot be the name"),
             ("a: {reads: [{tool: x, text: content}]}", "previews.a.reads.text: expected a JSON pointer"),
             ("a: {reads: [{tool: x, lines: '('}]}", "previews.a.reads.lines: `(` is not a regular"),
             ("a: {reads: [{tool: x, as: html}]}", "previews.a.reads.as: `html` is not one of"),

@@ -288,10 +288,7 @@ async fn recipes_that_do_not_fit_fail_and_say_why() {
         ("{reads: [{tool: read, text: /_meta/a}]}", "the answer of s__read has nothing at /_meta/a"),
         ("{reads: [{tool: read, arguments: {id: arguments.id}}]}", "`id` looks at `id`, which is not there"),
         ("{before: {tool: read}, after: before + 1}", "`after` combines values whose types do not fit"),
-        (
-            "{reads: [{tool: read, text: /content, lines: x}]}",
-            "what is at /content of the answer of s__read is no text",
-        ),
+        ("{reads: [{tool: read, text: /content, lines: x}]}", "what the answer of s__read has at /content is not text"),
     ] {
         let seen = preview(&server, yaml, &arguments).await;
         assert_eq!(seen.note.failed.as_deref(), Some(reason), "{yaml}");

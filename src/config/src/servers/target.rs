@@ -75,21 +75,29 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
     match (f.has("command"), url_keys.as_slice()) {
         (true, []) => {
             for key in URL_ONLY.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
-                f.wrong(key, "a server that is a command has none".to_owned(), "Take it out, or give a url.");
+                f.wrong(
+                    key,
+                    "a server with a command does not take this key".to_owned(),
+                    "Take it out, or give a url.",
+                );
             }
             if let Some((key, Transport::Url(_))) = transport {
-                f.wrong(key, "a command is spoken to over stdio".to_owned(), "Write stdio, or leave it out.");
+                f.wrong(key, "a command always uses stdio".to_owned(), "Write stdio, or leave it out.");
             }
             command(f)
         }
         (false, &[key]) => {
             for key in COMMAND_ONLY.into_iter().filter(|key| f.has(key)).collect::<Vec<_>>() {
-                f.wrong(key, "a server that has a url has none".to_owned(), "Take it out, or give a command.");
+                f.wrong(
+                    key,
+                    "a server with a url does not take this key".to_owned(),
+                    "Take it out, or give a command.",
+                );
             }
             let transport = match transport {
                 Some((key, Transport::Stdio)) => {
                     let remedy = "Write streamable-http, sse or websocket, or leave it out.";
-                    f.wrong(key, "a url is not spoken to over stdio".to_owned(), remedy);
+                    f.wrong(key, "a url cannot use stdio".to_owned(), remedy);
                     return None;
                 }
                 Some((_, Transport::Url(transport))) => transport,
@@ -99,15 +107,15 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
             addresses(f, key, transport)
         }
         (false, []) => {
-            f.wrong("", "neither a command nor a url".to_owned(), "Give one of the two.");
+            f.wrong("", "the server has neither a command nor a url".to_owned(), "Give one of the two.");
             None
         }
         (true, &[key, ..]) => {
-            f.wrong(key, "a command and a url".to_owned(), "Give one of the two.");
+            f.wrong(key, "the server has both a command and a url".to_owned(), "Give one of the two.");
             None
         }
         (false, &[_, key, ..]) => {
-            f.wrong(key, "two keys for the address".to_owned(), "Write one url; more go to replicas.");
+            f.wrong(key, "two keys give the server's address".to_owned(), "Write one url; more go to replicas.");
             None
         }
     }
@@ -134,7 +142,7 @@ fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     };
     match (read("transport"), read("type")) {
         (Some(ours), Some(theirs)) if ours.1 != theirs.1 => {
-            f.wrong("type", "it says something else than transport".to_owned(), "Keep one of the two.");
+            f.wrong("type", "`type` and `transport` contradict each other".to_owned(), "Keep one of the two.");
             Some(ours)
         }
         (ours, theirs) => ours.or(theirs),
@@ -144,7 +152,7 @@ fn transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
 fn command(f: &mut Fields<'_>) -> Option<UpstreamTarget> {
     let command = f.expanded("command")?;
     if command.value.trim().is_empty() {
-        f.wrong("command", "it is empty".to_owned(), "Name a program.");
+        f.wrong("command", "the command is empty".to_owned(), "Name a program.");
         return None;
     }
     let cwd = f.expanded("cwd");
@@ -187,7 +195,7 @@ fn folder(f: &Fields<'_>, text: &Expanded) -> Result<PathBuf, Wrong> {
 
 pub(super) fn path(env: &Environment, written: &str, value: &str, base: &std::path::Path) -> Result<PathBuf, Wrong> {
     if value.is_empty() {
-        return Err(("an empty path".to_owned(), "Name a folder, or take the line out.".to_owned()));
+        return Err(("the path is empty".to_owned(), "Name a folder, or take the line out.".to_owned()));
     }
     let symbolic = written.starts_with('~') || (written.starts_with('$') && !written.starts_with("${"));
     if symbolic { env.expand(value, base) } else { Ok(base.join(value)) }
@@ -218,9 +226,13 @@ fn addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<U
     for url in replicas {
         let web_socket = |url: &Url| url.scheme().starts_with("ws");
         if urls.contains(&url) {
-            f.wrong("replicas", "an address twice".to_owned(), "Name each address once, and not that of url.");
+            f.wrong("replicas", "an address is given twice".to_owned(), "Name each address once, and not that of url.");
         } else if urls.first().is_some_and(|first| web_socket(first) != web_socket(&url)) {
-            f.wrong("replicas", "WebSocket and HTTP in one server".to_owned(), "Make two servers of them.");
+            f.wrong(
+                "replicas",
+                "one server cannot mix WebSocket and HTTP addresses".to_owned(),
+                "Make two servers of them.",
+            );
         } else {
             urls.push(url);
         }
@@ -243,23 +255,23 @@ fn address(text: &Expanded, transport: UrlTransport) -> Result<Url, Wrong> {
     let web_socket = match url.scheme() {
         "http" | "https" => false,
         "ws" | "wss" => true,
-        _ => return wrong("has a scheme that is not spoken here", "Write http, https, ws or wss."),
+        _ => return wrong("has a scheme that the gateway does not speak", "Write http, https, ws or wss."),
     };
     if url.host_str().is_none_or(str::is_empty) {
         return wrong("names no host", "Write https://host/path.");
     }
     match transport {
         UrlTransport::WebSocket if !web_socket => {
-            return wrong("is not a WebSocket's address", "Write ws://… or wss://….");
+            return wrong("is not a WebSocket address", "Write ws://… or wss://….");
         }
         UrlTransport::StreamableHttp | UrlTransport::Sse if web_socket => {
-            return wrong("is a WebSocket's address", "Write http://… or https://…, or transport: websocket.");
+            return wrong("is a WebSocket address", "Write http://… or https://…, or transport: websocket.");
         }
         _ => {}
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err((
-            "a URL with a user name or password in it".to_owned(),
+            "the URL contains a user name or password".to_owned(),
             "Put the credential into headers: { Authorization: … }.".to_owned(),
         ));
     }
@@ -280,7 +292,7 @@ fn headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
     for entry in f.map("headers") {
         let header = header_name(&entry.key).and_then(|name| {
             if all.iter().any(|(other, _)| *other == name) {
-                return Err(("the header stands here twice".to_owned(), "Keep one.".to_owned()));
+                return Err(("the header is given twice".to_owned(), "Keep one.".to_owned()));
             }
             let text = expanded(&entry.value.node, f.env())?;
             HeaderValue::from_str(&text.value).map_err(|_| {
@@ -300,10 +312,10 @@ fn headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
 /// In lower case, and one that the gateway does not write itself.
 fn header_name(text: &str) -> Result<String, Wrong> {
     let name = HeaderName::from_bytes(text.as_bytes())
-        .map_err(|_| (format!("{} is not a header's name", quoted(text)), "Mend it.".to_owned()))?;
+        .map_err(|_| (format!("{} is not a header's name", quoted(text)), "Correct it.".to_owned()))?;
     let name = name.as_str().to_owned();
     if OWN_HEADERS.contains(&name.as_str()) || OWN_PREFIXES.iter().any(|own| name.starts_with(own)) {
-        return Err((format!("{name} is written by the gateway"), "Take it out.".to_owned()));
+        return Err((format!("{name} is set by the gateway itself"), "Take it out.".to_owned()));
     }
     Ok(name)
 }
@@ -315,7 +327,7 @@ pub(super) fn forwarded(f: &mut Fields<'_>) -> Vec<String> {
         let name = header_name(&text_of(node)?)?;
         let own = CLIENTS_OWN.contains(&name.as_str()) || CLIENTS_OWN_PREFIXES.iter().any(|own| name.starts_with(own));
         if own {
-            let message = format!("{name} is between a client and the gateway, and is never passed on");
+            let message = format!("{name} is meant for the gateway and never passed on");
             let remedy = "Take it out; a credential for the server goes into headers.".to_owned();
             return Err((message, remedy));
         }

@@ -181,13 +181,13 @@ pub enum IllegalTransition {
     SelfApproval,
     #[error("this reviewer has approved it already, perhaps with another key of the same owner")]
     VotedAlready,
-    #[error("who edited its arguments cannot approve it: somebody else has to")]
+    #[error("whoever edited its arguments cannot approve it; somebody else must")]
     OwnEdit,
     #[error("the rule for this change lets nobody edit its arguments")]
     EditForbidden,
     #[error("these are the arguments that the change has already")]
     SameArguments,
-    #[error("only who approved it, or an admin, can take an approval back")]
+    #[error("only whoever approved it, or an admin, can take the approval back")]
     NotAnApprover,
     #[error("all its approvals count")]
     NothingToVoid,
@@ -197,7 +197,7 @@ pub enum IllegalTransition {
     Version { decided: u64, current: u64 },
     #[error("only its proposer can withdraw a change")]
     NotTheProposer,
-    #[error("there is nobody to be asked, or nothing open of that name")]
+    #[error("the change has no open question of that name, or nobody to ask")]
     NotToBeAsked,
 }
 

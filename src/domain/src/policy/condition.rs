@@ -178,10 +178,10 @@ impl Condition {
     /// As [`Condition::compile`].
     pub fn compile_for(source: &str, variables: &'static Variables) -> Result<Self, ConditionError> {
         if source.trim().is_empty() {
-            return Err(errors::whole("an empty condition"));
+            return Err(errors::whole("the condition is empty"));
         }
         if source.len() > MAX_SOURCE {
-            return Err(errors::whole(format!("a condition of more than {MAX_SOURCE} bytes")));
+            return Err(errors::whole(format!("the condition is longer than {MAX_SOURCE} bytes")));
         }
         // The parser is another's: what it cannot take must not end the process.
         let parsed = catch_unwind(AssertUnwindSafe(|| {

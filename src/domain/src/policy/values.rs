@@ -145,7 +145,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
                 return Err(A::Error::custom("two keys differ in case only"));
             }
             if entries.insert(Key::String(Arc::new(key)), value).is_some() {
-                return Err(A::Error::custom("a key stands twice"));
+                return Err(A::Error::custom("a key is given twice"));
             }
         }
         Ok(Value::Map(cel::objects::Map { map: Arc::new(entries) }))

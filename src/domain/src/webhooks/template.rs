@@ -58,11 +58,11 @@ enum Piece {
 /// Why a template cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    #[error("{} is no name", quoted(.0))]
+    #[error("{} is not a known name", quoted(.0))]
     Unknown(String),
-    #[error("it is longer than 4 KiB, or empty")]
+    #[error("the template is empty, or longer than 4 KiB")]
     Length,
-    #[error("what comes out of it is not JSON: {0}")]
+    #[error("the filled template is not JSON: {0}")]
     NotJson(String),
 }
 

@@ -54,7 +54,7 @@ fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     if !identity.principal.role.may_view() {
         return Err(Problem::new(
             ErrorKind::Forbidden,
-            "an agent's key does not open this endpoint; a reviewer's or viewer's does",
+            "this endpoint needs a reviewer's or viewer's key, not an agent's",
         ));
     }
     if let Some(connection) = request.conn_data::<Connection>() {

@@ -59,7 +59,7 @@ pub async fn decide(asked: Posted<Many>, state: web::Data<RestState>) -> Result<
     let comment = body::comment(body.comment)?;
     let refuse = |why: String| Err(Problem::new(ErrorKind::ValidationFailed, why));
     if !(1..=MAX).contains(&body.changes.len()) {
-        return refuse(format!("changes must be 1 to {MAX}"));
+        return refuse(format!("`changes` must name 1 to {MAX} changes"));
     }
     let mut ids = HashSet::new();
     if let Some(twice) = body.changes.iter().find(|opened| !ids.insert(opened.id.as_str())) {

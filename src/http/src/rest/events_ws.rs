@@ -136,7 +136,7 @@ impl Outgoing {
                 Next::Ended => {
                     return self.outbox.close(CloseCode::Again.into(), "the feed ended; reconnect with since");
                 }
-                Next::Refused => return self.evict(CloseCode::Policy, "the credential no longer holds"),
+                Next::Refused => return self.evict(CloseCode::Policy, "the credential is no longer valid"),
             }
         }
     }
@@ -157,7 +157,7 @@ struct Socket {
 
 impl Backend for Socket {
     const PROTOCOLS: &'static [&'static str] = &[];
-    const UNSUPPORTED: &'static str = "this socket only sends";
+    const UNSUPPORTED: &'static str = "this WebSocket only sends; it takes no messages";
 
     fn opened(&mut self, wake: Wake) {
         let _ = self.outgoing.outbox.attach(0, wake);

@@ -18,7 +18,9 @@ pub fn of<T, K: Ord + std::fmt::Display + std::str::FromStr>(
 ) -> Result<Page<T>, Problem> {
     let limit = query.limit_or(default)?;
     let after = query.get("cursor").map(str::parse::<K>).transpose();
-    let after = after.map_err(|_| Problem::new(ErrorKind::InvalidParams, "cursor is none of this list"))?;
+    let after = after.map_err(|_| {
+        Problem::new(ErrorKind::InvalidParams, "this cursor is not valid here; leave it out to begin again")
+    })?;
     let start = after.map_or(0, |after| items.partition_point(|item| key(item) <= after));
     Ok(cut(items, start, limit, |last| key(last).to_string()))
 }
@@ -31,7 +33,12 @@ pub fn of<T, K: Ord + std::fmt::Display + std::str::FromStr>(
 pub fn named<T>(query: &Query, items: Vec<T>, name: impl Fn(&T) -> &str) -> Result<Page<T>, Problem> {
     let cursor = query.get("cursor");
     let limit = if query.get("limit").is_none() && cursor.is_none() { usize::MAX } else { query.limit()? };
-    let unknown = || Problem::new(ErrorKind::InvalidParams, "cursor is none of this list, or what it names is gone");
+    let unknown = || {
+        Problem::new(
+            ErrorKind::InvalidParams,
+            "this cursor is not valid here, or the entry that it names is gone; leave it out to begin again",
+        )
+    };
     let start = match cursor {
         None => 0,
         Some(cursor) => items.iter().position(|item| name(item) == cursor).ok_or_else(unknown)? + 1,

@@ -1,4 +1,4 @@
-//! What the policy says of a call that nobody makes.
+//! Answers what the policy would say of a call, without making it.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ impl TestBody {
                 .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?,
         };
         if !arguments.get().starts_with('{') {
-            return Err(McpError::new(ErrorKind::ValidationFailed, "`arguments` is an object"));
+            return Err(McpError::new(ErrorKind::ValidationFailed, "`arguments` must be an object"));
         }
         let route: Arc<ToolRoute> = table.tool(&tool).ok_or_else(|| {
             let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();

@@ -57,7 +57,7 @@ impl Problem {
         Self {
             status: StatusCode::METHOD_NOT_ALLOWED,
             allow: Some(allow),
-            ..Self::new(ErrorKind::InvalidRequest, format!("{method:.20} is not for this path; it answers {allow}"))
+            ..Self::new(ErrorKind::InvalidRequest, format!("this path does not take {method:.20}; it takes {allow}"))
         }
     }
 

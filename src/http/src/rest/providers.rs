@@ -117,7 +117,7 @@ impl DefinitionsBody {
 
 fn shown(tools: Vec<Named>, most: usize) -> Result<Vec<Shown>, Problem> {
     if tools.is_empty() || tools.len() > most {
-        let message = format!("`tools` names 1 to {most} definitions");
+        let message = format!("`tools` must name 1 to {most} definitions");
         return Err(Problem::new(ErrorKind::ValidationFailed, message));
     }
     Ok(tools.into_iter().map(|Named { name, hash }| Shown { name, hash }).collect())
@@ -142,7 +142,7 @@ pub async fn allow(
     let reason = body::comment(Some(reason))?.ok_or_else(|| {
         Problem::new(
             ErrorKind::ValidationFailed,
-            "`reason` says why the tools need no review; the audit trail keeps it",
+            "`reason` is missing: say why the tools need no review; the audit trail keeps it",
         )
     })?;
     let shown = shown(tools, MAX_OF_ONE)?;

@@ -121,7 +121,7 @@ fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Met
         }
     }
     if let Some(key) = repeated {
-        return Err(wrong(key, "is there more than once"));
+        return Err(wrong(key, "is given more than once"));
     }
     let object = |slot: Slot| match values[slot as usize] {
         Some(raw) if !raw.starts_with('{') => Err(wrong(KEYS[slot as usize], "must be an object")),

@@ -33,7 +33,7 @@ macro_rules! names {
 fn errors_name_the_member_and_quote_nothing_of_the_client() {
     names!(CallTool, "{}", "name", "`params.name` is missing");
     names!(CallTool, r#"{"name":5}"#, "name", "`params.name` must be a string");
-    names!(CallTool, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is there more than once");
+    names!(CallTool, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
     names!(CallTool, r#"{"name":"a","arguments":[]}"#, "arguments", "`params.arguments` must be an object");
     names!(CallTool, r#"{"name":"a","arguments":null}"#, "arguments", "`params.arguments` must be an object");
     names!(ReadResource, r#"{"uri":["x, expected y"]}"#, "uri", "`params.uri` must be a string");

@@ -1,4 +1,4 @@
-//! What keeps a dry run one: it is sent with the recipe's arguments as the recipe has them.
+//! Refuses calls that could turn a dry run into the write itself: the recipe's arguments go out as the recipe has them.
 //!
 //! Servers differ in what they take for one name. Go's `encoding/json` does not look at case, and the last one counts; some
 //! accept `dry_run` for `dryRun`. Beside `"dryRun": true` of the recipe, a `"dryrun": false` of the agent would make the
@@ -22,7 +22,7 @@ pub(super) fn check(dry: &DryRun, arguments: &RawValue) -> Result<(), McpError> 
         for member in json::members(arguments.get()) {
             if member.key == name.as_str() {
                 if found {
-                    let message = format!("`{name}` stands there twice; give it once, or leave it to the gateway");
+                    let message = format!("`{name}` is given twice; give it once, or leave it to the gateway");
                     return Err(refused(&member.key, "duplicate", message));
                 }
                 found = true;

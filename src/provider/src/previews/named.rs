@@ -1,4 +1,4 @@
-//! What of a diff, or of git's status, speaks of the files that a call names: what happens to others is not its concern.
+//! Picks from a diff, or from git's status, what concerns the files that a call names.
 //!
 //! Where it is not certain that a part speaks of other files only, it counts.
 

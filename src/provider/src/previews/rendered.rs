@@ -1,4 +1,4 @@
-//! What a tool answered, as a value of which expressions take parts, and as text that is shown.
+//! The answer of a tool: as a value whose parts expressions take, and as the text that is shown.
 
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ pub fn picked(
     }
     if let Some(pattern) = &pick.lines {
         let Value::String(text) = &found else {
-            return Err(Fault::new("pointer", format!("what is at {pointer} of the answer of {tool} is no text")));
+            return Err(Fault::new("pointer", format!("what the answer of {tool} has at {pointer} is not text")));
         };
         let kept: Vec<&str> = text.split('\n').filter(|line| pattern.0.is_match(line)).collect();
         found = kept.join("\n").into();
@@ -60,7 +60,7 @@ pub fn picked(
     if let Some(paths) = &pick.paths {
         let named = named(&evaluate("paths", paths, &[("arguments", arguments)])?)?;
         let Value::String(text) = &found else {
-            return Err(Fault::new("pointer", format!("what is at {pointer} of the answer of {tool} is no text")));
+            return Err(Fault::new("pointer", format!("what the answer of {tool} has at {pointer} is not text")));
         };
         found = super::named::part(text, &named, shown).into();
     }
@@ -70,7 +70,7 @@ pub fn picked(
 
 fn named(paths: &Value) -> Result<Vec<String>, Fault> {
     let texts = paths.as_array().map(|all| all.iter().map(|path| path.as_str().map(str::to_owned)).collect());
-    texts.flatten().ok_or_else(|| Fault::new("paths", "`paths` comes to something else than a list of texts"))
+    texts.flatten().ok_or_else(|| Fault::new("paths", "`paths` does not give a list of texts"))
 }
 
 fn find(result: &ToolResult, pointer: &str) -> Option<Value> {

@@ -101,7 +101,11 @@ impl GatewayTools {
             return Err(invalid("/limit", "maximum", format!("limit must be from 1 to {PAGE_MAX}.")));
         }
         if args.cursor.as_deref().is_some_and(|c| c.len() > CURSOR_MAX) {
-            return Err(invalid("/cursor", "maxLength", "cursor is not one that this listing gave out."));
+            return Err(invalid(
+                "/cursor",
+                "maxLength",
+                "cursor is not valid here; call list_changes without it to begin again.",
+            ));
         }
         let filter = ChangeFilter { states, principals: vec![ctx.principal.name.clone()], ..ChangeFilter::default() };
         let page = self.changes.list(filter, limit, args.cursor).await?;
@@ -231,6 +235,6 @@ fn states(status: Option<&str>) -> Result<Vec<ChangeState>, McpError> {
             .iter()
             .find(|(known, _)| *known == name)
             .map(|(_, state)| vec![*state])
-            .ok_or_else(|| invalid("/status", "enum", "status is none of the statuses of changes.")),
+            .ok_or_else(|| invalid("/status", "enum", "status must be `open` or a status of a change.")),
     }
 }

@@ -77,7 +77,7 @@ async fn the_vote_of_a_revoked_key_does_not_help_to_a_quorum() {
     assert_eq!((now.state, now.approvals(), now.version), (ChangeState::Pending, 0, 3));
     let entry = &bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap().items[0];
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("unapproved", "system"));
-    assert!(entry.details.get().contains("The approval by mallory counts no more"), "{}", entry.details);
+    assert!(entry.details.get().contains("The approval by mallory no longer counts"), "{}", entry.details);
     // The same person decides again with the key that they have now.
     let mut again = decision(&now, "mallory", Verdict::Approve);
     again.reviewer = Arc::new(Principal { key_id: Some("key_new".into()), ..reviewer("mallory") });

@@ -258,7 +258,7 @@ impl RouteTable {
                 mirrors |= !route.param_headers.is_empty();
                 let name = route.name.clone();
                 if !tools.add(index, name.clone(), route) {
-                    warnings.add(provider.name(), format!("the tool {name:?} is there twice: the first one counts"));
+                    warnings.add(provider.name(), format!("the tool {name:?} is listed twice: the first one counts"));
                 }
             }
             for def in provider.prompts() {
@@ -267,7 +267,7 @@ impl RouteTable {
                 }
                 let name = def.name.clone();
                 if !prompts.add(index, name.clone(), Arc::new(PromptRoute::new(provider.clone(), def))) {
-                    warnings.add(provider.name(), format!("the prompt {name:?} is there twice: the first one counts"));
+                    warnings.add(provider.name(), format!("the prompt {name:?} is listed twice: the first one counts"));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Who gets a name that several providers offer.
+//! Decides who gets a name that several providers offer.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -91,7 +91,7 @@ pub fn server_meta() -> String {
 pub fn initialize(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpError> {
     let session = &exchange.session;
     if session.legacy_revision().is_some() {
-        return Err(McpError::new(ErrorKind::InvalidRequest, "this session is initialized already"));
+        return Err(McpError::new(ErrorKind::InvalidRequest, "this session is already initialized"));
     }
     let params: params::Initialize<'_> = params::parse(request.params)?;
     let revision = negotiate::initialize(&params.protocol_version, exchange.services.config.strict_versions)?;

@@ -1,4 +1,4 @@
-//! Whether the identity behind a request still holds. The endpoint has established it; a connection may outlive it.
+//! Checks that the identity behind a request is still valid. The endpoint has established it; a connection may outlive it.
 
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;

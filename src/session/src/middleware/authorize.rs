@@ -1,4 +1,4 @@
-//! Whether the principal's role may use the MCP endpoints at all.
+//! Checks that the principal's role may use the MCP endpoints at all.
 
 use countersign_auth::Identity;
 use countersign_exchange::context::Exchange;

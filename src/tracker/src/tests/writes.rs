@@ -281,7 +281,7 @@ async fn a_configured_workflow_rules() {
 
     config.workflow.insert("Nowhere".into(), vec![]);
     let error = super::Tracker::open(t.dir.path(), &config).err().unwrap();
-    assert!(error.to_string().contains("`Nowhere` is no status"), "{error}");
+    assert!(error.to_string().contains("`Nowhere` is not a status"), "{error}");
 }
 
 #[tokio::test]

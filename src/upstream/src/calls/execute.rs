@@ -48,7 +48,7 @@ pub(crate) async fn run(upstream: &Arc<Upstream>, execute: Execute) -> Result<To
 }
 
 fn cancelled() -> McpError {
-    McpError::new(ErrorKind::Cancelled, "the call was given up").with("outcome", "unknown")
+    McpError::new(ErrorKind::Cancelled, "the gateway gave up the call").with("outcome", "unknown")
 }
 
 async fn call(
@@ -107,8 +107,8 @@ async fn call(
             let asked = rounds.next(result.get(), async |requests| asked(requests, inquirer.as_ref()).await).await;
             asked.map_err(|stop| match stop {
                 Stop::AsksNothing => unreadable("it needs input and does not say which"),
-                Stop::TooMany => input_required("it asks too much at once"),
-                Stop::TooOften => input_required("it asks again and again"),
+                Stop::TooMany => input_required("it asks for more input at once than the gateway takes"),
+                Stop::TooOften => input_required("it asked for input more often than the gateway allows"),
                 Stop::Unanswered(error) => error,
             })?;
             continue;
@@ -137,7 +137,7 @@ async fn asked(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<B
         answered
     });
     let answers = join_all(asked.collect::<Vec<_>>()).await.into_iter();
-    let given_up = |_| Err(RpcError::new(-32603, "the question was given up"));
+    let given_up = |_| Err(RpcError::new(-32603, "the gateway gave up the question"));
     answers.map(|answer| answer.unwrap_or_else(given_up).map_err(|error| input_required(&error.message))).collect()
 }
 

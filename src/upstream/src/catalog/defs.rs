@@ -93,7 +93,7 @@ impl Names {
     pub fn tool(&self, raw: &Arc<RawValue>) -> Result<ToolDef, DefinitionError> {
         let tool: Tool = read("the tool", "name", raw)?;
         let fault = |reason: &str| left_out("the tool", &tool.name, reason);
-        let Some(schema) = tool.input_schema.as_object() else { return Err(fault("its inputSchema is no object")) };
+        let Some(schema) = tool.input_schema.as_object() else { return Err(fault("its inputSchema is not an object")) };
         let mut raw = raw.clone();
         match schema.get("type") {
             Some(kind) if kind == "object" => {}
@@ -102,7 +102,7 @@ impl Names {
             None => raw = typed(&raw),
         }
         if tool.output_schema.as_ref().is_some_and(|schema| !schema.is_object()) {
-            return Err(fault("its outputSchema is no object"));
+            return Err(fault("its outputSchema is not an object"));
         }
         let hints = tool.annotations.unwrap_or_default();
         Ok(ToolDef {

@@ -57,7 +57,7 @@ fn sound<R, T>(
         match read(raw) {
             Ok(Some((name, def))) => {
                 if seen.contains(&name) {
-                    left_out.push(format!("{name:?} is left out: it is there more than once"));
+                    left_out.push(format!("{name:?} is left out: it is listed more than once"));
                 } else {
                     seen.insert(name);
                     all.push(def);

@@ -189,7 +189,7 @@ impl Attribution {
             Some(pending) => {
                 let _ = pending.done.send(Ok(response));
             }
-            None => tracing::debug!(?id, "an answer to nothing that waits: late, repeated or with a wrong id"),
+            None => tracing::debug!(?id, "an answer that no request waits for: late, repeated or with a wrong id"),
         }
     }
 
@@ -203,7 +203,7 @@ impl Attribution {
             let listener = hints.progress_token.and_then(integer).and_then(|id| self.listener(id));
             return match listener {
                 Some(listener) => listener.notification(notification),
-                None => tracing::debug!("progress of nothing that waits"),
+                None => tracing::debug!("progress that no request waits for"),
             };
         }
         let listener = match hints.subscription() {

@@ -1,4 +1,4 @@
-//! What an upstream has asked on one link and was not answered yet.
+//! The requests of an upstream on one link that are not answered yet.
 //!
 //! Answers go out at most once, never after the upstream took the question back, and never for more questions than
 //! a link may have open.

@@ -133,9 +133,9 @@ pub fn attributed_requests(server: &str, requests: &str) -> Option<String> {
 pub fn address(params: &str) -> Result<String, &'static str> {
     let text = member(params, "url").and_then(string).ok_or("it has no `url`")?;
     if text.chars().any(|c| is_hidden(c) || c.is_whitespace() || c == '\\') {
-        return Err("its `url` has characters that nobody sees, blanks or backslashes");
+        return Err("its `url` contains invisible characters, blanks or backslashes");
     }
-    let url = Url::parse(&text).map_err(|_| "its `url` is none")?;
+    let url = Url::parse(&text).map_err(|_| "its `url` is not a URL")?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err("its `url` is neither http nor https");
     }

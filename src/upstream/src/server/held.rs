@@ -1,4 +1,4 @@
-//! A link that the gateway holds, with the calls that are under way on it: whose is what arrives outside of them.
+//! A link that the gateway holds, with the calls under way on it, and for whom messages outside of them are.
 
 use std::sync::{
     Arc, Weak,

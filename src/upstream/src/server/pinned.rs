@@ -1,4 +1,4 @@
-//! Which of several alike links a request takes: what was begun in one child process is unknown to the others.
+//! Chooses which of several equal links a request takes: what was begun in one child process is unknown to the others.
 
 use std::sync::{Arc, Weak};
 

@@ -58,7 +58,7 @@ impl Key {
     }
 }
 
-/// At most so many links.
+/// How many at most links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     pub per_principal: usize,

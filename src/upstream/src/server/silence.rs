@@ -64,9 +64,9 @@ impl Upstream {
             Err(AskError::Timeout) => {
                 tracing::warn!(
                     upstream = %self.config.name,
-                    "it answers nothing any more, not even {method}; its connection is given up"
+                    "it no longer answers, not even {method}; the gateway closes the connection"
                 );
-                held.give_up(LinkError::Lost("it answered nothing any more, and is started anew".to_owned()));
+                held.give_up(LinkError::Lost("it no longer answered, and is started again".to_owned()));
             }
             // It has ended by itself.
             Err(AskError::Link(_)) => {}

@@ -354,7 +354,7 @@ async fn a_shared_child_that_hangs_is_given_up_and_its_calls_are_told() {
     let (error, ()) = tokio::join!(waits, timed_out(3));
     let error = error.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));
-    assert!(error.message.contains("answered nothing any more"), "{}", error.message);
+    assert!(error.message.contains("no longer answered"), "{}", error.message);
     fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &agent("a")).await.unwrap();
     assert_eq!((fake.made(), fake.open().len()), (2, 1));

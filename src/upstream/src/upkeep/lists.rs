@@ -183,7 +183,7 @@ async fn read_list(upstream: &Upstream, held: &Held, list: &List, used: usize) -
             |cursor| format!(r#"{{"cursor":{}}}"#, serde_json::Value::from(cursor.as_str())),
         );
         let result = upstream.ask(held, list.method, &params).await?;
-        let garbage = || AskError::Garbage(format!("its answer to {} is no list", list.method));
+        let garbage = || AskError::Garbage(format!("its answer to {} is not a list", list.method));
         let of_page = Page::read(&result, list.member, &mut room, &mut read.all).ok_or_else(garbage)?;
         read.ttl = read.ttl.min(of_page.ttl);
         let Some(next) = of_page.next.filter(|_| of_page.full.is_none()) else {
@@ -198,7 +198,7 @@ async fn read_list(upstream: &Upstream, held: &Held, list: &List, used: usize) -
         } else if next.len() > MAX_CURSOR {
             Some(format!("the cursor of a page is longer than {MAX_CURSOR} bytes"))
         } else if !followed.insert(hasher.hash_one(&next)) {
-            Some("its pages go round in a circle: a cursor came twice".to_owned())
+            Some("its pages form a loop: it gave the same cursor twice".to_owned())
         } else {
             None
         };

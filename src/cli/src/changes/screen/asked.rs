@@ -1,4 +1,4 @@
-//! What is asked at the bottom of the screen, and what becomes of the answer.
+//! The questions at the bottom of the screen, and what their answers do.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;

@@ -285,6 +285,6 @@ fn result(out: &mut Writer, change: &Change) {
     out.head(if failed { "The tool failed" } else { "Result" });
     for block in value.get("content").and_then(Value::as_array).into_iter().flatten() {
         let text = block.get("text").and_then(Value::as_str);
-        out.body(text.unwrap_or("(something that is no text)"));
+        out.body(text.unwrap_or("(content that is not text)"));
     }
 }

@@ -307,7 +307,7 @@ impl App {
             }
             Err(error) => {
                 self.drafts.insert(id, text);
-                self.say(Tone::Bad, format!("These are no arguments ({error}); e goes on with your text."));
+                self.say(Tone::Bad, format!("These are not valid arguments ({error}); e opens your text again."));
             }
         }
     }

@@ -292,7 +292,7 @@ fn arguments_are_corrected() {
     app.edited(id.clone(), version, &text, format!("{text}\n"));
     assert!(app.prompt.is_none() && app.status.0.contains("not changed"));
     app.edited(id.clone(), version, &text, "{oops".into());
-    assert!(app.status.0.contains("goes on with your text"), "{:?}", app.status);
+    assert!(app.status.0.contains("opens your text again"), "{:?}", app.status);
     assert!(matches!(typed(&mut app, "e"), Some(Action::Editor { text, .. }) if text == "{oops"));
     app.edited(id, version, &text, r#"{"n": 12345678901234567890.10}"#.into());
     typed(&mut app, "typo");

@@ -371,7 +371,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         None => (GET_STREAM, None),
         Some(Some(last)) => (last.stream, Some(last.event)),
         Some(None) => {
-            let error = McpError::new(ErrorKind::InvalidRequest, "Last-Event-ID is none of this session's");
+            let error = McpError::new(ErrorKind::InvalidRequest, "Last-Event-ID is not an event of this session");
             return refuse(400, &error, revision);
         }
     };
@@ -381,9 +381,10 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
             ResumeFault::TooLate => {
                 McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")
             }
-            ResumeFault::Ahead => {
-                McpError::new(ErrorKind::InvalidRequest, "Last-Event-ID is none that this session has sent yet")
-            }
+            ResumeFault::Ahead => McpError::new(
+                ErrorKind::InvalidRequest,
+                "Last-Event-ID names an event that this session has not sent yet",
+            ),
         };
         refuse(error.kind.status(), &error, revision)
     })

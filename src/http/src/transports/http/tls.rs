@@ -16,7 +16,7 @@ pub fn server_config(tls: &TlsConfig) -> Result<ServerConfig, String> {
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
     if certificates.is_empty() {
-        return Err(format!("{}: there is no certificate in it", tls.cert.display()));
+        return Err(format!("{} contains no certificate", tls.cert.display()));
     }
     let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| format!("{}: {e}", tls.key.display()))?;
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());

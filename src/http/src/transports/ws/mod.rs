@@ -69,7 +69,7 @@ fn try_upgrade(
     })?;
     // Proved before a place is taken: a plain GET of /ws is only a mistake.
     actix_web_actors::ws::handshake(request)
-        .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("no WebSocket handshake: {e}")))?;
+        .map_err(|e| McpError::new(ErrorKind::InvalidRequest, format!("this is not a WebSocket handshake: {e}")))?;
     let resumed = match (&query.session, query.received) {
         (Some(id), Some(received)) => Some((find(services, &identity, id)?, received)),
         (None, None) => {
@@ -77,7 +77,7 @@ fn try_upgrade(
             None
         }
         _ => {
-            return Err(McpError::new(ErrorKind::InvalidRequest, "`session` and `received` go together"));
+            return Err(McpError::new(ErrorKind::InvalidRequest, "give both `session` and `received`, or neither"));
         }
     };
     let connection = request.conn_data::<Connection>();
@@ -130,7 +130,7 @@ fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<Regist
     let entry = services.session_of(identity, Transport::WebSocket, id);
     entry
         .filter(|entry| entry.shared.legacy_revision().is_some())
-        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect anew and initialize"))
+        .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize"))
 }
 
 /// Goes back to where the client is; gives the turn of its new connection.
@@ -139,7 +139,7 @@ fn rewind(entry: &RegisteredSession, received: u64) -> Result<u64, McpError> {
     outbox.rewind(received).map_err(|fault| match fault {
         ResumeFault::TooLate => McpError::new(
             ErrorKind::ResumeTooLate,
-            "too late: the frames since then are no longer held; connect anew and initialize",
+            "the gateway no longer holds the frames since then; connect again and initialize",
         ),
         ResumeFault::Ahead => McpError::new(ErrorKind::InvalidRequest, "this session has not sent so many frames yet"),
     })

@@ -1,4 +1,4 @@
-//! What a change that is over means for the call that it came from.
+//! Turns a change that has ended into the answer to the call that it came from.
 
 use serde_json::Value;
 

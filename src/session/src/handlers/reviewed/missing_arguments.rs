@@ -76,7 +76,7 @@ pub async fn ask_for(
         return None;
     }
     let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };
-    let message = format!("{title} needs more than it was given. A person decides on it with what you fill in here.");
+    let message = format!("{title} lacks arguments. Fill them in here; a person then decides on the call.");
     let params = json!({ "mode": "form", "message": message, "requestedSchema": schema }).to_string();
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, KEY)) else {

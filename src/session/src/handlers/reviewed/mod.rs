@@ -203,7 +203,7 @@ async fn named(exchange: &Handling, route: &ToolRoute, raw: &RawValue, id: &str)
             && same(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
     });
     change.ok_or_else(|| {
-        McpError::new(ErrorKind::InvalidParams, "`requestState` is not of this call")
+        McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
             .with("member", "params.requestState")
     })
 }

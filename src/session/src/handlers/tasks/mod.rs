@@ -189,7 +189,7 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
             Ok(Reply::passed_on(shape::related(&json, &id)).failing(settled.failure))
         }
         Some(Ending::Error(error)) => Err(error),
-        None => Err(McpError::new(ErrorKind::Internal, "the change is over and yet has no result")),
+        None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),
     }
 }
 

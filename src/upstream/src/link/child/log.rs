@@ -124,7 +124,7 @@ impl ServerLog {
     }
 }
 
-/// At most so many lines in a window of time.
+/// How many at most lines in a window of time.
 #[derive(Default)]
 pub(super) struct Throttle {
     since: Option<Instant>,

@@ -77,7 +77,7 @@ impl ChildConnector {
         };
         let cwd = match cwd {
             Some(cwd) if cwd.is_dir() => cwd.clone(),
-            Some(cwd) => return Err(LinkError::Unreachable(format!("its `cwd` {} is no folder", cwd.display()))),
+            Some(cwd) => return Err(LinkError::Unreachable(format!("its `cwd` {} is not a folder", cwd.display()))),
             None => start::own_folder(&self.data, &self.config.name)?,
         };
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.0.as_str())).collect();

@@ -1,4 +1,4 @@
-//! The head of an answer: of most only what is asked of it, read where it stands.
+//! The head of an HTTP answer, read in place and only as far as somebody asks for it.
 //!
 //! A head that is as nearly all are (HTTP/1.1, a body of known length, nothing about the connection that is not so
 //! anyway) needs no map of headers. Any other, and any that is broken, is left to the codec, which has the last word

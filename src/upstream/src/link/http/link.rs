@@ -142,7 +142,7 @@ impl HttpLink {
                 && let Some(shared) = shared.upgrade().filter(|shared| !shared.closed.is_cancelled())
             {
                 // It asks faster than it reads: nothing good comes of that session.
-                tracing::warn!("a server asks more than it takes answers to; its session is given up");
+                tracing::warn!("a server sends more requests than it takes answers to; its session is ended");
                 shared.gone();
             }
         })
@@ -180,7 +180,7 @@ impl HttpLink {
             // 2025-11-25/basic/transports, "Session Management": visible ASCII only.
             let visible = !session.is_empty() && session.iter().all(u8::is_ascii_graphic);
             let Some(session) = HeaderValue::from_bytes(session).ok().filter(|_| visible) else {
-                return Err(LinkError::Protocol("its session id has characters that none may have".to_owned()));
+                return Err(LinkError::Protocol("its session id contains characters that are not allowed".to_owned()));
             };
             self.shared.set(false, None, Some(session));
         }

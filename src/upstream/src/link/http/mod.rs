@@ -91,7 +91,7 @@ impl Place {
                 (Ok(name), Ok(value)) => headers.insert(name, value),
                 // The value is a secret.
                 _ => {
-                    uri = Err(format!("the configured header `{name}` is no HTTP header"));
+                    uri = Err(format!("the configured header `{name}` is not an HTTP header"));
                     continue;
                 }
             };

@@ -95,7 +95,7 @@ async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
     if status != StatusCode::OK || !is_stream(&response) {
         let body = if is_stream(&response) { Vec::new() } else { beginning(&mut response).await };
         return Err(match status {
-            StatusCode::OK => LinkError::Protocol("a GET opens no event stream there".to_owned()),
+            StatusCode::OK => LinkError::Protocol("a GET does not open an event stream there".to_owned()),
             _ => LinkError::Status { status: status.as_u16(), body: shown(&body) },
         });
     }
@@ -107,7 +107,7 @@ async fn open(place: &Place) -> Result<(HttpAnswer, Events, Uri), LinkError> {
                 return Ok((response, events, endpoint));
             }
             if !event.data.is_empty() {
-                return Err(LinkError::Protocol("the first event on its stream is no `endpoint`".to_owned()));
+                return Err(LinkError::Protocol("the first event on its stream is not `endpoint`".to_owned()));
             }
         }
         match response.next().await {

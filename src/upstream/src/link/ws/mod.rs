@@ -50,7 +50,7 @@ pub(crate) struct WsConnector {
 impl Connector for WsConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
         Box::pin(async move {
-            let late = |_| LinkError::Unreachable(format!("no WebSocket within {} s", OPENING.as_secs()));
+            let late = |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPENING.as_secs()));
             let socket = tokio::time::timeout(OPENING, open(&self.place)).await.map_err(late)??;
             let (attribution, messages) = Attribution::new(unsolicited, CancellationToken::new());
             let (sink, stream) = socket.split();
@@ -194,7 +194,7 @@ async fn write(
                 Some(payload) = pings.recv() => ws::Message::Pong(payload),
                 _ = ticks.tick() => {
                     if heard.get().elapsed() > SILENCE {
-                        return LinkError::Lost(format!("nothing came for {} s", SILENCE.as_secs()));
+                        return LinkError::Lost(format!("it sent nothing for {} s", SILENCE.as_secs()));
                     }
                     ws::Message::Ping(Bytes::new())
                 }

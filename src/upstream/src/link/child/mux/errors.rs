@@ -16,7 +16,7 @@ pub(super) fn error_of(raw: &RawValue) -> Result<RpcError, LinkError> {
         data: Option<Box<RawValue>>,
     }
     let Error { code, message, data } = serde_json::from_str(raw.get())
-        .map_err(|error| LinkError::Protocol(format!("its error is none of JSON-RPC's: {error}")))?;
+        .map_err(|error| LinkError::Protocol(format!("its error is not a JSON-RPC error: {error}")))?;
     Ok(RpcError { code, message, data, status: None })
 }
 
@@ -30,6 +30,6 @@ pub(super) fn unsent(end: &LinkError) -> LinkError {
 pub(super) fn refused(refused: Refused) -> LinkError {
     LinkError::Unreachable(match refused {
         Refused::Full => "it reads nothing of what is sent to it".to_owned(),
-        Refused::Closed => "it is being ended".to_owned(),
+        Refused::Closed => "the gateway is ending it".to_owned(),
     })
 }
