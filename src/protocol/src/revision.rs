@@ -8,7 +8,7 @@
 //! 3. Make `src/upstream/src/link/detect.rs` (stateless) or `src/upstream/src/link/handshake.rs` (handshake)
 //!    find a server of it, and of those before it: `a_server_of_one_revision_alone_is_found_whichever_it_is`.
 //! 4. Where a message of it differs, read its rules where that message is written: definitions in
-//!    `src/routing/src/revision_filter.rs` (`each_revision_gets_what_it_has_byte_for_byte` does not compile without it),
+//!    `src/routing/src/table/revision_filter.rs` (`each_revision_gets_what_it_has_byte_for_byte` does not compile without it),
 //!    calls and results in `src/bridge`. Do not compare revisions elsewhere.
 //! 5. Add its scenarios to `tests/conformance/expectations.mjs`: `the_official_suite_runs_in_each_revision_that_it_has`.
 
