@@ -10,12 +10,21 @@ use parking_lot::Mutex;
 use futures_util::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use awc::http::{
+    StatusCode,
+    header::{HeaderName, HeaderValue},
+};
+
 use crate::{
     catalog::{Catalog, offered::Offered},
-    link::{Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification},
+    link::{
+        Connector, Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
+        http::{Place, answer, client, head::Field},
+        received::MAX_MESSAGE,
+    },
     server::Upstream,
 };
-use countersign_config::UpstreamConfig;
+use countersign_config::{Secret, UpstreamConfig};
 use countersign_protocol::{Era, Revision, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
 
@@ -193,4 +202,34 @@ pub fn watched(upstream: &Upstream) -> Vec<String> {
 /// As if it was never reached.
 pub fn lose(upstream: &Upstream) {
     upstream.negotiated.store(None);
+}
+
+/// The client of plain HTTP by itself, for `scripts/bench client`.
+pub struct PlainPost(Arc<client::Head>);
+
+impl PlainPost {
+    /// `headers` are those of every request.
+    ///
+    /// # Errors
+    /// As of a configured server.
+    pub fn new(url: &url::Url, headers: &[(&str, &str)]) -> Result<Self, LinkError> {
+        let configured: Vec<_> =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect();
+        let place = Place::new(url, &configured);
+        Ok(Self(client::Head::new(place.uri()?, place.headers, None)))
+    }
+
+    /// Sends what a stateless link sends, and reads the whole answer.
+    ///
+    /// # Errors
+    /// As of a link.
+    pub async fn send(&self, method: &'static str, name: &str, body: &bytes::Bytes) -> Result<bytes::Bytes, LinkError> {
+        let mut extra = client::Extra::new();
+        extra.push((HeaderName::from_static("mcp-method"), HeaderValue::from_static(method)));
+        extra.push((HeaderName::from_static("mcp-name"), HeaderValue::from_str(name).unwrap()));
+        let mut response = client::post(&self.0, extra, body).await?;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(response.field(Field::ContentEncoding).is_none());
+        answer::body(&mut response, MAX_MESSAGE).await
+    }
 }

@@ -25,7 +25,7 @@ use countersign_config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 pub(crate) mod answer;
 mod chores;
 pub(crate) mod client;
-mod head;
+pub(crate) mod head;
 mod io;
 mod link;
 mod listen;
