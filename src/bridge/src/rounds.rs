@@ -76,11 +76,11 @@ fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
     let mut found = ready.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = found.next() else { return Ok(None) };
     if found.next().is_some() {
-        return Err(refused("it is there more than once"));
+        return Err(refused("it is given more than once"));
     }
     let sealed = string(member.value).ok_or_else(|| refused("it must be a string"))?;
     let state = ready.call.bridge.carrier.open_sealed(&sealed, &binding(ready));
-    state.map(Some).ok_or_else(|| refused("it is not one that this gateway gave this client for this request"))
+    state.map(Some).ok_or_else(|| refused("it is not valid for this client and this request"))
 }
 
 /// What an upstream needs as its client gets it: the state sealed, and questions of people with who asks them.
@@ -91,7 +91,12 @@ fn handed_out(ready: &Ready<'_>, result: &str) -> Result<Box<RawValue>, McpError
     }
     if let Some(bare) = member(result, "requestState") {
         let sealed = ready.call.bridge.carrier.seal(bare, &binding(ready));
-        let no = || McpError::new(ErrorKind::Internal, "the state cannot be sealed: no random numbers are to be had");
+        let no = || {
+            McpError::new(
+                ErrorKind::Internal,
+                "the gateway cannot seal the state: the system gives it no random numbers",
+            )
+        };
         state = Some(sealed.ok_or_else(no)?);
     }
     let values = [("inputRequests", &requests), ("requestState", &state)];
@@ -132,8 +137,11 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
         let next = rounds.next(result.get(), async |requests| answers(ready, requests, &mut opened).await).await;
         next.map_err(|stop| match stop {
             Stop::Unanswered(error) => error,
-            Stop::TooOften => McpError::new(ErrorKind::NotBridgeable, "the upstream asked for input too often")
-                .with("limit", MAX_ROUNDS),
+            Stop::TooOften => McpError::new(
+                ErrorKind::NotBridgeable,
+                "the upstream asked for input more often than the gateway allows",
+            )
+            .with("limit", MAX_ROUNDS),
             Stop::TooMany => broken(TOO_MANY),
             Stop::AsksNothing => broken(ASKS_NOTHING),
         })?;
@@ -174,7 +182,7 @@ async fn answers(
 }
 
 const ASKS_NOTHING: &str = "the upstream needs input and does not say which";
-const TOO_MANY: &str = "the upstream asks too much at once";
+const TOO_MANY: &str = "the upstream asks for more input at once than the gateway takes";
 
 fn broken(why: impl Into<Cow<'static, str>>) -> McpError {
     McpError::new(ErrorKind::NotBridgeable, why)
@@ -185,7 +193,7 @@ fn broken(why: impl Into<Cow<'static, str>>) -> McpError {
 /// questions that the client did not declare itself able to answer.
 fn check_input(ready: &Ready<'_>, result: &str) -> Result<(), McpError> {
     if ready.call.verb == Verb::Complete {
-        return Err(broken("the upstream needs input where the protocol has none"));
+        return Err(broken("the upstream needs input for a completion, which the protocol does not have"));
     }
     let requests = member(result, "inputRequests");
     if requests.is_none() && member(result, "requestState").is_none() {
