@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{
-    json,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::value::RawValue;
 
 use super::{
     arrival,
@@ -27,7 +24,12 @@ use countersign_exchange::{
     cancel::Cancel,
     reply::{CacheHint, Reply},
 };
-use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, json::string, params};
+use countersign_protocol::{
+    ErrorKind, McpError, Revision,
+    envelope::Request,
+    json::{known, string},
+    params,
+};
 use countersign_provider::ToolResult;
 use countersign_review::gateway_tools::pending_result;
 use countersign_routing::{ToolRoute, validate};
@@ -99,23 +101,15 @@ impl ToolOutcome {
 /// How far a call has come.
 enum Stage {
     Found(Arc<ToolRoute>),
-    Judged(Judged),
-    Admitted(Admitted),
+    Decided(Gate),
 }
 
 impl Stage {
     fn route(&self) -> &Arc<ToolRoute> {
         match self {
             Self::Found(route) => route,
-            Self::Judged(judged) => &judged.route,
-            Self::Admitted(admitted) => admitted.route(),
-        }
-    }
-
-    fn judged(self) -> Option<Judged> {
-        match self {
-            Self::Judged(judged) => Some(judged),
-            Self::Found(_) | Self::Admitted(_) => None,
+            Self::Decided(Gate::Review(judged)) => &judged.route,
+            Self::Decided(Gate::Open(admitted)) => admitted.route(),
         }
     }
 }
@@ -133,32 +127,20 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     if is_module && !route.ruling.may_review() {
         return Err(tasks::local::refused());
     }
-    let empty;
-    let arguments = match params.arguments {
-        Some(arguments) => arguments,
-        None => {
-            empty = no_arguments()?;
-            &empty
-        }
-    };
+    let arguments = given(params.arguments)?;
     // Where a server has asked for input, the answers go to this very server, and the call goes on.
     let retry = countersign_bridge::response_cache::is_retry(&request.object().object);
     let judged = match retry {
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge(exchange, &route, arguments).await?,
     };
-    if judged.verdict() == Verdict::Review {
-        return finish(exchange, request, Stage::Judged(judged), params.arguments, cancel).await;
-    }
     let counted = match judged.route.provider.upstream() {
         Some(upstream) if retry && park::takes_up(exchange, upstream, &request.object().object) => Counted::Before,
         _ => Counted::NotYet,
     };
     let admitted = match judged.carry_out(exchange, counted) {
         Ok(Gate::Open(admitted)) => admitted,
-        Ok(Gate::Review(judged)) => {
-            return finish(exchange, request, Stage::Judged(judged), params.arguments, cancel).await;
-        }
+        Ok(review) => return finish(exchange, request, Stage::Decided(review), params.arguments, cancel).await,
         Err(error) => return Ok(countersign_bridge::failed(&error)),
     };
     let route = admitted.route();
@@ -184,7 +166,7 @@ pub async fn call_admitted(
 ) -> Result<Reply, McpError> {
     let Some(call) = bridged(exchange, admitted.route(), request) else {
         let params = params::CallTool::of(request)?;
-        return finish(exchange, request, Stage::Admitted(admitted), params.arguments, cancel).await;
+        return finish(exchange, request, Stage::Decided(Gate::Open(admitted)), params.arguments, cancel).await;
     };
     match countersign_bridge::call(call).await {
         Err(error) if error.foreign.is_none() && is_the_tools_own(error.kind) => Ok(countersign_bridge::failed(&error)),
@@ -284,8 +266,9 @@ async fn judge(exchange: &Handling, route: &Arc<ToolRoute>, arguments: &RawValue
     Ok(judged)
 }
 
-fn no_arguments() -> Result<Box<RawValue>, McpError> {
-    to_raw_value(&json!({})).map_err(|e| McpError::new(ErrorKind::Internal, e.to_string()))
+/// The arguments of a call, which may be left out where a tool takes none.
+fn given(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
+    arguments.or_else(|| known("{}")).ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
 async fn find(exchange: &Handling, name: &str) -> Result<Arc<ToolRoute>, McpError> {
@@ -320,22 +303,19 @@ pub async fn call_plain(
 
 /// Checks the arguments of a call, decides on it unless that was done, and lets it run or puts it under review.
 async fn call(exchange: &Handling, call: &Call<'_>, stage: Stage, cancel: &Cancel) -> Result<ToolOutcome, McpError> {
-    let empty;
-    let raw = match call.arguments {
-        Some(raw) => raw,
-        None => {
-            empty = no_arguments()?;
-            &empty
-        }
-    };
+    let raw = given(call.arguments)?;
     let filled;
-    let (stage, raw) = match (validate::check(stage.route(), raw), stage) {
-        (Ok(()), stage) => (stage, raw),
-        // What runs already as a task asks for nothing any more.
-        (Err(wrong), Stage::Admitted(_)) => return Err(wrong),
-        (Err(wrong), stage) => {
+    let (stage, raw) = match validate::check(stage.route(), raw) {
+        Ok(()) => (stage, raw),
+        Err(wrong) => {
             let route = Arc::clone(stage.route());
-            match missing_arguments::ask_for(exchange, &route, stage.judged(), raw, call).await {
+            let judged = match stage {
+                // What runs already as a task asks for nothing any more.
+                Stage::Decided(Gate::Open(_)) => return Err(wrong),
+                Stage::Decided(Gate::Review(judged)) => Some(judged),
+                Stage::Found(_) => None,
+            };
+            match missing_arguments::ask_for(exchange, &route, judged, raw, call).await {
                 Some(Missing::Asks(question)) => return Ok(ToolOutcome::Lacks(question)),
                 Some(Missing::Filled(whole)) => {
                     validate::check(&route, &whole)?;
@@ -363,19 +343,18 @@ async fn carry_out(
     raw: &RawValue,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let judged = match stage {
-        Stage::Admitted(admitted) => return run(exchange, &admitted, raw, call, cancel).await,
-        Stage::Judged(judged) => judged,
+    let gate = match stage {
+        Stage::Decided(gate) => gate,
         Stage::Found(route) => {
             let judged = judge(exchange, &route, raw).await?;
             // Another server answers for its own, and may want other arguments.
             if !Arc::ptr_eq(&judged.route, &route) {
                 validate::check(&judged.route, raw)?;
             }
-            judged
+            judged.carry_out(exchange, Counted::NotYet)?
         }
     };
-    match judged.carry_out(exchange, Counted::NotYet)? {
+    match gate {
         Gate::Open(admitted) => run(exchange, &admitted, raw, call, cancel).await,
         // Boxed, so that calls which are let through need not carry its room.
         Gate::Review(judged) => Box::pin(reviewed::review(exchange, &judged, raw, call, cancel)).await,

@@ -93,10 +93,7 @@ impl Judged {
         let reason = &self.decision.reason;
         match self.verdict() {
             Verdict::Allow => Ok(Gate::Open(Admitted(self.route))),
-            Verdict::Review => {
-                tracing::debug!(%tool, rule, %reason, "a call is reviewed");
-                Ok(Gate::Review(self))
-            }
+            Verdict::Review => Ok(Gate::Review(self)),
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
                 tracing::info!(%tool, %principal, rule, %reason, "a call was denied");

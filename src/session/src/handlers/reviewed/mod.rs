@@ -52,6 +52,12 @@ pub async fn review(
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
     let Judged { route, decision } = judged;
+    tracing::debug!(
+        tool = %route.name,
+        rule = decision.rule.as_deref().unwrap_or("policy.default"),
+        reason = %decision.reason,
+        "a call is reviewed"
+    );
     // What a person approves must mean one thing only: no key may stand there twice.
     arguments::check(raw, exchange.services.config.limits.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.task {
