@@ -342,13 +342,23 @@ impl Reader {
     }
 
     /// A value as it was written, from whatever layer; `None` where only the keys are listed.
-    pub(super) fn raw(&mut self, key: &'static str) -> Option<Result<Placed, Wrong>> {
+    fn raw(&mut self, key: &'static str) -> Option<Result<Placed, Wrong>> {
         if self.schema {
             self.settings.push(Setting { key, value: String::new(), origin: Origin::Default });
             return None;
         }
         let placed = self.values.get(key)?;
         Some(structured(placed).map(|node| Placed { node, ..placed.clone() }))
+    }
+
+    /// The same; what cannot be read is a problem, and nothing is there.
+    pub(super) fn section(&mut self, key: &'static str) -> Option<Placed> {
+        let (message, remedy) = match self.raw(key)? {
+            Ok(placed) => return Some(placed),
+            Err(wrong) => wrong,
+        };
+        self.problems.push(Problem { origin: self.origin(key), key: Some(key.to_owned()), message, remedy });
+        None
     }
 
     /// Where the value of a key came from.

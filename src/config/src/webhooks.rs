@@ -95,14 +95,7 @@ impl WebhookUrl {
 
 /// Every webhook of the file that is not disabled.
 pub(crate) fn read(r: &mut Reader) -> Vec<WebhookConfig> {
-    let placed = match r.raw(KEY) {
-        None => return Vec::new(),
-        Some(Ok(placed)) => placed,
-        Some(Err((message, remedy))) => {
-            r.problems.push(Problem { origin: r.origin(KEY), key: Some(KEY.to_owned()), message, remedy });
-            return Vec::new();
-        }
-    };
+    let Some(placed) = r.section(KEY) else { return Vec::new() };
     let problem = |origin, key: String, message: String, remedy: &str| Problem {
         origin,
         key: Some(key),

@@ -77,14 +77,7 @@ const MAX_FALLBACK_TEXT: usize = 64 << 10;
 
 /// Every server of the file that is not disabled.
 pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
-    let placed = match r.raw(KEY) {
-        None => return Vec::new(),
-        Some(Ok(placed)) => placed,
-        Some(Err((message, remedy))) => {
-            r.problems.push(Problem { origin: r.origin(KEY), key: Some(KEY.to_owned()), message, remedy });
-            return Vec::new();
-        }
-    };
+    let Some(placed) = r.section(KEY) else { return Vec::new() };
     let entries: &[KeyValue] = match &placed.node {
         Node::Map(entries) => entries,
         Node::Null => &[],
