@@ -3,7 +3,6 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use actix::Actor as _;
 use actix_web::{
     App,
     http::{StatusCode, header::HeaderMap},
@@ -15,29 +14,16 @@ use jiff::Timestamp;
 
 use crate::{services::HttpServices, transports};
 use countersign_attach::Users;
-use countersign_auth::{Authenticator, Credential, Identity, keys, stored::Stored};
+use countersign_auth::{Credential, Identity, keys};
 use countersign_bridge::{Bridge, carried::Carrier};
-use countersign_config::{Config, Flags, load};
-use countersign_domain::{
-    policy::{People, Policy},
-    principal::Role,
-};
-use countersign_exchange::services::{Services, State};
-use countersign_reload::{Reloads, Source, apply::Live};
-use countersign_review::{Changes, PendingConfig, gateway_tools::pending_output_schema};
-use countersign_routing::{Directory, Published, RouteTable, Router, table::Aliases};
+use countersign_domain::principal::Role;
+use countersign_exchange::testing::Bench;
 use countersign_session::{Registry, SessionServices};
-use countersign_store::{PinStore, SqliteOptions, SqliteStore, Store};
-use countersign_telemetry::Metrics;
-use countersign_upstream::Upstreams;
-use countersign_webhooks::Webhooks;
-use tokio_util::sync::CancellationToken;
 
 /// See the module's page.
 pub struct Served {
     pub services: Arc<HttpServices>,
-    keys: Arc<Stored>,
-    _dir: tempfile::TempDir,
+    bench: Bench,
 }
 
 /// An answer.
@@ -57,58 +43,19 @@ impl Reply {
 }
 
 impl Served {
-    pub async fn open(adjust: impl FnOnce(&mut Config)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
-        adjust(&mut config);
-        let config = Arc::new(config);
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
-        let keys = Arc::new(Stored::open(dir.path()).unwrap());
-        let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
+    /// Of a configuration in YAML.
+    pub async fn open(config: &str) -> Self {
         let registry = Arc::new(Registry::default());
-        let pending = PendingConfig::from(&config.changes);
-        let changes =
-            Changes::start(Arc::clone(&store), Arc::new(Directory(Arc::clone(&routes))), pending).await.unwrap();
-        let policy = Policy::new(&config.policy);
-        let clients = Arc::clone(&registry) as _;
-        let router =
-            Router::new(Arc::clone(&routes), policy, Aliases::default(), pending_output_schema(), clients).start();
-        let upstreams = Arc::new(Upstreams::new(dir.path(), 1 << 20));
-        let live = Live {
-            router: router.clone(),
-            built_in: Vec::new(),
-            upstreams: Arc::clone(&upstreams),
-            pins: Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap()),
-            store,
-            people: Arc::new(People::new(&config.policy.groups)),
-            webhooks: Arc::new(Webhooks::none(changes.feed().clone())),
-        };
-        let flags = Flags { data: Some(dir.path().into()), ..Flags::default() };
-        let source = Source { flags, ..Source::default() };
-        let loaded = load(&source.flags, &source.env).unwrap();
-        let shared = Services {
-            routes,
-            router,
-            feed: changes.feed().clone(),
-            changes,
-            authenticator: Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _)),
-            reloads: Arc::new(Reloads::new(source, loaded, Box::new(live), Box::new(|_| ()))),
-            metrics: Metrics::install().unwrap(),
-            upstreams,
-            shutdown: CancellationToken::new(),
-            server_meta: "{}".into(),
-            state: State::new(&config),
-            config: Arc::clone(&config),
-        };
-        let bridge = Bridge::new(Carrier::open(dir.path()).unwrap());
-        let sessions = SessionServices::new(&config, Arc::new(shared), bridge, registry);
-        Self { services: Arc::new(HttpServices::new(sessions, Users::default())), keys, _dir: dir }
+        let bench = Bench::with(config, Arc::clone(&registry) as _).await;
+        let bridge = Bridge::new(Carrier::open(bench.data()).unwrap());
+        let sessions = SessionServices::new(&bench.services.config, Arc::clone(&bench.services), bridge, registry);
+        Self { services: Arc::new(HttpServices::new(sessions, Users::default())), bench }
     }
 
     /// A new key, as it stands in `Authorization`.
     pub fn key(&self, name: &str) -> String {
         let new = keys::create(name, Role::Agent, Timestamp::now()).unwrap();
-        self.keys.keys().insert(&new.key, &new.hash).unwrap();
+        self.bench.keys.keys().insert(&new.key, &new.hash).unwrap();
         format!("Bearer {}", new.secret)
     }
 
@@ -120,7 +67,7 @@ impl Served {
     /// From now on the key is none.
     pub fn revoke(&self, key: &str) {
         let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
-        self.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
+        self.bench.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
         self.services.authenticator.forget(&hash);
     }
 

@@ -211,7 +211,7 @@ mod tests {
 
     #[actix::test]
     async fn a_body_that_does_not_come_is_waited_for_so_long_only() {
-        let served = crate::testing::Served::open(|_| {}).await;
+        let served = crate::testing::Served::open("").await;
         let (_sender, payload) = actix_http::h1::Payload::create(false);
         let mut body = Body { payload: payload.into(), held: None };
         let request = actix_web::test::TestRequest::default().to_http_request();

@@ -245,11 +245,11 @@ mod tests {
 
     #[actix::test]
     async fn a_post_is_told_the_first_thing_that_is_wrong_with_it() {
-        let served = Served::open(|config| config.transports.http.max_body = 100).await;
+        let served = Served::open("transports: { http: { max_body: 1KiB } }").await;
         let stranger = ("authorization", "Bearer csk_unknown");
         let (text, json) = (("content-type", "text/plain"), ("content-type", "application/json; charset=utf-8"));
         let (html, all) = (("accept", "text/html"), ("accept", "*/*"));
-        let large = "x".repeat(101);
+        let large = "x".repeat(1025);
         for (headers, body, status, code) in [
             (&[stranger, text, html][..], large.as_str(), 401, "UNAUTHORIZED"),
             (&[text, html], &large, 415, "INVALID_REQUEST"),

@@ -470,7 +470,7 @@ mod tests {
 
     #[actix::test]
     async fn a_session_is_known_to_its_own_principal_only_and_until_it_ends() {
-        let served = Served::open(|_| {}).await;
+        let served = Served::open("").await;
         let (own, stranger) = (served.key("own"), served.key("stranger"));
         let id = initialize(&served, &own).await;
         let ping = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
@@ -490,7 +490,7 @@ mod tests {
 
     #[actix::test]
     async fn a_message_without_a_session_is_told_how_to_get_one_unless_it_needs_none() {
-        let served = Served::open(|_| {}).await;
+        let served = Served::open("").await;
         let key = served.key("ci");
         for (message, status, code) in [
             (r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe"}"#, 400, Some("NOT_INITIALIZED")),
@@ -508,7 +508,7 @@ mod tests {
 
     #[actix::test]
     async fn a_stream_is_refused_for_the_first_thing_that_is_wrong_with_its_request() {
-        let served = Served::open(|config| config.limits.max_streams = 1).await;
+        let served = Served::open("limits: { max_streams: 1 }").await;
         let key = served.key("ci");
         let id = initialize(&served, &key).await;
         let (session, sse) = (("mcp-session-id", id.as_str()), ("accept", "text/event-stream"));

@@ -240,7 +240,7 @@ mod tests {
 
     impl Opened {
         async fn open() -> Self {
-            let served = Served::open(|_| {}).await;
+            let served = Served::open("").await;
             let key = served.key("ci");
             let channel = Channel::Streams(Streams::new(10, 10_000));
             let ended = &served.services.state.ended;
