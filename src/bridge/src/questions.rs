@@ -1,6 +1,8 @@
 //! What servers ask clients: elicitation, sampling, roots. Which client may be asked what, and in which words
 //! (2025-11-25/client/*, 2026-07-28/client/*).
 
+use serde_json::value::RawValue;
+
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{ask::AskError, context::Exchange};
 use countersign_protocol::{
@@ -59,13 +61,27 @@ pub fn refusal(error: &AskError) -> RpcError {
 fn rpc_error(object: &str) -> RpcError {
     let code = member(object, "code").and_then(|code| code.parse().ok()).unwrap_or(INTERNAL);
     let message = member(object, "message").and_then(string).unwrap_or_default().into_owned();
-    let data = member(object, "data").and_then(|data| serde_json::value::RawValue::from_string(data.to_owned()).ok());
+    let data = member(object, "data").and_then(|data| RawValue::from_string(data.to_owned()).ok());
     RpcError { code, message, data, status: None }
 }
 
+/// What an upstream is told that a client answered. A dialogue that failed was not answered, which is an answer; a model's
+/// text cannot be made up.
+///
+/// # Errors
+/// `NOT_BRIDGEABLE` for any other failure to answer.
+pub fn answer(method: &str, outcome: Result<Box<RawValue>, AskError>) -> Result<Box<RawValue>, McpError> {
+    match outcome {
+        Ok(answer) => Ok(answer),
+        Err(AskError::Refused(_) | AskError::Silent) if method == ELICITATION => {
+            Ok(RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default())
+        }
+        Err(error) => Err(unanswered(method, &error)),
+    }
+}
+
 /// The same for a client whose call cannot go on without the answer.
-#[must_use]
-pub fn unanswered(method: &str, error: &AskError) -> McpError {
+fn unanswered(method: &str, error: &AskError) -> McpError {
     let refusal = refusal(error);
     McpError::new(ErrorKind::NotBridgeable, format!("the upstream needs an answer to {method}: {}", refusal.message))
         .with("method", method)
@@ -74,8 +90,6 @@ pub fn unanswered(method: &str, error: &AskError) -> McpError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::value::RawValue;
-
     use super::*;
     use countersign_config::UpstreamTarget;
     use countersign_exchange::testing::Bench;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use countersign_protocol::{
     Era, Revision,
-    json::Op,
+    json::{Op, push_quoted},
     outline::{Object, Params},
     params::{LoggingLevel, keys},
 };
@@ -180,15 +180,9 @@ type Edits<'a> = SmallVec<[(&'a str, Op<'a>); 6]>;
 
 /// JSON text of a string.
 fn quoted(text: &str) -> CompactString {
-    if text.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
-        let mut out = CompactString::with_capacity(text.len() + 2);
-        out.push('"');
-        out.push_str(text);
-        out.push('"');
-        out
-    } else {
-        serde_json::Value::from(text).to_compact_string()
-    }
+    let mut out = CompactString::with_capacity(text.len() + 2);
+    push_quoted(&mut out, text);
+    out
 }
 
 /// Line breaks stand only between the tokens of JSON text, and on stdio a line is a frame.

@@ -15,10 +15,7 @@ use super::{
     result::{Glance, Kind},
     tasks,
 };
-use countersign_exchange::{
-    ask::{AskError, ask},
-    reply::Reply,
-};
+use countersign_exchange::{ask::ask, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{Member, Op, edit, member, members, string},
@@ -170,15 +167,7 @@ async fn answers(
         }
     });
     let answers = join_all(asked.collect::<Vec<_>>()).await.into_iter();
-    let answers = answers.map(|(method, answer)| match answer {
-        Ok(answer) => Ok(answer),
-        // A dialogue that failed was not answered, which is an answer; a model's text cannot be made up.
-        Err(AskError::Refused(_) | AskError::Silent) if method == questions::ELICITATION => {
-            Ok(RawValue::from_string(r#"{"action":"cancel"}"#.to_owned()).unwrap_or_default())
-        }
-        Err(error) => Err(questions::unanswered(&method, &error)),
-    });
-    answers.collect()
+    answers.map(|(method, answer)| questions::answer(&method, answer)).collect()
 }
 
 const ASKS_NOTHING: &str = "the upstream needs input and does not say which";

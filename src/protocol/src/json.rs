@@ -4,7 +4,7 @@
 //! (`Scanner::value`, for the envelope). Everything here is for text that is known to be JSON, a `RawValue` or what was
 //! parsed before, and follows its structure alone; whatever else comes in, nothing panics and nothing recurses.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write};
 
 mod edits;
 mod known;
@@ -100,15 +100,14 @@ pub fn quoted(text: &str) -> String {
     out
 }
 
-/// Writes a JSON string.
-pub fn push_quoted(out: &mut String, text: &str) {
-    if scanner::is_plain(text) {
-        out.push('"');
-        out.push_str(text);
-        out.push('"');
+/// Writes a JSON string to a text.
+pub fn push_quoted(out: &mut impl Write, text: &str) {
+    // Writing to a text does not fail.
+    let _ = if scanner::is_plain(text) {
+        out.write_char('"').and_then(|()| out.write_str(text)).and_then(|()| out.write_char('"'))
     } else {
-        out.push_str(&serde_json::Value::from(text).to_string());
-    }
+        write!(out, "{}", serde_json::Value::from(text))
+    };
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use futures_util::{StreamExt, stream};
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
     ask::About,
@@ -12,15 +12,11 @@ use super::{
     table::{Mode, Task},
 };
 use crate::{Bridge, asking, questions, relay::Relay};
-use countersign_exchange::{
-    ask::{AskError, ask},
-    context::Exchange,
-    reply::Reply,
-};
+use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,
-    json::{Op, edit, member, members, string},
+    json::{Op, edit, member, members, push_quoted, string},
 };
 use countersign_upstream::Response;
 
@@ -178,17 +174,12 @@ async fn answers(
         let server = &about.upstream.config.name;
         let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
         let params = shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
-        let answer = match ask(&exchange.session, &exchange.related, &method, Some(&params)).await {
-            Ok(answer) => String::from(Box::<str>::from(answer)),
-            Err(AskError::Refused(_) | AskError::Silent) if method == questions::ELICITATION => {
-                r#"{"action":"cancel"}"#.to_owned()
-            }
-            Err(error) => return Err(questions::unanswered(&method, &error)),
-        };
+        let answer = ask(&exchange.session, &exchange.related, &method, Some(&params)).await;
+        let answer = questions::answer(&method, answer)?;
         responses.push(if responses.is_empty() { '{' } else { ',' });
-        responses.push_str(&Value::from(request.key.as_ref()).to_string());
+        push_quoted(&mut responses, &request.key);
         responses.push(':');
-        responses.push_str(&answer);
+        responses.push_str(answer.get());
     }
     Ok((!responses.is_empty()).then(|| responses + "}"))
 }

@@ -23,7 +23,7 @@ use crate::{
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
-    json::{Member, Op, add_members, member, merge_meta, string},
+    json::{Member, Op, add_members, member, merge_meta, quoted, string},
     param_headers::{of_call, x_mcp_headers},
     rpc_error::RpcError,
 };
@@ -128,7 +128,7 @@ async fn asked(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<B
     let asked = requests.iter().map(|request| {
         let (answer, answered) = oneshot::channel();
         inquirer.ask(UpstreamRequest {
-            id: RequestId::from_raw(&Value::from(&*request.key).to_string()),
+            id: RequestId::from_raw(&quoted(&request.key)),
             method: member(request.value, "method").and_then(string).unwrap_or_default().into_owned(),
             params: member(request.value, "params").and_then(|params| RawValue::from_string(params.into()).ok()),
             reply: Replier::new(move |outcome| drop(answer.send(outcome))),

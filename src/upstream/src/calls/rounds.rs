@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use countersign_protocol::{
     McpError,
-    json::{Member, member, members},
+    json::{Member, member, members, quoted},
 };
 
 /// Rounds of one call at most.
@@ -81,7 +81,7 @@ impl Rounds {
         }
         let answers = ask(&requests).await.map_err(Stop::Unanswered)?;
         let answers = requests.iter().zip(answers);
-        let answers = answers.map(|(request, answer)| format!("{}:{}", Value::from(&*request.key), answer.get()));
+        let answers = answers.map(|(request, answer)| format!("{}:{}", quoted(&request.key), answer.get()));
         self.responses = Some(format!("{{{}}}", answers.collect::<Vec<_>>().join(",")));
         Ok(())
     }
@@ -97,9 +97,8 @@ mod tests {
         if requests.iter().any(|request| member(request.value, "method") == model) {
             return Err(McpError::new(ErrorKind::InputRequired, "no model here"));
         }
-        let answer = |request: &Member<'_>| {
-            RawValue::from_string(format!(r#"{{"of":{}}}"#, Value::from(&*request.key))).unwrap()
-        };
+        let answer =
+            |request: &Member<'_>| RawValue::from_string(format!(r#"{{"of":{}}}"#, quoted(&request.key))).unwrap();
         Ok(requests.iter().map(answer).collect())
     }
 
