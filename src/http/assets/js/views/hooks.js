@@ -4,6 +4,7 @@ import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { Looking } from '../core/looking.js';
 import { routeTo } from '../core/router.js';
 import { count, plural, said, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
@@ -23,11 +24,8 @@ export class HooksView {
   element;
   #api;
   #may;
-  #abort = new AbortController();
-  #timer;
-  #soon = null;
+  #looking;
   #hooks = new Map();
-  #shown = false;
   #count = h('span', { class: 'quiet' });
   #body = h('div', { class: 'page-body' }, skeleton(4));
   #list = h('ul', { class: 'hooks' });
@@ -37,14 +35,17 @@ export class HooksView {
     this.#may = Boolean(me.mayDecide);
     this.element = h('div', { class: 'page' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Where this gateway reports what happens. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
-    this.#load();
-    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+    this.#looking = new Looking({
+      read: (signal) => this.#api.webhooks(signal),
+      show: (hooks) => this.#paint(hooks),
+      failed: (error) => fill(this.#body, error.status === 404 ? emptyState('webhooks', 'No webhooks here', 'This gateway does not support webhooks.') : errorState(error, () => this.#looking.now())),
+      every: LOOK,
+      burst: 500,
+    });
   }
 
   dispose() {
-    this.#abort.abort();
-    clearInterval(this.#timer);
-    clearTimeout(this.#soon);
+    this.#looking.end();
   }
 
   route() {}
@@ -64,25 +65,11 @@ export class HooksView {
   }
 
   hookEvent() {
-    this.#soon ??= setTimeout(() => {
-      this.#soon = null;
-      this.#load();
-    }, 500);
+    this.#looking.soon();
   }
 
   refresh() {
-    this.#load();
-  }
-
-  async #load() {
-    try {
-      const hooks = await this.#api.webhooks(this.#abort.signal);
-      this.#shown = true;
-      this.#paint(hooks);
-    } catch (error) {
-      if (this.#abort.signal.aborted || error.status === 401 || this.#shown) return;
-      fill(this.#body, error.status === 404 ? emptyState('webhooks', 'No webhooks here', 'This gateway does not support webhooks.') : errorState(error, () => this.#load()));
-    }
+    this.#looking.now();
   }
 
   #paint(hooks) {
@@ -102,7 +89,7 @@ export class HooksView {
     for (const w of hooks) {
       let hook = this.#hooks.get(w.name);
       if (!hook) {
-        hook = new Hook(w.name, this.#api, this.#may, this.#abort.signal, () => this.#load());
+        hook = new Hook(w.name, this.#api, this.#may, this.#looking.signal, () => this.#looking.now());
         this.#hooks.set(w.name, hook);
       }
       hook.show(w);

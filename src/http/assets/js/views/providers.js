@@ -2,6 +2,7 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { Looking } from '../core/looking.js';
 import { count, plural, said, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
@@ -27,26 +28,27 @@ export class ProvidersView {
   element;
   #api;
   #me;
-  #abort = new AbortController();
-  #timer;
+  #looking;
   #count = h('span', { class: 'quiet' });
   #body = h('div', { class: 'page-body' }, skeleton(4));
   #list = h('ul', { class: 'servers' });
   #servers = new Map();
-  #shown = false;
 
   constructor({ api, me }) {
     this.#api = api;
     this.#me = me;
     this.element = h('div', { class: 'page' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how calls of each tool are treated.')), this.#body);
-    this.#load();
-    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+    this.#looking = new Looking({
+      read: (signal) => this.#api.servers(signal),
+      show: (providers) => this.#paint(providers),
+      failed: (error) => fill(this.#body, errorState(error, () => this.#looking.now())),
+      every: LOOK,
+    });
   }
 
   dispose() {
-    this.#abort.abort();
-    clearInterval(this.#timer);
+    this.#looking.end();
   }
 
   route() {}
@@ -54,7 +56,7 @@ export class ProvidersView {
   event() {}
 
   providerEvent() {
-    this.#load();
+    this.#looking.now();
   }
 
   // A tool that is let run without review, or no longer.
@@ -63,17 +65,7 @@ export class ProvidersView {
   }
 
   refresh() {
-    this.#load();
-  }
-
-  async #load() {
-    try {
-      const providers = await this.#api.servers(this.#abort.signal);
-      this.#shown = true;
-      this.#paint(providers);
-    } catch (error) {
-      if (!this.#abort.signal.aborted && error.status !== 401 && !this.#shown) fill(this.#body, errorState(error, () => this.#load()));
-    }
+    this.#looking.now();
   }
 
   #paint(providers) {
@@ -93,7 +85,7 @@ export class ProvidersView {
     for (const p of sorted) {
       let server = this.#servers.get(p.name);
       if (!server) {
-        server = new Server(p.name, this.#api, this.#me, this.#abort.signal);
+        server = new Server(p.name, this.#api, this.#me, this.#looking.signal);
         this.#servers.set(p.name, server);
         this.#list.append(server.element);
       }

@@ -4,6 +4,7 @@ import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { Looking } from '../core/looking.js';
 import { go, routeTo } from '../core/router.js';
 import { count, plural, said, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
@@ -35,9 +36,7 @@ export class RulesView {
   #chosen = null;
   #open = new Set();
   #painted = '';
-  #abort = new AbortController();
-  #timer;
-  #soon = null;
+  #looking;
   #parts;
 
   constructor({ api, me }) {
@@ -48,14 +47,22 @@ export class RulesView {
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Standing rules'), this.#parts.count),
         h('p', { class: 'quiet' }, 'Decisions that reviewers made in advance for future calls. To make one, open a change and choose “Create standing rule…”.')),
       this.#parts.chips, this.#parts.body);
-    this.#load();
-    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+    this.#looking = new Looking({
+      read: (signal) => this.#api.rules(signal),
+      show: (rules) => {
+        const first = this.#rules === null;
+        this.#rules = rules;
+        if (first) this.#find();
+        else this.#paint();
+      },
+      failed: (error) => fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not support standing rules.') : errorState(error, () => this.#looking.now())),
+      every: LOOK,
+      burst: 200,
+    });
   }
 
   dispose() {
-    this.#abort.abort();
-    clearInterval(this.#timer);
-    clearTimeout(this.#soon);
+    this.#looking.end();
   }
 
   route({ id }) {
@@ -66,27 +73,12 @@ export class RulesView {
   event() {}
 
   refresh() {
-    this.#load();
+    this.#looking.now();
   }
 
   // Events say which rule; the list is read again, so that arguments are shown as they were sent. A burst is one look.
   ruleEvent() {
-    this.#soon ??= setTimeout(() => {
-      this.#soon = null;
-      this.#load();
-    }, 200);
-  }
-
-  async #load() {
-    try {
-      const first = this.#rules === null;
-      this.#rules = await this.#api.rules(this.#abort.signal);
-      if (first) this.#find();
-      else this.#paint();
-    } catch (error) {
-      if (this.#abort.signal.aborted || error.status === 401 || this.#rules) return;
-      fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not support standing rules.') : errorState(error, () => this.#load()));
-    }
+    this.#looking.soon();
   }
 
   // The rule that a link names, wherever it stands.
@@ -178,11 +170,11 @@ export class RulesView {
         await this.#api.revokeRule(rule.id, comment.value.trim() || undefined);
         dialog.close();
         notice('Rule revoked: the policy and reviewers decide again.', { tone: 'green', iconName: 'undo' });
-        this.#load();
+        this.#looking.now();
       } catch (problem) {
         save.disabled = false;
         // It may be over already: the list says so.
-        this.#load();
+        this.#looking.now();
         fill(error, icon('alert'), visibleString(problem.code === 'SELF_APPROVAL' ? 'This rule denies your own calls, so somebody else has to revoke it.' : explain(problem)));
       }
     };

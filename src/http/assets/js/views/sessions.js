@@ -1,6 +1,7 @@
 // Who is connected now.
 
 import { h, fill } from '../core/dom.js';
+import { Looking } from '../core/looking.js';
 import { count, plural, said, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
@@ -15,8 +16,7 @@ export class SessionsView {
   #sessions = new Map();
   // Of those that are not on the page.
   #others = 0;
-  #abort = new AbortController();
-  #timer = null;
+  #looking;
   #parts;
 
   constructor({ api }) {
@@ -25,19 +25,26 @@ export class SessionsView {
     this.element = h('div', { class: 'page' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents connected to this gateway.')),
       this.#parts.body);
-    this.#load();
-    this.#timer = setInterval(() => !document.hidden && this.#load(), LOOK);
+    this.#looking = new Looking({
+      read: (signal) => this.#api.sessions(signal),
+      show: ({ sessions, total }) => {
+        this.#others = Math.max(0, (total ?? sessions.length) - sessions.length);
+        this.#sessions = new Map(sessions.map((s) => [s.id, s]));
+        this.#paint();
+      },
+      failed: (error) => fill(this.#parts.body, errorState(error, () => this.#looking.now())),
+      every: LOOK,
+    });
   }
 
   dispose() {
-    this.#abort.abort();
-    clearInterval(this.#timer);
+    this.#looking.end();
   }
 
   route() {}
 
   refresh() {
-    this.#load();
+    this.#looking.now();
   }
 
   event() {}
@@ -46,17 +53,6 @@ export class SessionsView {
     if (type === 'session.closed') this.#sessions.delete(session.id);
     else this.#sessions.set(session.id, session);
     this.#paint();
-  }
-
-  async #load() {
-    try {
-      const { sessions, total } = await this.#api.sessions(this.#abort.signal);
-      this.#others = Math.max(0, (total ?? sessions.length) - sessions.length);
-      this.#sessions = new Map(sessions.map((s) => [s.id, s]));
-      this.#paint();
-    } catch (error) {
-      if (!this.#abort.signal.aborted && error.status !== 401 && this.#sessions.size === 0) fill(this.#parts.body, errorState(error, () => this.#load()));
-    }
   }
 
   #paint() {
