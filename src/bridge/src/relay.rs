@@ -7,7 +7,7 @@ use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
 use super::questions;
-use countersign_exchange::context::{Exchange, Related};
+use countersign_exchange::{context::Exchange, related::Related};
 use countersign_protocol::{
     Revision,
     capabilities::ClientCapabilities,
@@ -220,7 +220,7 @@ pub fn tell_completed(related: &Related, elicitation: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_exchange::context::ResponseQueue;
+    use countersign_exchange::related::ResponseQueue;
 
     fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -> (Arc<Relay>, Arc<ResponseQueue>) {
         let queue = Arc::new(ResponseQueue::new(100, 10_000));

@@ -4,22 +4,18 @@
 //! Never handles a method and never speaks to an upstream. Revision and capabilities of a stateless request are its
 //! own: no session and no earlier request lends them ([`context::Exchange`]).
 //!
-//! [`context`] is the request, [`reply`] its answer, [`cancel`] its being taken back, [`ask`] a question to its client.
-//! [`shared`] is what a session's requests share, [`outbox`] and [`streams`] are its ways out. [`inflow`], [`memory`],
-//! [`slots`] and [`eviction`] bound what a peer can make the gateway hold. [`services`] is what every exchange may use.
+//! Each part uses only those before it. `bounds` limits what a peer can make the gateway hold ([`inflow`], [`memory`],
+//! [`slots`], [`eviction`]). `session` is what its requests share ([`shared`]), with what its client said ([`facts`]) and its
+//! ways out ([`outbox`], [`streams`]). [`services`] is what every exchange may use. `request` is one ([`context`]), with where
+//! what belongs to it goes ([`related`]), a question to its client ([`ask`]), and its answer ([`reply`]).
 
-pub mod ask;
-pub mod cancel;
-pub mod context;
-pub mod eviction;
-pub mod facts;
-pub mod inflow;
-pub mod memory;
-pub mod outbox;
-pub mod reply;
+mod bounds;
+mod request;
 pub mod services;
-pub mod shared;
-pub mod slots;
-pub mod streams;
+mod session;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+
+pub use bounds::{eviction, inflow, memory, slots};
+pub use request::{ask, context, related, reply};
+pub use session::{cancel, facts, outbox, questions, shared, streams};

@@ -13,12 +13,16 @@ use actix::Addr;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    facts::ClientFacts,
-    inflow::Inflow,
-    memory::Memory,
-    outbox::{Outbox, OutboxLimits},
-    shared::{Channel, SessionShared},
-    slots::{Evictable, StreamSlot, StreamSlots},
+    bounds::{
+        inflow::Inflow,
+        memory::Memory,
+        slots::{Evictable, StreamSlot, StreamSlots},
+    },
+    session::{
+        facts::ClientFacts,
+        outbox::{Outbox, OutboxLimits},
+        shared::{Channel, SessionShared},
+    },
 };
 use countersign_auth::{Authenticator, Identity, authenticator::Credential};
 use countersign_config::Config;

@@ -9,10 +9,15 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::{
-    context::{Exchange, Related, ResponseQueue},
-    facts::ClientFacts,
+    request::{
+        context::Exchange,
+        related::{Related, ResponseQueue},
+    },
     services::{Services, State},
-    shared::{Channel, SessionShared},
+    session::{
+        facts::ClientFacts,
+        shared::{Channel, SessionShared},
+    },
 };
 use countersign_auth::{Authenticator, Credential, Identity, stored::Stored};
 use countersign_config::{Environment, Flags, load};

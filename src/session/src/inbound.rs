@@ -11,9 +11,10 @@ use super::handlers;
 use crate::{Handling, middleware, services::SessionServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
-    context::{Exchange, ForwardedHeaders, InFlight, Related, WireResponse},
+    context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
     facts::{ClientFacts, FactLimits},
     inflow::Held,
+    related::Related,
     reply::Reply,
     shared::{Channel, SessionShared},
 };

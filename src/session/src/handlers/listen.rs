@@ -17,9 +17,9 @@ use crate::{Handling, middleware::policy::admit};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,
-    context::Related,
     eviction::{self, Hold},
     facts::check_uri,
+    related::Related,
     reply::Reply,
     services::Services,
     slots::Evictable,

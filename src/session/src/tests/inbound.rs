@@ -10,7 +10,7 @@ use crate::{
     testing::{Bench, pause, respond},
 };
 use countersign_exchange::{
-    context::Related,
+    related::Related,
     shared::SessionShared,
     testing::{facts, request},
 };

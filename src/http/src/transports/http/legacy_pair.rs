@@ -17,7 +17,7 @@ use crate::{
 use countersign_auth::Identity;
 use countersign_exchange::{
     shared::{Channel, SessionShared},
-    slots::{Evictable, StreamSlot},
+    slots::StreamSlot,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
@@ -49,7 +49,7 @@ pub async fn stream(request: HttpRequest, services: web::Data<HttpServices>) -> 
     }
     let services = services.into_inner();
     let shared = Arc::new(services.outbox_session(Transport::Sse, identity, (0, 0)));
-    let stream = Evictable::of(&shared, shared.ended.clone());
+    let stream = shared.evictable(shared.ended.clone());
     let slot = match services.long_lived_stream(shared.principal(), stream) {
         Ok(slot) => slot,
         Err(error) => return answer::refusal(&error, REVISION),

@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{services::HttpServices, transports::connections::Connection};
 use countersign_bridge::extension;
-use countersign_exchange::context::{Exchange, Related, ResponseQueue, WireResponse, asker_of};
+use countersign_exchange::{
+    context::{Exchange, WireResponse, asker_of},
+    related::{Related, ResponseQueue},
+};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, encode,
     envelope::{Message, Request},

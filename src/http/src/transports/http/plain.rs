@@ -18,8 +18,9 @@ use super::{answer, body::Body, identify};
 use crate::{rest::Problem, services::HttpServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
-    context::{Exchange, InFlight, Related},
+    context::{Exchange, InFlight},
     facts::ClientFacts,
+    related::Related,
     shared::SessionShared,
 };
 use countersign_protocol::{ErrorKind, McpError, RequestId, Revision};

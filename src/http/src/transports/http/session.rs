@@ -26,10 +26,10 @@ use super::{
 use crate::{services::HttpServices, transports::connections::Connection};
 use countersign_auth::Identity;
 use countersign_exchange::{
-    context::{PostStream, Related, WireResponse},
+    context::WireResponse,
     outbox::ResumeFault,
+    related::{PostStream, Related},
     shared::{Channel, SessionShared},
-    slots::Evictable,
     streams::{EventId, GET_STREAM, Streams},
 };
 use countersign_protocol::{
@@ -361,7 +361,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         return refuse(400, &error, revision);
     }
     let end = entry.shared.ended.child_token();
-    let slot = match services.long_lived_stream(&identity.principal, Evictable::of(&entry.shared, end.clone())) {
+    let slot = match services.long_lived_stream(&identity.principal, entry.shared.evictable(end.clone())) {
         Ok(slot) => slot,
         Err(error) => return refuse(503, &error, revision),
     };

@@ -23,8 +23,8 @@ use super::{answer, modern::Work};
 use crate::services::HttpServices;
 use countersign_auth::Identity;
 use countersign_exchange::{
-    context::ResponseQueue,
     outbox::ResumeFault,
+    related::ResponseQueue,
     shared::{Channel, SessionShared},
     slots::StreamSlot,
     streams::{EventId, GET_STREAM, Read},

@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 
 use crate::Handling;
 use countersign_domain::changes::digest::PartHasher;
-use countersign_exchange::{context::Related, shared::Channel};
+use countersign_exchange::{related::Related, shared::Channel};
 use countersign_protocol::arguments::canonical_text_hash;
 use countersign_routing::ToolRoute;
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::tools;
 use crate::{Handling, inbound::OwnedRequest, middleware::policy::Admitted};
 use countersign_bridge::tasks::shape::{self, Status, Times};
-use countersign_exchange::{cancel::Cancel, context::Related, memory::Share, reply::Reply};
+use countersign_exchange::{cancel::Cancel, memory::Share, related::Related, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
     envelope::Request,

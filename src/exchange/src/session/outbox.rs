@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::memory::Share;
+use crate::bounds::memory::Share;
 
 /// Wakes the pump that drains an outbox. Called at most once between two drains.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn frames_that_its_principal_has_no_memory_for_are_forgotten_first() {
-        let memory = crate::memory::Memory::new(64 << 10);
+        let memory = crate::bounds::memory::Memory::new(64 << 10);
         let limits = OutboxLimits { replay_frames: 100, replay_bytes: 1 << 20, bytes: 1 << 20, ..LIMITS };
         let outbox = Outbox::counted(limits, memory.take("alice", 0).unwrap());
         let (wake, _) = counted();

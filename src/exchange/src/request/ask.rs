@@ -1,60 +1,16 @@
 //! Questions to handshake-era clients: requests of the gateway, sent where the request that they belong to is answered
 //! (2025-11-25/basic/transports, "Sending Messages to the Server"; 2025-11-25/client/*).
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 
-use super::shared::SessionShared;
-use crate::context::Related;
-use countersign_protocol::{RequestId, encode, envelope};
-
-/// Questions of one session that wait for their answers.
-const MAX_OPEN: usize = 64;
+use super::related::Related;
+use crate::session::shared::SessionShared;
+use countersign_protocol::{RequestId, encode};
 
 /// How long a client has for an answer: there may be a person behind it.
 pub const PATIENCE: Duration = Duration::from_secs(600);
-
-/// A client's `result`, or its `error` object.
-type ClientAnswer = Result<Box<RawValue>, Box<RawValue>>;
-
-/// The open questions of a session.
-#[derive(Default)]
-pub struct Questions {
-    last: AtomicU64,
-    open: Mutex<HashMap<RequestId, oneshot::Sender<ClientAnswer>>>,
-}
-
-impl Questions {
-    /// Takes a client's answer; one that belongs to no open question is ignored.
-    pub fn answered(&self, response: &envelope::Response<'_>) {
-        let Some(id) = &response.id else { return };
-        let Some(waiting) = self.open.lock().remove(id) else { return };
-        let answer = response.outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
-        // Whoever asked may be gone by now.
-        let _ = waiting.send(answer);
-    }
-
-    fn open(&self) -> Option<(RequestId, oneshot::Receiver<ClientAnswer>)> {
-        let id = RequestId::from_raw(&(self.last.fetch_add(1, Ordering::Relaxed) + 1).to_string());
-        let mut open = self.open.lock();
-        if open.len() >= MAX_OPEN {
-            return None;
-        }
-        let (sender, receiver) = oneshot::channel();
-        open.insert(id.clone(), sender);
-        Some((id, receiver))
-    }
-}
 
 /// Why a client did not answer a question with a result.
 #[derive(Debug)]
@@ -114,7 +70,7 @@ struct Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.session.questions.open.lock().remove(&self.id);
+        self.session.questions.close(&self.id);
         if self.sent {
             let params = format!(r#"{{"requestId":{},"reason":"no answer is needed any more"}}"#, self.id);
             self.related.send(encode::notification("notifications/cancelled", Some(&params)));
@@ -130,11 +86,15 @@ mod tests {
 
     use super::*;
     use crate::{
-        outbox::{Outbox, OutboxLimits},
-        shared::{Channel, Transport},
+        session::{
+            outbox::{Outbox, OutboxLimits},
+            questions::MAX_OPEN,
+            shared::{Channel, Transport},
+        },
         testing::identity,
     };
     use countersign_domain::principal::Role;
+    use countersign_protocol::envelope;
 
     fn session() -> (Arc<SessionShared>, Related) {
         let limits = OutboxLimits { messages: 200, bytes: 100_000, replay_frames: 0, replay_bytes: 0 };
@@ -187,7 +147,7 @@ mod tests {
         let silent = ask(&session, &related, "roots/list", None).await;
         assert!(matches!(silent, Err(AskError::Silent)));
         assert_eq!(sent(&session)[1]["method"], "notifications/cancelled");
-        assert!(session.questions.open.lock().is_empty());
+        assert!(session.questions.is_empty());
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::memory::Share;
+use crate::bounds::memory::Share;
 
 /// The number of the GET stream.
 pub const GET_STREAM: u32 = 0;

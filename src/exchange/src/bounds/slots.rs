@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::eviction::{Hold, Queue};
-use crate::shared::SessionShared;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Long-lived requests of each principal at every endpoint (streams, feeds, listeners, waits), up to
@@ -39,13 +38,6 @@ impl Evictable {
     #[must_use]
     pub fn new(hold: impl Fn() -> Hold + Send + Sync + 'static, end: CancellationToken) -> Self {
         Self { hold: Box::new(hold), end }
-    }
-
-    /// One that is as busy as its session.
-    #[must_use]
-    pub fn of(session: &Arc<SessionShared>, end: CancellationToken) -> Self {
-        let session = Arc::clone(session);
-        Self::new(move || session.hold(), end)
     }
 }
 

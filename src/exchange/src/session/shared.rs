@@ -15,13 +15,16 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ask::Questions,
     cancel::Cancel,
-    eviction::{self, Hold},
     facts::ClientFacts,
-    memory::Share,
     outbox::Outbox,
+    questions::Questions,
     streams::{GET_STREAM, Streams},
+};
+use crate::bounds::{
+    eviction::{self, Hold},
+    memory::Share,
+    slots::Evictable,
 };
 use countersign_auth::Identity;
 use countersign_domain::principal::Principal;
@@ -180,6 +183,13 @@ impl SessionShared {
         }
     }
 
+    /// A stream of it that ends when `end` is cancelled, and is as busy as the session.
+    #[must_use]
+    pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> Evictable {
+        let session = Arc::clone(self);
+        Evictable::new(move || session.hold(), end)
+    }
+
     /// For people: by the wall clock as it is now.
     pub fn last_active(&self) -> Timestamp {
         Timestamp::now().saturating_sub(self.idle()).unwrap_or(self.created)
@@ -282,7 +292,7 @@ impl SessionShared {
     }
 
     /// Queues a message in its outbox; `false` if it could not be. A peer that does not read ends its session.
-    pub(super) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
+    pub(crate) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
         let sent = outbox.push(message).is_ok();
         if !sent && outbox.overflowed() {
             tracing::warn!(session = %self.short_id(), "client does not read, session ends");
@@ -330,8 +340,8 @@ impl Client for SessionShared {
 mod tests {
     use super::*;
     use crate::{
-        memory::Memory,
-        outbox::OutboxLimits,
+        bounds::memory::Memory,
+        session::outbox::OutboxLimits,
         testing::{facts, identity},
     };
     use countersign_domain::principal::Role;

@@ -1,181 +1,28 @@
 //! One request on its way: on whose behalf, under which revision, and where what belongs to it is sent.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::{
-    cancel::Cancel,
-    facts::ClientFacts,
-    shared::{Channel, Key, SessionShared},
+use super::related::Related;
+use crate::{
+    services::Services,
+    session::{
+        cancel::Cancel,
+        facts::ClientFacts,
+        shared::{AdmitFault, Key, SessionShared},
+    },
 };
-use crate::services::Services;
 use countersign_auth::Identity;
 use countersign_domain::{changes::Proposer, policy::Asker, principal::Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
 use countersign_provider::{CallContext, NoProgress, ProgressSink};
 use countersign_telemetry::metrics::Transport;
-
-/// Where notifications that belong to one request go: always with the request, never to another stream.
-#[derive(Clone)]
-pub enum Related {
-    /// The session's one ordered stream.
-    Outbox(Arc<SessionShared>),
-    /// A numbered SSE stream of a handshake-era HTTP session, opened by the first message.
-    Stream(Arc<PostStream>),
-    /// The response stream of one modern POST.
-    Queue(Arc<ResponseQueue>),
-    /// Nobody could receive them.
-    Nowhere,
-}
-
-impl Related {
-    /// Sends a message; `false` if it could not be queued.
-    pub fn send(&self, message: Bytes) -> bool {
-        match self {
-            Self::Outbox(session) => match &session.channel {
-                Channel::Outbox(outbox) => session.push(outbox, message),
-                _ => false,
-            },
-            Self::Stream(stream) => stream.push(message),
-            Self::Queue(queue) => queue.push(message),
-            Self::Nowhere => false,
-        }
-    }
-}
-
-/// The SSE stream of one handshake-era POST. Most requests are answered without ever opening it.
-pub struct PostStream {
-    pub session: Arc<SessionShared>,
-    number: OnceLock<u32>,
-    opened: AtomicWaker,
-    /// The POST does not wait for the answer any more: its client reads it from the stream, or not at all.
-    left: AtomicBool,
-}
-
-impl PostStream {
-    #[must_use]
-    pub fn new(session: Arc<SessionShared>) -> Self {
-        Self { session, number: OnceLock::new(), opened: AtomicWaker::new(), left: AtomicBool::new(false) }
-    }
-
-    /// Whoever polls with that context is woken when the stream is opened.
-    pub fn watch(&self, cx: &Context<'_>) {
-        self.opened.register(cx.waker());
-    }
-
-    /// The stream's number, opening it now if need be; `None` for a session without streams.
-    pub fn open(&self) -> Option<u32> {
-        let Channel::Streams(streams) = &self.session.channel else { return None };
-        if let Some(number) = self.number() {
-            return Some(number);
-        }
-        let number = *self.number.get_or_init(|| streams.open());
-        self.opened.wake();
-        Some(number)
-    }
-
-    /// From now on only a reader of the stream gets the answer.
-    pub fn leave(&self) {
-        self.left.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether there is somebody to take the answer at the moment.
-    #[must_use]
-    pub fn is_attended(&self) -> bool {
-        match (&self.session.channel, self.number()) {
-            _ if !self.left.load(Ordering::Relaxed) => true,
-            (Channel::Streams(streams), Some(number)) => streams.is_attended(number),
-            _ => true,
-        }
-    }
-
-    /// The stream's number, if anything was sent on it.
-    pub fn number(&self) -> Option<u32> {
-        self.number.get().copied()
-    }
-
-    fn push(&self, message: Bytes) -> bool {
-        match (self.open(), &self.session.channel) {
-            (Some(number), Channel::Streams(streams)) => {
-                streams.push(number, message);
-                true
-            }
-            _ => false,
-        }
-    }
-}
-
-#[derive(Default)]
-struct Waiting {
-    messages: VecDeque<Bytes>,
-    bytes: usize,
-}
-
-impl Waiting {
-    fn take(&mut self) -> Vec<Bytes> {
-        self.bytes = 0;
-        self.messages.drain(..).collect()
-    }
-}
-
-/// Messages on their way into one response; bounded in number and bytes, with a single reader.
-pub struct ResponseQueue {
-    max: usize,
-    max_bytes: usize,
-    messages: Mutex<Waiting>,
-    reader: AtomicWaker,
-}
-
-impl ResponseQueue {
-    #[must_use]
-    pub fn new(max: usize, max_bytes: usize) -> Self {
-        Self { max, max_bytes, messages: Mutex::default(), reader: AtomicWaker::new() }
-    }
-
-    fn push(&self, message: Bytes) -> bool {
-        {
-            let mut waiting = self.messages.lock();
-            let bytes = waiting.bytes + message.len();
-            if waiting.messages.len() >= self.max || (bytes > self.max_bytes && waiting.bytes > 0) {
-                return false;
-            }
-            waiting.bytes = bytes;
-            waiting.messages.push_back(message);
-        }
-        self.reader.wake();
-        true
-    }
-
-    /// All messages that wait, or `Pending` while there are none.
-    pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<Bytes>> {
-        self.reader.register(cx.waker());
-        let taken = self.messages.lock().take();
-        if taken.is_empty() { Poll::Pending } else { Poll::Ready(taken) }
-    }
-
-    /// Puts back what was taken only to see that there is something.
-    pub fn put_back(&self, taken: Vec<Bytes>) {
-        let mut waiting = self.messages.lock();
-        waiting.bytes += taken.iter().map(Bytes::len).sum::<usize>();
-        taken.into_iter().rev().for_each(|message| waiting.messages.push_front(message));
-    }
-
-    /// What waits now.
-    pub fn take(&self) -> Vec<Bytes> {
-        self.messages.lock().take()
-    }
-}
 
 /// One request and everything its handling needs to know.
 #[derive(Clone)]
@@ -351,7 +198,6 @@ impl<'a> InFlight<'a> {
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` for one request too many.
     pub fn admit(exchange: &'a Exchange, id: &RequestId, max: usize) -> Result<Self, McpError> {
-        use super::shared::AdmitFault;
         let Exchange { services, session, .. } = exchange;
         let (key, cancel) = session.admit(id, max).map_err(|fault| match fault {
             AdmitFault::DuplicateId => {
@@ -383,20 +229,10 @@ impl Drop for InFlight<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::{
-        outbox::{Outbox, OutboxLimits},
-        streams::Streams,
-        testing::{Bench, identity, sent},
-    };
-    use countersign_domain::principal::Role;
     use serde_json::json;
-    use tokio_util::sync::CancellationToken;
 
-    fn session(transport: Transport, channel: Channel) -> Arc<SessionShared> {
-        let identity = identity("ann", Role::Agent);
-        Arc::new(SessionShared::new(transport, identity, channel, &CancellationToken::new()))
-    }
+    use super::*;
+    use crate::testing::{Bench, sent};
 
     #[actix::test]
     async fn progress_only_rises_and_says_what_its_revision_has() {
@@ -440,54 +276,6 @@ mod tests {
             exchange.log(level, &json!(1));
             assert_eq!(sent(&exchange).len(), usize::from(heard), "{:?} {level:?}", exchange.revision());
         }
-    }
-
-    #[test]
-    fn a_response_queue_is_bounded_and_takes_one_long_message_alone() {
-        let queue = ResponseQueue::new(2, 10);
-        let text = |n: usize| Bytes::from("x".repeat(n));
-        assert!(queue.push(text(5)) && queue.push(text(5)));
-        assert!(!queue.push(text(0)), "two messages are enough");
-        assert_eq!(queue.take().len(), 2);
-        assert!(queue.push(text(100)), "or it would never be sent");
-        assert!(!queue.push(text(1)));
-        let taken = queue.take();
-        assert!(queue.push(text(1)));
-        queue.put_back(taken);
-        assert!(!queue.push(text(1)), "what was put back counts");
-        assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "and comes first");
-    }
-
-    #[test]
-    fn the_stream_of_a_post_is_opened_once_by_its_first_message() {
-        let session = session(Transport::Http, Channel::Streams(Streams::new(10, 1000)));
-        let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-        assert_eq!(stream.number(), None);
-        let related = Related::Stream(Arc::clone(&stream));
-        assert!(related.send(Bytes::from("a")) && related.send(Bytes::from("b")));
-        let number = stream.number().unwrap();
-        let Channel::Streams(streams) = &session.channel else { unreachable!() };
-        assert_eq!(streams.newest(number), Some(2), "both are on one stream");
-        // Its POST takes the answer until it has left; then only a reader does.
-        assert!(stream.is_attended());
-        stream.leave();
-        assert!(!stream.is_attended());
-        let _reader = streams.attach(number).unwrap();
-        assert!(stream.is_attended());
-        assert!(!Related::Nowhere.send(Bytes::from("c")));
-    }
-
-    #[test]
-    fn what_belongs_to_a_request_needs_its_sessions_outbox() {
-        let limits = OutboxLimits { messages: 1, bytes: 10, replay_frames: 0, replay_bytes: 0 };
-        let session = session(Transport::WebSocket, Channel::Outbox(Outbox::new(limits)));
-        let related = Related::Outbox(Arc::clone(&session));
-        assert!(related.send(Bytes::from("a")));
-        assert!(!session.ended.is_cancelled());
-        assert!(!related.send(Bytes::from("b")));
-        assert!(session.ended.is_cancelled(), "a client that does not read loses its session");
-        let none = self::session(Transport::Http, Channel::None);
-        assert!(!Related::Outbox(none).send(Bytes::from("a")));
     }
 
     #[actix::test]
