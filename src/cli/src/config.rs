@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     args::{ConnectArgs, ConsentArgs, DataArgs, PendingArgs, ServeArgs, ShowArgs},
-    changes::client::{self, Client},
+    client::{self, Client},
     configuration,
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark, yes_or_no},

@@ -4,13 +4,14 @@
 //! failure is one clear paragraph and one exit code ([`exit`]). Nothing here decides on a change: commands ask a
 //! running gateway over REST, or work on the data directory of one that does not run (`offline.rs`).
 //!
-//! `args.rs` defines the commands, `gateway.rs` runs the gateway, `changes` is the inbox of the terminal, and each
-//! other command has a file of its name.
+//! `args.rs` defines the commands, `gateway.rs` runs the gateway, `client` finds and asks one that runs, `changes` is the
+//! inbox of the terminal, and each other command has a file of its name.
 
 mod args;
 mod audit;
 mod backup;
 mod changes;
+mod client;
 mod config;
 pub mod exit;
 mod gateway;
@@ -18,7 +19,6 @@ mod keys;
 mod offline;
 mod open;
 mod output;
-mod own_gateway;
 mod policy;
 mod providers;
 mod recipes;

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 
 use super::{
     args::OpenArgs,
+    client::own_gateway::{self, Named},
     configuration,
     exit::{Exit, Failure},
     output::{Output, remark},
-    own_gateway::{self, Named},
 };
 use countersign_attach::socket;
 use countersign_auth::codes;

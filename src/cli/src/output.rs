@@ -140,6 +140,12 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// `server / tool`, without the prefix that says the server's name again.
+pub fn route(provider: &str, tool: &str) -> String {
+    let own = tool.strip_prefix(provider).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
+    format!("{provider} / {own}")
+}
+
 /// JSON for programs, and for a person who looks at it: what would be hidden in its texts is written as `\u` escapes,
 /// which means the same.
 pub fn harmless_json(json: &str) -> Cow<'_, str> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     args::{ConnectArgs, PolicyArgs, PolicyCommand, PolicyTestArgs},
-    changes::client::{self, Client},
+    client::{self, Client},
     configuration,
     exit::{Exit, Failure},
     offline,

@@ -7,7 +7,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::{
     args::{AcceptArgs, AllowArgs, ServersArgs, ServersCommand},
-    changes::client::{self, Client},
+    client::{self, Client},
     exit::{Exit, Failure},
     output::{self, Output, Style, asks, columns, one_line, remark, yes_or_no},
 };

@@ -5,12 +5,9 @@ use serde_json::json;
 
 use super::{
     args::{GiveRuleArgs, RulesArgs, RulesCommand},
-    changes::{
-        arguments::route,
-        client::{self, Client},
-    },
+    client::{self, Client},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark},
+    output::{Output, Style, one_line, remark, route},
 };
 use countersign_config::units::parse_duration;
 use countersign_domain::policy::{Says, StandingRule};

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     args::{WebhooksArgs, WebhooksCommand},
-    changes::client::{self, Client},
+    client::{self, Client},
     exit::{Exit, Failure},
     output::{Output, Style, one_line, remark},
 };

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use crate::output::indented;
+use crate::output::{indented, route};
 use countersign_domain::changes::{Change, Diff, FieldDiff, LineOp, PreviewKind};
 use countersign_protocol::json;
 
@@ -72,12 +72,6 @@ pub fn told_beside(change: &Change) -> Vec<(&str, String)> {
         _ => field.lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n"),
     };
     fields.map(|field| (field.label.as_str(), text(field))).collect()
-}
-
-/// `server / tool`, without the prefix that says the server's name again.
-pub fn route(provider: &str, tool: &str) -> String {
-    let own = tool.strip_prefix(provider).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
-    format!("{provider} / {own}")
 }
 
 /// Where the call goes: the tool, and what is behind its server's name.

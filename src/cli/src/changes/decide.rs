@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use super::{
     arguments::{is_call, waits_for},
-    client::{Client, ResponseBody},
     look_again, render, stale,
 };
 use crate::{
     args::DecideArgs,
+    client::{Client, ResponseBody},
     exit::{Exit, Failure},
     output::{Output, Style, asks, one_line, remark, yes_or_no},
 };

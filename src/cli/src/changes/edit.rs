@@ -10,9 +10,10 @@ use std::{
 
 use serde_json::{json, value::RawValue};
 
-use super::{Client, look_again, render, stale};
+use super::{look_again, render, stale};
 use crate::{
     args::EditArgs,
+    client::{Client, ResponseBody},
     exit::{Exit, Failure},
     output::{Output, Style, indented, one_line, remark},
 };
@@ -75,12 +76,7 @@ pub async fn run(client: &Client, args: &EditArgs, json: bool, out: &mut Output)
     Ok(Exit::Ok)
 }
 
-async fn send(
-    client: &Client,
-    change: &Change,
-    args: &EditArgs,
-    text: &str,
-) -> Result<super::client::ResponseBody, Failure> {
+async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> Result<ResponseBody, Failure> {
     let arguments: &RawValue = serde_json::from_str(text.trim())
         .map_err(|error| Failure::new(Exit::Usage, format!("the arguments are not JSON: {error}")))?;
     if !arguments.get().starts_with('{') {

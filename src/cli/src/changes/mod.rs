@@ -1,7 +1,6 @@
 //! `changes list|show|approve|reject|edit|undo|refresh|settle|watch`: the REST endpoint and the feed of a gateway, for people and scripts.
 
-pub(super) mod arguments;
-pub(super) mod client;
+mod arguments;
 mod decide;
 mod edit;
 mod feed;
@@ -15,9 +14,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::client::{Client, Refusal};
 use super::{
     args::{ChangesArgs, ChangesCommand, NarrowArgs, Settled},
+    client::{self, Client, Refusal},
     exit::{Exit, Failure},
     output::{Output, one_line, remark},
     when::Since,

@@ -9,14 +9,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    arguments::route,
-    client::{Client, Refusal},
     feed::{Event, Parser},
     render,
 };
 use crate::{
+    client::{Client, Refusal},
     exit::{Exit, Failure},
-    output::{Output, Style, one_line, remark},
+    output::{Output, Style, one_line, remark, route},
     when::Since,
 };
 use countersign_domain::changes::{ChangeState, Operation, Proposer};

@@ -37,8 +37,11 @@ use self::{
     paint::Paint,
     terminal::Screen,
 };
-use super::{arguments::waits_for, client::Client};
-use crate::exit::{Exit, Failure};
+use super::arguments::waits_for;
+use crate::{
+    client::Client,
+    exit::{Exit, Failure},
+};
 use countersign_domain::changes::Change;
 
 /// Moved changes that are read one by one; more are read as a list.

@@ -10,10 +10,8 @@ use tokio::sync::mpsc::Sender;
 
 use super::model::{Brief, MAX_LISTED};
 use crate::{
-    changes::{
-        client::{Client, Refusal, ResponseBody},
-        feed::{Event, Parser},
-    },
+    changes::feed::{Event, Parser},
+    client::{Client, Refusal, ResponseBody},
     exit::Failure,
 };
 use countersign_domain::changes::{Change, ChangeState};

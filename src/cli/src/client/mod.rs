@@ -1,10 +1,12 @@
 //! A small client of the REST endpoint: where the gateway is, one key, one request at a time, errors as exit codes.
 
+mod address;
+pub mod own_gateway;
+
 use std::{path::Path, sync::Arc, time::Duration};
 
 use actix_web::http::{StatusCode, header};
 use awc::ClientResponse;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::{Deserialize, de::DeserializeOwned};
 use url::Url;
@@ -14,7 +16,6 @@ use crate::{
     configuration,
     exit::{Exit, Failure},
     output::{one_line, remark},
-    own_gateway,
 };
 use countersign_config::{Config, Environment};
 
@@ -61,7 +62,7 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
     }
     let (place, url) = match named {
         Some(url) => {
-            let url = parse_url(&url)?;
+            let url = address::parse(&url)?;
             (Place::Written(url.clone()), url)
         }
         None => {
@@ -78,17 +79,6 @@ pub fn target(args: &ConnectArgs) -> Result<Target, Failure> {
         remark(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
     }
     Ok(Target { place, key: key.to_owned(), ca: args.ca.clone() })
-}
-
-pub fn parse_url(text: &str) -> Result<Url, Failure> {
-    let wrong = || {
-        let message = format!("{} is not the URL of a gateway; write http://127.0.0.1:8080", one_line(text));
-        Failure::new(Exit::Usage, message)
-    };
-    let url = Url::parse(text).map_err(|_| wrong())?;
-    let plain =
-        url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
-    if plain && matches!(url.scheme(), "http" | "https") && url.host().is_some() { Ok(url) } else { Err(wrong()) }
 }
 
 /// What REST says of an error (RFC 9457).
@@ -174,45 +164,26 @@ impl Client {
         }
     }
 
-    fn url(base: &Url, path: &[&str], query: &[(&str, &str)]) -> String {
-        /// What may stand in a path segment as it is.
-        const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-        let mut url = format!("{}/api", base.as_str().trim_end_matches('/'));
-        for part in path {
-            url.push('/');
-            // A lone `.` or `..` would be another path.
-            let part = if part.chars().all(|c| c == '.') { "%2E" } else { part };
-            url.extend(utf8_percent_encode(part, PLAIN));
-        }
-        for (at, (name, value)) in query.iter().enumerate() {
-            url.push(if at == 0 { '?' } else { '&' });
-            url.push_str(name);
-            url.push('=');
-            url.extend(utf8_percent_encode(value, PLAIN));
-        }
-        url
-    }
-
     fn bearer(&self) -> (header::HeaderName, String) {
         (header::AUTHORIZATION, format!("Bearer {}", self.key))
     }
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
-        let request = self.http.get(Self::url(&base, path, query)).insert_header(self.bearer());
+        let request = self.http.get(address::endpoint(&base, path, query)).insert_header(self.bearer());
         finish(&base, request.send()).await
     }
 
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
-        let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
+        let request = self.http.post(address::endpoint(&base, path, &[])).insert_header(self.bearer());
         finish(&base, request.send_json(body)).await
     }
 
     /// As [`Self::post`], with a body that is JSON already.
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Refusal> {
         let base = self.base().await?;
-        let request = self.http.post(Self::url(&base, path, &[])).insert_header(self.bearer());
+        let request = self.http.post(address::endpoint(&base, path, &[])).insert_header(self.bearer());
         finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
@@ -223,7 +194,7 @@ impl Client {
         let base = self.base().await?;
         let request = self
             .http
-            .get(Self::url(&base, &["events"], &query))
+            .get(address::endpoint(&base, &["events"], &query))
             .insert_header(self.bearer())
             .insert_header((header::ACCEPT, "text/event-stream"));
         let head = tokio::time::timeout(REQUEST, request.send()).await;
@@ -307,22 +278,8 @@ mod tests {
     use super::*;
 
     fn client(url: &str) -> Client {
-        let place = Place::Written(parse_url(url).unwrap());
+        let place = Place::Written(address::parse(url).unwrap());
         Client::new(Target { place, key: "csk_x".into(), ca: None }).unwrap()
-    }
-
-    #[actix::test]
-    async fn urls_are_built_from_parts() {
-        let base = parse_url("http://127.0.0.1:8080/").unwrap();
-        assert_eq!(Client::url(&base, &["changes"], &[]), "http://127.0.0.1:8080/api/changes");
-        assert_eq!(
-            Client::url(&base, &["changes", "../../x?y#z"], &[("a", "1"), ("b", "x&y z")]),
-            "http://127.0.0.1:8080/api/changes/..%2F..%2Fx%3Fy%23z?a=1&b=x%26y%20z"
-        );
-        assert_eq!(Client::url(&base, &["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%252E");
-        for bad in ["127.0.0.1:8080", "ftp://x", "http://u:p@x", "http://x/?a", "x"] {
-            assert_eq!(parse_url(bad).map(|_| ()).unwrap_err().exit, Exit::Usage, "{bad}");
-        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use url::Url;
 
-use super::{
-    changes::client::parse_url,
+use super::address;
+use crate::{
     exit::{Exit, Failure},
     output::one_line,
 };
@@ -54,7 +54,7 @@ pub fn named(config: &Config) -> Result<Named, Failure> {
         GatewayFile { public_url: Some(ref url), .. } if config.tls.is_some() => url,
         ref file => &file.url,
     };
-    Ok(Named { url: parse_url(url)?, link_base: file.link_base().to_owned(), secret: file.proof, data })
+    Ok(Named { url: address::parse(url)?, link_base: file.link_base().to_owned(), secret: file.proof, data })
 }
 
 impl Named {
