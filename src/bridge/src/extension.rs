@@ -6,7 +6,11 @@
 
 use std::sync::Arc;
 
-use super::{Bridge, Call, Verb, request::Subject};
+use crate::{
+    calls::{self, Bridge, Call},
+    tasks,
+    translation::request::{Subject, Verb},
+};
 use countersign_domain::policy::Asker;
 use countersign_exchange::{
     context::{Exchange, asker},
@@ -66,7 +70,7 @@ pub fn target(
 }
 
 /// Extensions that take more than to be passed on: declaring one is for who serves it.
-pub const SERVED_HERE: &[&str] = &[super::tasks::ask::EXTENSION];
+pub const SERVED_HERE: &[&str] = &[tasks::ask::EXTENSION];
 
 /// Whether both declare the same extension or experimental capability, but for those that the gateway itself serves.
 fn shares(client: &str, server: &Negotiated) -> bool {
@@ -81,7 +85,7 @@ fn shares(client: &str, server: &Negotiated) -> bool {
 /// Takes a request to the server that it belongs to.
 ///
 /// # Errors
-/// As [`target`] and [`super::call`].
+/// As [`target`] and [`calls::call`].
 pub async fn call(bridge: &Arc<Bridge>, exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let upstream = target(&exchange.services, &exchange.facts, &asker(exchange), &request.method)?;
     if request.params.is_some_and(|params| !params.get().starts_with('{')) {
@@ -100,7 +104,7 @@ pub async fn call(bridge: &Arc<Bridge>, exchange: &Exchange, request: &Request<'
         headers: &[],
         reads: false,
     };
-    super::call(call).await
+    calls::call(call).await
 }
 
 #[cfg(test)]

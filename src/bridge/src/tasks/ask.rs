@@ -6,10 +6,12 @@ use serde_json::value::RawValue;
 
 use super::table::Task;
 use crate::{
-    Verb, client_info, error,
-    relay::{Hearer, Relay},
-    request::{self, Draft, Speaker, Subject},
-    result::Dress,
+    questions::relay::{Hearer, Relay},
+    translation::{
+        error,
+        request::{self, Draft, Speaker, Subject, Verb, client_info},
+        result::Dress,
+    },
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{

@@ -8,12 +8,11 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    ask,
-    shape::{self, Status},
-    table::Task,
+use super::{ask, table::Task};
+use crate::{
+    questions::{self, relay::Declined},
+    translation::task_shape::{self, Status},
 };
-use crate::{park, questions, relay::Declined};
 use countersign_protocol::{
     McpError, Revision,
     capabilities::ClientCapabilities,
@@ -95,13 +94,11 @@ impl Augmented {
     /// A task that failed after its server had asked for what the client did not declare fails for that.
     fn judged(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
         match &response {
-            Ok(answer) => {
-                park::missing(answer, &self.declined, &self.declared, &self.server).map_or(response, |error| {
-                    let data = RawValue::from_string(error.data().to_string()).ok();
-                    let code = error.kind.number();
-                    Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
-                })
-            }
+            Ok(answer) => self.declined.missing(answer, &self.declared, &self.server).map_or(response, |error| {
+                let data = RawValue::from_string(error.data().to_string()).ok();
+                let code = error.kind.number();
+                Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
+            }),
             Err(_) => response,
         }
     }
@@ -117,18 +114,18 @@ impl Augmented {
         let task = self.task.lock().clone();
         match &*self.outcome.lock() {
             Some(TaskOutcome::Result(result)) => {
-                let result = dress(&shape::unrelated(result.get()));
-                shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
+                let result = dress(&task_shape::unrelated(result.get()));
+                task_shape::modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
             Some(TaskOutcome::Error(error)) => {
-                shape::modern(&task, alias, Status::Failed, Some(("error", &rpc_object(error))))
+                task_shape::modern(&task, alias, Status::Failed, Some(("error", &rpc_object(error))))
             }
-            Some(TaskOutcome::Cancelled) => shape::modern(&task, alias, Status::Cancelled, None),
+            Some(TaskOutcome::Cancelled) => task_shape::modern(&task, alias, Status::Cancelled, None),
             None => {
                 let mut open = self.open.lock();
                 open.retain(|question| !question.cancelled.is_cancelled());
                 if open.is_empty() {
-                    return shape::modern(&task, alias, Status::Working, None);
+                    return task_shape::modern(&task, alias, Status::Working, None);
                 }
                 let mut requests = String::from("{");
                 for question in open.iter() {
@@ -140,7 +137,7 @@ impl Augmented {
                     requests.push_str(&question.text);
                 }
                 requests.push('}');
-                shape::modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
+                task_shape::modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
             }
         }
     }
@@ -181,7 +178,7 @@ impl Listener for Augmented {
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
         let method_text = Value::from(method.as_str()).to_string();
         let text = match questions::asked_by(&self.server, &method, params, Revision::MODERN, None) {
-            Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, shape::unrelated(&params)),
+            Some(params) => format!(r#"{{"method":{method_text},"params":{}}}"#, task_shape::unrelated(&params)),
             None => format!(r#"{{"method":{method_text}}}"#),
         };
         let mut open = self.open.lock();

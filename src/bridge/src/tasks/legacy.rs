@@ -7,11 +7,14 @@ use futures_util::{StreamExt, stream};
 use serde_json::value::RawValue;
 
 use super::{
+    Tasks,
     ask::About,
-    shape::{self, Status},
     table::{Mode, Task},
 };
-use crate::{Bridge, asking, questions, relay::Relay};
+use crate::{
+    questions::{self, asking::Asks, relay::Relay},
+    translation::task_shape::{self, Status},
+};
 use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -36,7 +39,7 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError
 
 async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
     if let Mode::Done(outcome, times) = &task.mode {
-        return Ok(shape::local(&task.alias, done(outcome), times));
+        return Ok(task_shape::local(&task.alias, done(outcome), times));
     }
     let about = About::new(exchange, task)?;
     let alias = &about.task.alias;
@@ -46,9 +49,9 @@ async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpErr
         Mode::Extension(cancelled) => {
             // Once it is cancelled it stays so, whatever becomes of the work (2025-11-25, "Task Cancellation").
             let status = if *cancelled.lock() { Status::Cancelled } else { status };
-            shape::legacy(described.get(), alias, status)
+            task_shape::legacy(described.get(), alias, status)
         }
-        _ => shape::renamed(described.get(), alias),
+        _ => task_shape::renamed(described.get(), alias),
     })
 }
 
@@ -80,7 +83,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
             let (relay, requests) = Relay::asking(about.hearer(about.task.caller.log_level), true);
             let work = about.upstream.call(&about.task.caller, &outgoing, relay);
             let (server, task) = (about.upstream.config.name.as_str(), Some(alias.as_str()));
-            let asks = asking::Asks { exchange, server, capabilities: &about.task.caller.capabilities, task };
+            let asks = Asks { exchange, server, capabilities: &about.task.caller.capabilities, task };
             match asks.run(work, requests).await? {
                 Response::Result(result) => about.dressed(result.get())?,
                 Response::Error(error) => return Err(about.error(&error)),
@@ -88,7 +91,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
         }
     };
     let failed = member(&result, "isError") == Some("true");
-    Ok(Reply::passed_on(shape::related(&result, alias)).failing(failed.then_some(ErrorKind::ToolExecution)))
+    Ok(Reply::passed_on(task_shape::related(&result, alias)).failing(failed.then_some(ErrorKind::ToolExecution)))
 }
 
 /// Follows a task of the extension to its end, and asks the client what the upstream wants to know.
@@ -119,7 +122,7 @@ pub async fn extension_result(
             }
             Status::Working => {}
         }
-        tokio::time::sleep(shape::pause(text)).await;
+        tokio::time::sleep(task_shape::pause(text)).await;
     }
 }
 
@@ -173,7 +176,7 @@ async fn answers(
         let elicitation = questions::is_url(&method, params).then(|| nanoid::nanoid!(24));
         let server = &about.upstream.config.name;
         let params = questions::asked_by(server, &method, params, exchange.revision(), elicitation.as_deref());
-        let params = shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
+        let params = task_shape::related(params.as_deref().unwrap_or("{}"), &about.task.alias);
         let answer = ask(&exchange.session, &exchange.related, &method, Some(&params)).await;
         let answer = questions::answer(&method, answer)?;
         responses.push(if responses.is_empty() { '{' } else { ',' });
@@ -210,11 +213,11 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
             }
             about.ask_or_fail("tasks/cancel", params).await?;
             *cancelled.lock() = true;
-            Ok(Reply::new(shape::legacy(task.get(), alias, Status::Cancelled)))
+            Ok(Reply::new(task_shape::legacy(task.get(), alias, Status::Cancelled)))
         }
         Mode::Same | Mode::Augmented(_) => {
             let task = about.ask_or_fail("tasks/cancel", params).await?;
-            Ok(Reply::new(shape::renamed(task.get(), alias)))
+            Ok(Reply::new(task_shape::renamed(task.get(), alias)))
         }
     }
 }
@@ -225,11 +228,11 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 /// # Errors
 /// `-32602` for a cursor that is none.
 pub async fn list(
-    bridge: &Bridge,
+    tasks: &Tasks,
     exchange: &Exchange,
     cursor: Option<&str>,
 ) -> Result<(Vec<String>, Option<String>), McpError> {
-    let all = bridge.tasks.all_of(&exchange.identity.principal.name);
+    let all = tasks.all_of(&exchange.identity.principal.name);
     let from = match cursor {
         None => 0,
         // A task that ended since must not end the listing.

@@ -8,14 +8,8 @@ use std::{collections::HashSet, sync::Arc};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::{
-    ask::About,
-    augmented, declares, modern,
-    shape::{self, Status},
-    table::Task,
-    undeclared,
-};
-use crate::Bridge;
+use super::{Tasks, ask::About, augmented, declares, modern, table::Task, undeclared};
+use crate::translation::task_shape::{self, Status};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
 
@@ -27,7 +21,7 @@ const MAX_TASKS: usize = 100;
 /// # Errors
 /// `-32021` for a client that does not declare the extension and names some.
 pub fn honoured(
-    bridge: &Bridge,
+    tasks: &Tasks,
     exchange: &Exchange,
     named: &[std::borrow::Cow<'_, str>],
 ) -> Result<Vec<Arc<Task>>, McpError> {
@@ -39,7 +33,7 @@ pub fn honoured(
     }
     let mut seen: HashSet<&str> = HashSet::new();
     let known = named.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
-        let task = bridge.tasks.of(&exchange.identity.principal.name, alias).ok()?;
+        let task = tasks.of(&exchange.identity.principal.name, alias).ok()?;
         task.caller.stateless.then_some(task)
     });
     Ok(known.take(MAX_TASKS).collect())
@@ -70,7 +64,7 @@ async fn one(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dy
                 if ended {
                     return;
                 }
-                tokio::time::sleep(shape::pause(&told)).await;
+                tokio::time::sleep(task_shape::pause(&told)).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "a task cannot be asked for; its listener hears nothing for now");
@@ -78,7 +72,7 @@ async fn one(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dy
                 if error.foreign.is_some() {
                     return;
                 }
-                tokio::time::sleep(shape::pause("{}")).await;
+                tokio::time::sleep(task_shape::pause("{}")).await;
             }
         }
     }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use super::{
     ask::About,
-    shape::{self, Status},
     table::{Mode, Task},
 };
-use crate::questions;
+use crate::{
+    questions,
+    translation::task_shape::{self, Status},
+};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -56,7 +58,7 @@ pub async fn describe(about: &About<'_>, params: &str) -> Result<String, McpErro
     if let Some(result) = &result {
         edits.push(("result", Op::Set(result)));
     }
-    Ok(edit(&shape::renamed(task.get(), alias), &edits))
+    Ok(edit(&task_shape::renamed(task.get(), alias), &edits))
 }
 
 /// # Errors

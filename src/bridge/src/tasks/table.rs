@@ -9,7 +9,8 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
-use super::{augmented::Augmented, shape::Times};
+use super::augmented::Augmented;
+use crate::translation::task_shape::Times;
 use countersign_protocol::{ErrorKind, McpError, rpc_error::RpcError};
 use countersign_upstream::{Caller, Upstream};
 

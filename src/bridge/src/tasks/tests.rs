@@ -44,7 +44,7 @@ async fn about(fixture: &Fixture, exchange: &Exchange, method: Method, alias: &s
     let text =
         json!({ "jsonrpc": "2.0", "id": 1, "method": method.as_str(), "params": { "taskId": alias } }).to_string();
     let request = request(&text);
-    handle(&fixture.bridge, exchange, method, &request, alias).await.map(|reply| value(&reply))
+    handle(&fixture.bridge.tasks, exchange, method, &request, alias).await.map(|reply| value(&reply))
 }
 
 #[actix::test]

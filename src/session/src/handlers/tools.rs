@@ -18,7 +18,7 @@ use crate::{
     Handling,
     middleware::policy::{self, Admitted, Counted, Gate, Judged},
 };
-use countersign_bridge::{self, park, request::Subject, tasks as foreign};
+use countersign_bridge::{self, request::Subject, tasks as foreign};
 use countersign_domain::{changes::Change, policy::Verdict};
 use countersign_exchange::{
     cancel::Cancel,
@@ -129,13 +129,15 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
     }
     let arguments = given(params.arguments)?;
     // Where a server has asked for input, the answers go to this very server, and the call goes on.
-    let retry = countersign_bridge::response_cache::is_retry(&request.object().object);
+    let retry = countersign_bridge::is_retry(&request.object().object);
     let judged = match retry {
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge(exchange, &route, arguments).await?,
     };
     let counted = match judged.route.provider.upstream() {
-        Some(upstream) if retry && park::takes_up(exchange, upstream, &request.object().object) => Counted::Before,
+        Some(upstream) if retry && countersign_bridge::takes_up(exchange, upstream, &request.object().object) => {
+            Counted::Before
+        }
         _ => Counted::NotYet,
     };
     let admitted = match judged.carry_out(exchange, counted) {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::long_poll;
 use crate::Handling;
-use countersign_bridge::{park::input_result, tasks::shape};
+use countersign_bridge::{result::input_result, task_shape};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::{ask, services::Services};
 use countersign_protocol::{Revision, capabilities::ClientCapabilities, encode};
@@ -123,7 +123,7 @@ pub async fn ask(exchange: &Handling, change: &Arc<Change>, task: Option<&str>) 
     params["elicitationId"] = elicitation.as_str().into();
     let mut params = params.to_string();
     if let Some(task) = task {
-        params = shape::related(&params, task);
+        params = task_shape::related(&params, task);
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {

@@ -12,7 +12,7 @@ use serde_json::{
 };
 
 use crate::Handling;
-use countersign_bridge::{park::input_result, questions, tasks::shape};
+use countersign_bridge::{questions, result::input_result, task_shape};
 use countersign_domain::changes::{Change, ChangeState, Terms, dialogue::Question};
 use countersign_exchange::ask::{AskError, ask};
 use countersign_protocol::{McpError, Revision, capabilities::ClientCapabilities, json::members};
@@ -107,7 +107,7 @@ pub async fn ask_all(exchange: &Handling, change: &Change, task: Option<&str>) {
         let id = is_url(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = for_client(&question.method, params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
-            params = Some(shape::related(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_shape::related(params.as_deref().unwrap_or("{}"), task));
         }
         let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
             Ok(answer) => Ok(Arc::from(answer)),

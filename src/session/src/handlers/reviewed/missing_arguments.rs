@@ -13,7 +13,7 @@ use crate::{
     Handling,
     middleware::policy::{self, Judged},
 };
-use countersign_bridge::park::input_result;
+use countersign_bridge::result::input_result;
 use countersign_domain::policy::Verdict;
 use countersign_exchange::ask::ask;
 use countersign_protocol::{

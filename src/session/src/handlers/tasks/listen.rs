@@ -33,7 +33,7 @@ impl Tasks {
 /// # Errors
 /// `-32021` for a client that does not declare the extension and names some; those of the store.
 pub async fn honoured(exchange: &Handling, named: &[std::borrow::Cow<'_, str>]) -> Result<Tasks, McpError> {
-    let upstream = foreign::listen::honoured(&exchange.sessions.bridge, exchange, named)?;
+    let upstream = foreign::listen::honoured(&exchange.sessions.bridge.tasks, exchange, named)?;
     let mut changes = HashMap::new();
     // From before they are read: what happens in between is told twice rather than not at all.
     let ours = || named.iter().filter(|id| id.starts_with("chg_"));

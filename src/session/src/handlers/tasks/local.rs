@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::tools;
 use crate::{Handling, inbound::OwnedRequest, middleware::policy::Admitted};
-use countersign_bridge::tasks::shape::{self, Status, Times};
+use countersign_bridge::task_shape::{self, Status, Times};
 use countersign_exchange::{cancel::Cancel, memory::Share, related::Related, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -191,7 +191,7 @@ impl Local {
     fn describe(&self) -> String {
         let status = self.status();
         let times = self.state.borrow().1;
-        shape::local(&self.id, status, &times)
+        task_shape::local(&self.id, status, &times)
     }
 
     /// `tasks/get`, `tasks/result` and `tasks/cancel`.
@@ -227,7 +227,7 @@ impl Local {
         match outcome {
             TaskOutcome::Done(result) => {
                 let failed = member(&result, "isError") == Some("true");
-                let json = shape::related(&result, &self.id);
+                let json = task_shape::related(&result, &self.id);
                 Ok(Reply::passed_on(json).failing(failed.then_some(ErrorKind::ToolExecution)))
             }
             TaskOutcome::Failed(error) => Err(*error),

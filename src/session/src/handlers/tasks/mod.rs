@@ -20,7 +20,7 @@ use super::{
     tools::encode as encoded,
 };
 use crate::Handling;
-use countersign_bridge::tasks::{self as foreign, shape};
+use countersign_bridge::{task_shape, tasks as foreign};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
@@ -60,7 +60,7 @@ pub async fn handle(exchange: &Handling, method: Method, request: &Request<'_>) 
     }
     match find(exchange, &id).await? {
         Some(change) => of_change(exchange, change, method, params).await,
-        None => foreign::handle(&exchange.sessions.bridge, exchange, method, request, &id).await,
+        None => foreign::handle(&exchange.sessions.bridge.tasks, exchange, method, request, &id).await,
     }
 }
 
@@ -103,7 +103,7 @@ async fn of_change(exchange: &Handling, change: Arc<Change>, method: Method, par
 pub fn created(exchange: &Handling, change: &Change, progress_token: Option<&str>) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = shape::typed(&view::seed(exchange, change), "task");
+        let task = task_shape::typed(&view::seed(exchange, change), "task");
         let meta = ("_meta", Op::Set(&exchange.services.server_meta));
         return Reply::passed_on(edit(&task, &[meta]));
     }
@@ -148,7 +148,7 @@ fn tell_of(exchange: &Handling, change: &Change, progress_token: Option<&str>) {
 fn progress(change: &Change, token: &str) -> bytes::Bytes {
     let message = Value::from(countersign_review::gateway_tools::state_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
-    encode::notification("notifications/progress", Some(&shape::related(&params, &change.id)))
+    encode::notification("notifications/progress", Some(&task_shape::related(&params, &change.id)))
 }
 
 /// `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"): waits for the end, in one of the principal's
@@ -186,7 +186,7 @@ async fn result(exchange: &Handling, change: Arc<Change>) -> Result<Reply, McpEr
     match ending(&change) {
         Some(Ending::Result(settled)) => {
             let json = encoded(&settled.result, exchange.revision(), settled.structured);
-            Ok(Reply::passed_on(shape::related(&json, &id)).failing(settled.failure))
+            Ok(Reply::passed_on(task_shape::related(&json, &id)).failing(settled.failure))
         }
         Some(Ending::Error(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),
@@ -249,7 +249,7 @@ async fn list(exchange: &Handling, request: &Request<'_>) -> Result<Reply, McpEr
     let (mut tasks, next) = match params.cursor.as_deref() {
         Some(cursor) if cursor.starts_with(CHANGES) => (Vec::new(), None),
         cursor => {
-            let (mut tasks, next) = foreign::list(&exchange.sessions.bridge, exchange, cursor).await?;
+            let (mut tasks, next) = foreign::list(&exchange.sessions.bridge.tasks, exchange, cursor).await?;
             if cursor.is_none() {
                 tasks.extend(exchange.sessions.local_tasks.all_of(&exchange.identity.principal.name));
             }

@@ -11,7 +11,7 @@ use super::super::{
     tools::encode,
 };
 use crate::Handling;
-use countersign_bridge::tasks::shape::{self, Status};
+use countersign_bridge::task_shape::{self, Status};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{
     McpError,
@@ -92,7 +92,7 @@ pub fn detailed(exchange: &Handling, change: &Change) -> String {
     let more = match (status, ending(change)) {
         (Status::Completed, Some(Ending::Result(settled))) => {
             let result = encode(&settled.result, exchange.revision(), settled.structured);
-            Some(("result", shape::typed(&result, "complete")))
+            Some(("result", task_shape::typed(&result, "complete")))
         }
         (Status::Failed, Some(Ending::Error(error))) => Some(("error", rpc(exchange, &error))),
         (Status::Failed, Some(Ending::Result(settled))) => {

@@ -1,5 +1,8 @@
 //! What servers ask clients: elicitation, sampling, roots. Which client may be asked what, and in which words
-//! (2025-11-25/client/*, 2026-07-28/client/*).
+//! (2025-11-25/client/*, 2026-07-28/client/*). [`relay`] brings it to the client of a call, [`asking`] asks it there.
+
+pub mod asking;
+pub mod relay;
 
 use serde_json::value::RawValue;
 

@@ -1,5 +1,4 @@
-//! Handshake-era clients before handshake-era upstreams: what the upstream asks during a call is asked of that very
-//! client on that very request.
+//! Asks handshake-era clients what an upstream wants to know, while it works.
 
 use std::future::Future;
 
@@ -7,25 +6,11 @@ use futures_util::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::{Ready, questions, relay::Relay, tasks::shape};
+use crate::translation::task_shape;
 use countersign_exchange::{ask::ask, context::Exchange};
 use countersign_protocol::{McpError, capabilities::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::Response;
-
-/// Runs the call to its end, answering questions meanwhile. When it ends, or is dropped, open questions are taken back.
-pub async fn call(ready: &Ready<'_>) -> Result<Response, McpError> {
-    let outgoing = ready.outgoing(&[]);
-    let upstream = ready.call.upstream;
-    if ready.caller.capabilities.asks_nothing() {
-        return upstream.call(&ready.caller, &outgoing, Relay::new(ready.hearer(), true)).await;
-    }
-    let (relay, requests) = Relay::asking(ready.hearer(), true);
-    let (exchange, server) = (ready.call.exchange, ready.call.upstream.config.name.as_str());
-    let asks = Asks { exchange, server, capabilities: &ready.caller.capabilities, task: None };
-    // Boxed: it would be there twice, as what is handed over and as what is pinned.
-    asks.run(Box::pin(upstream.call(&ready.caller, &outgoing, relay)), requests).await
-}
 
 /// Who is asked what an upstream wants to know.
 pub struct Asks<'a> {
@@ -62,17 +47,17 @@ impl Asks<'_> {
     async fn pass_on(&self, request: UpstreamRequest) {
         let UpstreamRequest { method, params, reply, cancelled, .. } = request;
         let params = params.as_deref().map(RawValue::get);
-        if let Err(refused) = questions::may_ask(self.capabilities, &method, params) {
+        if let Err(refused) = super::may_ask(self.capabilities, &method, params) {
             return reply.answer(Err(refused));
         }
         let exchange = self.exchange;
-        let mut params = questions::asked_by(self.server, &method, params, exchange.revision(), None);
+        let mut params = super::asked_by(self.server, &method, params, exchange.revision(), None);
         if let Some(task) = self.task {
-            params = Some(shape::related(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_shape::related(params.as_deref().unwrap_or("{}"), task));
         }
         tokio::select! {
             answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {
-                reply.answer(answer.map_err(|error| questions::refusal(&error)));
+                reply.answer(answer.map_err(|error| super::refusal(&error)));
             }
             () = cancelled.cancelled() => {}
         }

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 
-use super::{Verb, content::Tailor};
+use super::{content::Tailor, request::Verb};
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -224,6 +224,37 @@ impl Structured {
     fn of(unfit: Option<&str>) -> Self {
         if unfit.is_some() { Self::Drop } else { Self::Keep }
     }
+}
+
+/// A result that needs input, as JSON.
+#[must_use]
+pub fn input_result<'q>(
+    requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
+    state: Option<&str>,
+    meta: &str,
+) -> String {
+    let mut out = String::from(r#"{"resultType":"input_required","inputRequests":{"#);
+    for (at, (key, method, params)) in requests.enumerate() {
+        if at > 0 {
+            out.push(',');
+        }
+        out.push_str(&Value::from(key).to_string());
+        out.push_str(r#":{"method":"#);
+        out.push_str(&Value::from(method).to_string());
+        if let Some(params) = params {
+            out.push_str(r#","params":"#);
+            out.push_str(params);
+        }
+        out.push('}');
+    }
+    out.push('}');
+    if let Some(state) = state {
+        out.push_str(&format!(r#","requestState":{}"#, Value::from(state)));
+    }
+    out.push_str(r#","_meta":"#);
+    out.push_str(meta);
+    out.push('}');
+    out
 }
 
 #[cfg(test)]

@@ -15,6 +15,31 @@ use countersign_protocol::{
 };
 use countersign_upstream::Outgoing;
 
+/// What is asked of an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Tool,
+    Prompt,
+    Resource,
+    Complete,
+    /// A request that the gateway does not know; its method is the subject.
+    Extension,
+}
+
+impl Verb {
+    /// `None` for what the gateway has no word for.
+    #[must_use]
+    pub const fn method(self) -> Option<&'static str> {
+        match self {
+            Self::Tool => Some("tools/call"),
+            Self::Prompt => Some("prompts/get"),
+            Self::Resource => Some("resources/read"),
+            Self::Complete => Some("completion/complete"),
+            Self::Extension => None,
+        }
+    }
+}
+
 /// What is asked for, under the upstream's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
@@ -54,6 +79,12 @@ pub struct Speaker<'a> {
     pub capabilities: Option<Cow<'a, str>>,
     /// The log messages that a handshake-era client wants.
     pub log_level: Option<LoggingLevel>,
+}
+
+/// How the gateway names itself to upstreams for clients that do not name themselves.
+#[must_use]
+pub fn client_info() -> &'static str {
+    concat!(r#"{"name":"countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
 }
 
 /// A request to be written for an upstream.

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Verb;
+use super::request::Verb;
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
     json::{Op, edit, member, string},

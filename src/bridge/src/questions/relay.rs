@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
-use super::questions;
+use super::lacking;
+use crate::translation::result::Glance;
 use countersign_exchange::{context::Exchange, related::Related};
 use countersign_protocol::{
-    Revision,
+    ErrorKind, McpError, Revision,
     capabilities::ClientCapabilities,
     encode,
     json::{Op, edit, member, string},
@@ -17,7 +18,7 @@ use countersign_protocol::{
 };
 use countersign_provider::request::UpstreamRequest;
 use countersign_telemetry::metrics::Transport;
-use countersign_upstream::{Listener, UpstreamNotification};
+use countersign_upstream::{Listener, Response, UpstreamNotification};
 
 /// Questions of an upstream that may wait to be looked at.
 const MAX_WAITING: usize = 64;
@@ -53,7 +54,7 @@ impl Hearer {
 
 #[cfg(test)]
 impl Hearer {
-    pub(super) fn nobody() -> Self {
+    pub(crate) fn nobody() -> Self {
         let revision = Revision::MODERN;
         Self { related: Related::Nowhere, token: None, log_level: None, revision, completions: false }
     }
@@ -94,7 +95,7 @@ impl Declined {
         let all = self.0.get()?.lock();
         let mut found: Option<Value> = None;
         for (method, params) in all.iter() {
-            let Some(lack) = questions::lacking(declared, method, params.as_deref().map(RawValue::get)) else {
+            let Some(lack) = lacking(declared, method, params.as_deref().map(RawValue::get)) else {
                 continue;
             };
             match &mut found {
@@ -103,6 +104,31 @@ impl Declined {
             }
         }
         found
+    }
+
+    /// The error of a call that failed after its upstream had asked for what the client did not declare: `-32021` with
+    /// the capability (2026-07-28/basic/index, "Capabilities"). An upstream that went on without it is passed through.
+    /// `declared` is all that the client says it can be asked for, as JSON text, whatever the configuration keeps back
+    /// of it.
+    #[must_use]
+    pub fn missing(&self, response: &Response, declared: &str, server: &str) -> Option<McpError> {
+        // Nearly always: nothing is parsed for it.
+        if self.is_empty() {
+            return None;
+        }
+        let lacking = self.lacking(&ClientCapabilities::declared(declared))?;
+        if let Response::Result(result) = response
+            && !Glance::at(result.get()).is_error
+        {
+            return None;
+        }
+        let message =
+            format!("the server {server} cannot do this without a capability that the client did not declare");
+        Some(
+            McpError::new(ErrorKind::MissingCapability, message)
+                .with("requiredCapabilities", lacking)
+                .with("upstream", server),
+        )
     }
 }
 

@@ -1,5 +1,4 @@
-//! Stateless clients before handshake-era upstreams: when the upstream asks something, its call goes on in a task of its
-//! own, and the client is answered that input is needed. Its retry brings the answers and takes up the call again
+//! Calls that go on at a handshake-era upstream while their stateless clients are asked for input
 //! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
 //!
 //! The retry may come in on another thread: it meets the call through channels. A call is never made twice: what cannot
@@ -16,27 +15,27 @@ use std::{
 
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Ready, Verb, questions,
-    relay::{Declined, Hearer, Relay},
-    result::Glance,
-    seal::{Binding, Broken, Claim, Sealer},
+use crate::{
+    questions::{
+        self,
+        relay::{Declined, Hearer, Relay},
+    },
+    request_state::{
+        refused,
+        seal::{Binding, Claim, Sealer},
+    },
 };
-use countersign_domain::changes::digest::PartHasher;
-use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
-    Era, ErrorKind, McpError, RequestId,
-    arguments::{canonical_hash, canonical_text_hash, text_hash},
+    ErrorKind, McpError, RequestId,
     capabilities::ClientCapabilities,
-    json::{Op, members, string},
-    outline::Object,
+    json::{members, string},
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
-use countersign_upstream::{Response, Upstream};
+use countersign_upstream::Response;
 
 /// How long a call waits for its client.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -44,144 +43,29 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Parked calls of one principal at most.
 const MAX_PER_PRINCIPAL: usize = 8;
 
-/// Parked calls of one principal at an upstream where each of them holds a link. One more ends the oldest: there are 4 of
-/// those links, and the next call needs one.
-const MAX_ON_NARROW_LINKS: usize = 3;
-
-/// Bytes that a parked call takes beside its parameters.
-const PARKED: usize = 4096;
-
 /// How long more questions are waited for after one: several that are asked at once go to the client together.
 const GATHER: Duration = Duration::from_millis(30);
 
-/// Whether a request takes up a parked call, or is refused: no call is made of it, since that was made before.
+/// For a client that comes back too late.
 #[must_use]
-pub fn takes_up(exchange: &Exchange, upstream: &Upstream, params: &Object<'_>) -> bool {
-    let legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
-    exchange.is_modern() && params.member("requestState").is_some() && legacy()
-}
-
-/// Calls a stateless client's upstream.
-///
-/// # Errors
-/// Those of [`super::call`]; `-32602` for a `requestState` that is none of this request; `OVERLOADED` for one parked call
-/// too many.
-pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
-    let input = Input::of(ready.params())?;
-    if let Some(state) = input.state {
-        return resume(ready, &state, input.answers).await;
-    }
-    let outgoing = ready.outgoing(&[]);
-    let upstream = Arc::clone(ready.call.upstream);
-    if ready.caller.capabilities.asks_nothing() {
-        let relay = Relay::new(ready.hearer(), false);
-        let response = upstream.call(&ready.caller, &outgoing, Arc::clone(&relay) as _).await?;
-        let declared = &ready.call.exchange.facts.capabilities;
-        return match missing(&response, relay.declined(), declared, &upstream.config.name) {
-            Some(error) => Err(error),
-            None => ready.reply(response),
-        };
-    }
-    let (relay, requests) = Relay::asking(ready.hearer(), false);
-    let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
-    let mut course = RunningCall {
-        work: Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
-        requests,
-        capabilities: ready.caller.capabilities.clone(),
-        declared: Arc::clone(&ready.call.exchange.facts.capabilities),
-        server: ready.call.upstream.config.name.clone(),
-        declined: Declined::default(),
-        open: Vec::new(),
-        outcome: None,
-        finished: false,
-        ahead: input.answers,
-    };
-    match course.advance().await {
-        Event::Done(response) => ready.reply(response?),
-        Event::Input(asked) => {
-            relay.turn_to(None);
-            let lot = &ready.call.bridge.parked;
-            let upstream = ready.call.upstream;
-            let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
-            let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
-            let share = ready.call.exchange.services.state.memory.take(&ready.caller.principal.name, bytes)?;
-            let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
-            let answer = input_required(ready, place.call, place.ticket, &asked)?;
-            actix::spawn(async move {
-                let _share = share;
-                keep(course, relay, place, visits).await;
-            });
-            Ok(answer)
-        }
-    }
-}
-
-/// Takes up a parked call with what its client answers.
-async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
-    let lot = &ready.call.bridge.parked;
-    let claim = lot.sealer.open(state, &binding(ready)).map_err(|broken| refused(broken.why()))?;
-    let visits = lot.redeem(&claim)?;
-    let (reply, event) = oneshot::channel();
-    let visit = Resume { answers, hearer: ready.hearer(), reply };
-    // A call that ends just now takes its channel with it.
-    visits.send(visit).await.map_err(|_| refused(ENDED))?;
-    match event.await.map_err(|_| refused(ENDED))? {
-        (Event::Done(response), _) => ready.reply(response?),
-        (Event::Input(asked), ticket) => input_required(ready, claim.call, ticket, &asked),
-    }
-}
-
-/// The error of a call that failed after its upstream had asked for what the client did not declare: `-32021` with the
-/// capability (2026-07-28/basic/index, "Capabilities"). An upstream that went on without it is passed through. `declared`
-/// is all that the client says it can be asked for, as JSON text, whatever the configuration keeps back of it.
-pub fn missing(response: &Response, declined: &Declined, declared: &str, server: &str) -> Option<McpError> {
-    // Nearly always: nothing is parsed for it.
-    if declined.is_empty() {
-        return None;
-    }
-    let lacking = declined.lacking(&ClientCapabilities::declared(declared))?;
-    if let Response::Result(result) = response
-        && !Glance::at(result.get()).is_error
-    {
-        return None;
-    }
-    let message = format!("the server {server} cannot do this without a capability that the client did not declare");
-    Some(
-        McpError::new(ErrorKind::MissingCapability, message)
-            .with("requiredCapabilities", lacking)
-            .with("upstream", server),
-    )
-}
-
-const ENDED: &str = "the call has ended (a client has 5 minutes to answer), and its outcome is unknown";
-
-fn refused(why: &str) -> McpError {
-    let message = format!("this requestState cannot be used: {why}; the call was not made again");
-    McpError::new(ErrorKind::InvalidParams, message).with("member", "requestState")
-}
-
-impl Broken {
-    const fn why(self) -> &'static str {
-        match self {
-            Self::OtherRun => "the gateway has been restarted, and the outcome of the call is unknown",
-            Self::Invalid => "it is not valid for this client and this request",
-            Self::Unavailable => "the gateway cannot check it right now",
-        }
-    }
+pub fn ended() -> McpError {
+    refused("the call has ended (a client has 5 minutes to answer), and its outcome is unknown")
 }
 
 /// Answers by the names of their questions.
-type Answers = HashMap<String, Box<RawValue>>;
+pub type Answers = HashMap<String, Box<RawValue>>;
 
 /// What a request brings beside its own parameters.
 #[derive(Debug, Default)]
-struct Input {
-    answers: Answers,
-    state: Option<String>,
+pub struct Input {
+    pub answers: Answers,
+    pub state: Option<String>,
 }
 
 impl Input {
-    fn of(params: &str) -> Result<Self, McpError> {
+    /// # Errors
+    /// `-32602` for what cannot be read.
+    pub fn of(params: &str) -> Result<Self, McpError> {
         let invalid = |member: &str, what: &str| {
             Err(McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {what}")).with("member", member))
         };
@@ -213,13 +97,14 @@ impl Input {
 
 /// A question as the client gets it.
 #[derive(Clone, Debug)]
-struct Asked {
-    key: String,
-    method: String,
-    params: Option<String>,
+pub struct Asked {
+    pub key: String,
+    pub method: String,
+    pub params: Option<String>,
 }
 
-enum Event {
+/// What happens next to a call.
+pub enum Event {
     Done(Result<Response, McpError>),
     Input(Vec<Asked>),
 }
@@ -232,7 +117,7 @@ struct Open {
 }
 
 /// A call on its way. Dropped, it is cancelled at the upstream, and its questions are declined.
-struct RunningCall {
+pub struct RunningCall {
     work: LocalBoxFuture<'static, Result<Response, McpError>>,
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
@@ -249,8 +134,22 @@ struct RunningCall {
 }
 
 impl RunningCall {
+    /// `work` is the call, and `requests` what its upstream asks meanwhile.
+    #[must_use]
+    pub fn new(
+        work: LocalBoxFuture<'static, Result<Response, McpError>>,
+        requests: mpsc::Receiver<UpstreamRequest>,
+        capabilities: ClientCapabilities,
+        declared: Arc<str>,
+        server: String,
+        ahead: Answers,
+    ) -> Self {
+        let (declined, open) = (Declined::default(), Vec::new());
+        Self { work, requests, capabilities, declared, server, declined, open, outcome: None, finished: false, ahead }
+    }
+
     /// Goes on until the call ends or there is something to ask.
-    async fn advance(&mut self) -> Event {
+    pub async fn advance(&mut self) -> Event {
         loop {
             if let Some(outcome) = self.outcome.take() {
                 return Event::Done(outcome);
@@ -294,7 +193,7 @@ impl RunningCall {
                     self.take(request);
                 }
                 self.outcome = Some(outcome.and_then(|response| {
-                    match missing(&response, &self.declined, &self.declared, &self.server) {
+                    match self.declined.missing(&response, &self.declared, &self.server) {
                         Some(error) => Err(error),
                         None => Ok(response),
                     }
@@ -346,15 +245,15 @@ impl RunningCall {
 }
 
 /// A client that has come back for its call.
-struct Resume {
-    answers: Answers,
-    hearer: Hearer,
+pub struct Resume {
+    pub answers: Answers,
+    pub hearer: Hearer,
     /// Gets what happened next and the ticket for the visit after it.
-    reply: oneshot::Sender<(Event, u64)>,
+    pub reply: oneshot::Sender<(Event, u64)>,
 }
 
 /// Keeps a parked call until its client has its result, gives it up, or does not come.
-async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, mut visits: mpsc::Receiver<Resume>) {
+pub async fn keep(mut course: RunningCall, relay: Arc<Relay>, mut place: Slot, mut visits: mpsc::Receiver<Resume>) {
     loop {
         let mut patience = std::pin::pin!(tokio::time::sleep_until(place.deadline));
         let visit = loop {
@@ -435,8 +334,34 @@ impl ParkedCalls {
         self.len() == 0
     }
 
+    /// The `requestState` with which that call is taken up, once, by who brings the same request.
+    ///
+    /// # Errors
+    /// `INTERNAL_ERROR` where no random numbers are to be had.
+    pub fn state(&self, call: [u8; 16], ticket: u64, binding: &Binding) -> Result<String, McpError> {
+        let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
+        let claim = Claim { call, ticket, expires: self.now().saturating_add(patience) };
+        self.sealer.seal(&claim, binding).map_err(|_| {
+            McpError::new(
+                ErrorKind::Internal,
+                "the call cannot be parked: the operating system gives no random numbers",
+            )
+        })
+    }
+
+    /// What that state names.
+    ///
+    /// # Errors
+    /// `-32602` for one that was not given for this request.
+    pub fn open(&self, state: &str, binding: &Binding) -> Result<Claim, McpError> {
+        self.sealer.open(state, binding).map_err(|broken| refused(broken.why()))
+    }
+
     /// A place for one more. Beyond `most` at this upstream the oldest of them ends that nobody is there for.
-    fn admit(
+    ///
+    /// # Errors
+    /// `OVERLOADED` for one too many of its principal.
+    pub fn admit(
         self: &Arc<Self>,
         principal: &str,
         upstream: &str,
@@ -472,10 +397,13 @@ impl ParkedCalls {
     }
 
     /// Takes a ticket, which is good once.
-    fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Resume>, McpError> {
+    ///
+    /// # Errors
+    /// `-32602` for one that is not good any more.
+    pub fn redeem(&self, claim: &Claim) -> Result<mpsc::Sender<Resume>, McpError> {
         let mut calls = self.calls.lock();
         let parked = calls.get_mut(&claim.call).filter(|_| claim.expires >= self.now());
-        let parked = parked.ok_or_else(|| refused(ENDED))?;
+        let parked = parked.ok_or_else(ended)?;
         if parked.ticket != Some(claim.ticket) {
             return Err(refused("it has been used already"));
         }
@@ -490,10 +418,10 @@ impl ParkedCalls {
 }
 
 /// A parked call's place in the [`ParkedCalls`], given back when it is dropped.
-struct Slot {
+pub struct Slot {
     lot: Arc<ParkedCalls>,
-    call: [u8; 16],
-    ticket: u64,
+    pub call: [u8; 16],
+    pub ticket: u64,
     deadline: tokio::time::Instant,
     /// Its place is wanted by another call.
     given_up: CancellationToken,
@@ -516,79 +444,6 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.lot.calls.lock().remove(&self.call);
     }
-}
-
-/// `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
-fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked]) -> Result<Reply, McpError> {
-    let lot = &ready.call.bridge.parked;
-    let patience = u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX);
-    let claim = Claim { call, ticket, expires: lot.now().saturating_add(patience) };
-    let state = lot.sealer.seal(&claim, &binding(ready)).map_err(|_| {
-        McpError::new(ErrorKind::Internal, "the call cannot be parked: the operating system gives no random numbers")
-    })?;
-    let requests = asked.iter().map(|asked| (asked.key.as_str(), asked.method.as_str(), asked.params.as_deref()));
-    Ok(Reply::passed_on(input_result(requests, Some(&state), &ready.server_meta())))
-}
-
-/// A result that needs input, as JSON.
-pub fn input_result<'q>(
-    requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
-    state: Option<&str>,
-    meta: &str,
-) -> String {
-    let mut out = String::from(r#"{"resultType":"input_required","inputRequests":{"#);
-    for (at, (key, method, params)) in requests.enumerate() {
-        if at > 0 {
-            out.push(',');
-        }
-        out.push_str(&Value::from(key).to_string());
-        out.push_str(r#":{"method":"#);
-        out.push_str(&Value::from(method).to_string());
-        if let Some(params) = params {
-            out.push_str(r#","params":"#);
-            out.push_str(params);
-        }
-        out.push('}');
-    }
-    out.push('}');
-    if let Some(state) = state {
-        out.push_str(&format!(r#","requestState":{}"#, Value::from(state)));
-    }
-    out.push_str(r#","_meta":"#);
-    out.push_str(meta);
-    out.push('}');
-    out
-}
-
-/// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
-pub(super) fn binding(ready: &Ready<'_>) -> Binding {
-    let call = &ready.call;
-    let arguments = ready.params.object.member("arguments").unwrap_or("{}");
-    // Written in another order they are the same; numbers that no double holds count as they are written.
-    let arguments = match serde_json::from_str::<Value>(arguments) {
-        Ok(value) => canonical_hash(&value),
-        Err(_) => text_hash(arguments.as_bytes()),
-    };
-    // The parameters of a method that is not known have no arguments that could be told from the rest.
-    let arguments = match call.verb {
-        Verb::Extension => {
-            let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, Op::Drop));
-            canonical_text_hash(&ready.params.object.edit(&parts))
-        }
-        _ => arguments,
-    };
-    let parts = [
-        ready.caller.principal.name.as_str(),
-        call.upstream.config.name.as_str(),
-        call.verb.method().unwrap_or_default(),
-        call.subject.text(),
-        &arguments,
-    ];
-    let mut hash = PartHasher::new("binding of a call");
-    for part in parts {
-        hash.part(part.as_bytes());
-    }
-    hash.bytes()
 }
 
 #[cfg(test)]

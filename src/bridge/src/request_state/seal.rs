@@ -25,6 +25,17 @@ pub enum Broken {
     Unavailable,
 }
 
+impl Broken {
+    #[must_use]
+    pub const fn why(self) -> &'static str {
+        match self {
+            Self::OtherRun => "the gateway has been restarted, and the outcome of the call is unknown",
+            Self::Invalid => "it is not valid for this client and this request",
+            Self::Unavailable => "the gateway cannot check it right now",
+        }
+    }
+}
+
 /// What a claim is bound to, beside its own content: whoever brings it must bring the same.
 pub type Binding = [u8; 32];
 

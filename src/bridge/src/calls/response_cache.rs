@@ -5,8 +5,9 @@
 //! depends on more than its key tells: answers to questions, tasks, calls with progress, and such that carry a
 //! member in `_meta` that the gateway does not know.
 
-use super::{
-    Call, Ready, Verb,
+use super::{Call, ready::Ready};
+use crate::translation::{
+    request::Verb,
     result::{Glance, Kind},
 };
 use countersign_exchange::reply::Reply;

@@ -6,14 +6,18 @@ use std::borrow::Cow;
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
 
-use super::{
-    Ready, Verb,
-    park::binding,
-    questions,
-    relay::{Relay, tell_completed},
-    response_cache,
-    result::{Glance, Kind},
+use super::{into_task, park::binding, ready::Ready, response_cache};
+use crate::{
+    questions::{
+        self,
+        relay::{Relay, tell_completed},
+    },
+    request_state::refused,
     tasks,
+    translation::{
+        request::Verb,
+        result::{Glance, Kind},
+    },
 };
 use countersign_exchange::{ask::ask, reply::Reply};
 use countersign_protocol::{
@@ -66,10 +70,6 @@ pub async fn pass_through(ready: &Ready<'_>) -> Result<Reply, McpError> {
 /// # Errors
 /// `-32602` for one that was not given to this client for this request.
 fn brought(ready: &Ready<'_>) -> Result<Option<String>, McpError> {
-    let refused = |why: &str| {
-        let message = format!("this requestState cannot be used: {why}; the call was not made again");
-        McpError::new(ErrorKind::InvalidParams, message).with("member", "requestState")
-    };
     let mut found = ready.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = found.next() else { return Ok(None) };
     if found.next().is_some() {
@@ -125,7 +125,7 @@ pub async fn gather(ready: &Ready<'_>) -> Result<Reply, McpError> {
             Kind::Other(kind)
                 if kind == "task" && tasks::speaks_for(ready.call.exchange.revision(), &ready.negotiated) =>
             {
-                return Box::pin(tasks::for_legacy(ready, response)).await;
+                return Box::pin(into_task::for_legacy(ready, response)).await;
             }
             Kind::Other(kind) => return Err(unknown_type(&kind)),
             Kind::InputRequired => {}

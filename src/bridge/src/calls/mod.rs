@@ -1,0 +1,138 @@
+//! The way of a call through the bridge, by the eras of its client and its upstream.
+
+mod handshake;
+mod into_task;
+pub mod park;
+mod ready;
+mod reply;
+pub mod response_cache;
+mod rounds;
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use crate::{
+    parked::ParkedCalls,
+    questions::{
+        self,
+        relay::{Hearer, Relay},
+    },
+    request_state::carried::Carrier,
+    tasks::Tasks,
+    translation::request::{Subject, Verb},
+};
+use countersign_config::UpstreamConfig;
+use countersign_exchange::{context::Exchange, reply::Reply};
+use countersign_protocol::{Era, McpError, envelope::Request, param_headers::ParamHeader, params::LoggingLevel};
+use countersign_provider::ToolResult;
+use countersign_upstream::{Caller, Outgoing, Pinned, Upstream};
+use ready::Ready;
+
+/// The log messages that a handshake-era client gets from upstreams if it never set a level.
+const DEFAULT_LEVEL: LoggingLevel = LoggingLevel::Info;
+
+/// What the bridge keeps from one request to the next.
+pub struct Bridge {
+    /// Tasks of upstreams that clients may ask for.
+    pub tasks: Tasks,
+    /// Calls that wait for what their stateless clients answer.
+    pub parked: Arc<ParkedCalls>,
+    /// Seals what stateless upstreams have their clients carry.
+    pub carrier: Carrier,
+}
+
+impl Bridge {
+    #[must_use]
+    pub fn new(carrier: Carrier) -> Self {
+        Self { tasks: Tasks::default(), parked: ParkedCalls::new(), carrier }
+    }
+}
+
+/// One call of a client, routed to an upstream and allowed.
+#[derive(Clone, Copy)]
+pub struct Call<'a> {
+    pub exchange: &'a Exchange,
+    pub bridge: &'a Arc<Bridge>,
+    pub upstream: &'a Arc<Upstream>,
+    pub verb: Verb,
+    /// What is asked for, as the upstream calls it.
+    pub subject: Subject<'a>,
+    /// The URI that the client named, where it read a resource.
+    pub uri: Option<&'a str>,
+    /// As the client wrote it.
+    pub request: &'a Request<'a>,
+    /// A tool's definition as the upstream wrote it.
+    pub definition: Option<&'a RawValue>,
+    /// Arguments that are mirrored into headers.
+    pub headers: &'a [ParamHeader],
+    /// It changes nothing: asking twice does no harm.
+    pub reads: bool,
+}
+
+/// Takes a call to its upstream and brings the answer back.
+///
+/// Not bounded in time here: the upstream's own time-out is, and it stands still while somebody is asked.
+///
+/// # Errors
+/// The upstream's own errors as its client's era has them ([`McpError::foreign`]), those of
+/// [`Upstream::call`], and `NOT_BRIDGEABLE`.
+pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
+    let mut ready = Ready::new(call)?;
+    ready.task = into_task::augmentation(&ready)?;
+    if ready.may_be_task() {
+        // What is asked about the task later must reach the process that has it.
+        ready.caller.pinned = Pinned::noted();
+    }
+    ready.question = response_cache::question(&ready);
+    if let Some(reply) = response_cache::answer(&ready)? {
+        return Ok(reply);
+    }
+    match (ready.negotiated.revision.era(), call.exchange.is_modern()) {
+        (Era::Modern, true) => rounds::pass_through(&ready).await,
+        (Era::Modern, false) => rounds::gather(&ready).await,
+        (Era::Legacy, false) => ready.reply(handshake::call(&ready).await?),
+        (Era::Legacy, true) => park::call(&ready).await,
+    }
+}
+
+/// As whom an upstream is called for a client, and whether the configuration keeps something of it back.
+fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
+    let stateless = exchange.is_modern();
+    let (capabilities, less) = questions::capabilities(exchange, config);
+    let level =
+        if stateless { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LEVEL)) };
+    let caller = Caller {
+        principal: exchange.identity.principal.clone(),
+        session: (!stateless).then(|| Arc::clone(&exchange.session.id)),
+        capabilities,
+        stateless,
+        log_level: level,
+        pinned: Pinned::default(),
+    };
+    (caller, less)
+}
+
+/// Subscribes a client to a resource, or ends that, on a connection of its own, where it has one at this upstream:
+/// some servers tell only the session that asked, and the gateway's own connection is another. What arrives there
+/// counts like what arrives elsewhere. Best effort, since the gateway's own subscription stands anyway.
+pub async fn subscribe_own(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
+    let (caller, _) = caller(exchange, &upstream.config);
+    if !upstream.keeps_apart(&caller) {
+        return;
+    }
+    let params = serde_json::json!({ "uri": own_uri }).to_string();
+    let outgoing = Outgoing::new(upstream.mint(), method, Some(&params));
+    let relay = Relay::new(Hearer::of(exchange, None, None), false);
+    if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
+        tracing::debug!(upstream = %upstream.config.name, %error, method, "not on the client's own connection");
+    }
+}
+
+/// A tool's result that says what went wrong.
+#[must_use]
+pub fn failed(error: &McpError) -> Reply {
+    let result = ToolResult::error(error);
+    let json = format!(r#"{{"content":{},"isError":true}}"#, result.content.get());
+    Reply::new(json).failing(Some(error.kind))
+}

@@ -1,0 +1,143 @@
+//! Stateless clients before handshake-era upstreams: when the upstream asks something, its call goes on in a task of its
+//! own, and the client is answered that input is needed. Its retry brings the answers and takes up the call again
+//! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::ready::Ready;
+use crate::{
+    parked::{Answers, Asked, Event, Input, Resume, RunningCall, ended, keep},
+    questions::relay::Relay,
+    request_state::seal::Binding,
+    translation::{request::Verb, result::input_result},
+};
+use countersign_domain::changes::digest::PartHasher;
+use countersign_exchange::{context::Exchange, reply::Reply};
+use countersign_protocol::{
+    Era, McpError,
+    arguments::{canonical_hash, canonical_text_hash, text_hash},
+    json::Op,
+    outline::Object,
+};
+use countersign_upstream::Upstream;
+
+/// Parked calls of one principal at an upstream where each of them holds a link. One more ends the oldest: there are 4 of
+/// those links, and the next call needs one.
+const MAX_ON_NARROW_LINKS: usize = 3;
+
+/// Bytes that a parked call takes beside its parameters.
+const PARKED: usize = 4096;
+
+/// Whether a request takes up a parked call, or is refused: no call is made of it, since that was made before.
+#[must_use]
+pub fn takes_up(exchange: &Exchange, upstream: &Upstream, params: &Object<'_>) -> bool {
+    let legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
+    exchange.is_modern() && params.member("requestState").is_some() && legacy()
+}
+
+/// Calls a stateless client's upstream.
+///
+/// # Errors
+/// Those of [`super::call`]; `-32602` for a `requestState` that is none of this request; `OVERLOADED` for one parked call
+/// too many.
+pub async fn call(ready: &Ready<'_>) -> Result<Reply, McpError> {
+    let input = Input::of(ready.params())?;
+    if let Some(state) = input.state {
+        return resume(ready, &state, input.answers).await;
+    }
+    let outgoing = ready.outgoing(&[]);
+    let upstream = Arc::clone(ready.call.upstream);
+    if ready.caller.capabilities.asks_nothing() {
+        let relay = Relay::new(ready.hearer(), false);
+        let response = upstream.call(&ready.caller, &outgoing, Arc::clone(&relay) as _).await?;
+        let declared = &ready.call.exchange.facts.capabilities;
+        return match relay.declined().missing(&response, declared, &upstream.config.name) {
+            Some(error) => Err(error),
+            None => ready.reply(response),
+        };
+    }
+    let (relay, requests) = Relay::asking(ready.hearer(), false);
+    let (caller, listener) = (ready.caller.clone(), Arc::clone(&relay));
+    let mut course = RunningCall::new(
+        Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
+        requests,
+        ready.caller.capabilities.clone(),
+        Arc::clone(&ready.call.exchange.facts.capabilities),
+        ready.call.upstream.config.name.clone(),
+        input.answers,
+    );
+    match course.advance().await {
+        Event::Done(response) => ready.reply(response?),
+        Event::Input(asked) => {
+            relay.turn_to(None);
+            let lot = &ready.call.bridge.parked;
+            let upstream = ready.call.upstream;
+            let most = if upstream.has_narrow_links() { MAX_ON_NARROW_LINKS } else { usize::MAX };
+            let bytes = PARKED + 2 * ready.call.request.params.map_or(0, |params| params.get().len());
+            let share = ready.call.exchange.services.state.memory.take(&ready.caller.principal.name, bytes)?;
+            let (place, visits) = lot.admit(&ready.caller.principal.name, &upstream.config.name, most)?;
+            let answer = input_required(ready, place.call, place.ticket, &asked)?;
+            actix::spawn(async move {
+                let _share = share;
+                keep(course, relay, place, visits).await;
+            });
+            Ok(answer)
+        }
+    }
+}
+
+/// Takes up a parked call with what its client answers.
+async fn resume(ready: &Ready<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
+    let lot = &ready.call.bridge.parked;
+    let claim = lot.open(state, &binding(ready))?;
+    let visits = lot.redeem(&claim)?;
+    let (reply, event) = oneshot::channel();
+    let visit = Resume { answers, hearer: ready.hearer(), reply };
+    // A call that ends just now takes its channel with it.
+    visits.send(visit).await.map_err(|_| ended())?;
+    match event.await.map_err(|_| ended())? {
+        (Event::Done(response), _) => ready.reply(response?),
+        (Event::Input(asked), ticket) => input_required(ready, claim.call, ticket, &asked),
+    }
+}
+
+/// `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
+fn input_required(ready: &Ready<'_>, call: [u8; 16], ticket: u64, asked: &[Asked]) -> Result<Reply, McpError> {
+    let state = ready.call.bridge.parked.state(call, ticket, &binding(ready))?;
+    let requests = asked.iter().map(|asked| (asked.key.as_str(), asked.method.as_str(), asked.params.as_deref()));
+    Ok(Reply::passed_on(input_result(requests, Some(&state), &ready.server_meta())))
+}
+
+/// What a state is good for: this principal, this method of this upstream, this name or URI, these arguments.
+pub(super) fn binding(ready: &Ready<'_>) -> Binding {
+    let call = &ready.call;
+    let arguments = ready.params.object.member("arguments").unwrap_or("{}");
+    // Written in another order they are the same; numbers that no double holds count as they are written.
+    let arguments = match serde_json::from_str::<Value>(arguments) {
+        Ok(value) => canonical_hash(&value),
+        Err(_) => text_hash(arguments.as_bytes()),
+    };
+    // The parameters of a method that is not known have no arguments that could be told from the rest.
+    let arguments = match call.verb {
+        Verb::Extension => {
+            let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, Op::Drop));
+            canonical_text_hash(&ready.params.object.edit(&parts))
+        }
+        _ => arguments,
+    };
+    let parts = [
+        ready.caller.principal.name.as_str(),
+        call.upstream.config.name.as_str(),
+        call.verb.method().unwrap_or_default(),
+        call.subject.text(),
+        &arguments,
+    ];
+    let mut hash = PartHasher::new("binding of a call");
+    for part in parts {
+        hash.part(part.as_bytes());
+    }
+    hash.bytes()
+}
