@@ -12,24 +12,24 @@ use super::{
 use countersign_attach::{Users, proof::Secret};
 use countersign_auth::Identity;
 use countersign_domain::principal::Principal;
-use countersign_exchange::shared::Channel;
+use countersign_exchange::shared::{Channel, SessionShared};
 use countersign_provider::{CallContext, NoProgress};
 use countersign_routing::Target;
-use countersign_session::{SessionServices, registry::RegisteredSession, services::SessionInfo};
+use countersign_session::{SessionServices, Sessions, services::SessionInfo};
 use countersign_telemetry::metrics::Transport;
 
 /// See the module's page.
 pub struct HttpServices {
-    pub sessions: Arc<SessionServices>,
+    pub sessions: Arc<Sessions>,
     pub connections: Arc<Connections>,
     /// What the terminal knows this gateway by.
     pub proof: Option<Secret>,
 }
 
 impl Deref for HttpServices {
-    type Target = SessionServices;
+    type Target = Sessions;
 
-    fn deref(&self) -> &SessionServices {
+    fn deref(&self) -> &Sessions {
         &self.sessions
     }
 }
@@ -38,7 +38,7 @@ impl HttpServices {
     #[must_use]
     pub fn new(sessions: SessionServices, users: Users) -> Self {
         let connections = Connections::new(&sessions.config.transports, Arc::clone(&sessions.state.inflow), users);
-        Self { sessions: Arc::new(sessions), connections: Arc::new(connections), proof: Secret::new() }
+        Self { sessions: Arc::new(Sessions::new(sessions)), connections: Arc::new(connections), proof: Secret::new() }
     }
 }
 
@@ -46,8 +46,8 @@ impl HttpServices {
     /// A session of that transport. It is found by its own principal only, so a stranger cannot tell a wrong id from
     /// somebody else's.
     #[must_use]
-    pub fn session_of(&self, identity: &Identity, transport: Transport, id: &str) -> Option<RegisteredSession> {
-        self.registry.get(id).filter(|RegisteredSession { shared, .. }| {
+    pub fn session_of(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
+        self.registry.get(id).filter(|shared| {
             shared.transport == transport
                 && !matches!(shared.channel, Channel::None)
                 && !shared.ended.is_cancelled()

@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use super::services::SessionServices;
+use crate::services::SessionServices;
 use countersign_exchange::context::Exchange;
 
 /// See the module's page. Whatever needs no more than an [`Exchange`] takes that.

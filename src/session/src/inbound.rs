@@ -3,12 +3,9 @@
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
-use compact_str::CompactString;
 use futures_util::{FutureExt, StreamExt, stream};
-use serde_json::value::RawValue;
 
-use super::handlers;
-use crate::{Handling, middleware, services::SessionServices};
+use crate::{Handling, handlers, middleware, owned::OwnedRequest, services::SessionServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
     context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
@@ -19,11 +16,10 @@ use countersign_exchange::{
     shared::{Channel, SessionShared},
 };
 use countersign_protocol::{
-    Era, ErrorKind, McpError, RequestId, Revision, encode,
-    envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request, Response},
+    Era, ErrorKind, McpError, Revision, encode,
+    envelope::{self, EnvelopeFault, Incoming, Message, Notification, Request},
     headers,
     method::Method,
-    outline::Outline,
     params::{self, LoggingLevel, Meta},
 };
 use countersign_telemetry::{
@@ -314,79 +310,6 @@ pub async fn answer_aside(exchange: Handling, request: Arc<OwnedRequest>) -> Opt
         .unwrap_or_else(|error| Some(WireResponse::error(Some(&id), &error, revision)))
 }
 
-/// A request that outlives the buffer it came in.
-pub struct OwnedRequest {
-    id: RequestId,
-    method: CompactString,
-    params: Option<Box<RawValue>>,
-    outline: Outline,
-}
-
-impl OwnedRequest {
-    #[must_use]
-    pub fn of(request: &Request<'_>) -> Self {
-        Self {
-            id: request.id.clone(),
-            method: (&*request.method).into(),
-            params: request.params.map(ToOwned::to_owned),
-            outline: request.outline.clone(),
-        }
-    }
-
-    #[must_use]
-    pub fn as_request(&self) -> Request<'_> {
-        Request {
-            id: self.id.clone(),
-            method: self.method.as_str().into(),
-            params: self.params.as_deref(),
-            outline: self.outline.clone(),
-        }
-    }
-}
-
-/// A message that outlives the buffer it came in, and goes from one thread to another.
-pub enum OwnedMessage {
-    Request(Arc<OwnedRequest>),
-    Notification { method: CompactString, params: Option<Box<RawValue>> },
-    Response { id: Option<RequestId>, outcome: Result<Box<RawValue>, Box<RawValue>> },
-}
-
-/// None at all.
-impl Default for OwnedMessage {
-    fn default() -> Self {
-        Self::Notification { method: CompactString::const_new(""), params: None }
-    }
-}
-
-impl OwnedMessage {
-    #[must_use]
-    pub fn of(message: &Message<'_>) -> Self {
-        match message {
-            Message::Request(request) => Self::Request(Arc::new(OwnedRequest::of(request))),
-            Message::Notification(Notification { method, params }) => {
-                Self::Notification { method: (&**method).into(), params: params.map(ToOwned::to_owned) }
-            }
-            Message::Response(Response { id, outcome }) => {
-                Self::Response { id: id.clone(), outcome: outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned) }
-            }
-        }
-    }
-
-    #[must_use]
-    pub fn as_message(&self) -> Message<'_> {
-        match self {
-            Self::Request(request) => Message::Request(request.as_request()),
-            Self::Notification { method, params } => {
-                Message::Notification(Notification { method: method.as_str().into(), params: params.as_deref() })
-            }
-            Self::Response { id, outcome } => Message::Response(Response {
-                id: id.clone(),
-                outcome: outcome.as_ref().map(|raw| &**raw).map_err(|raw| &**raw),
-            }),
-        }
-    }
-}
-
 /// What a modern request says of its client (2026-07-28/basic/index, "Per-request protocol fields").
 ///
 /// # Errors
@@ -461,7 +384,7 @@ pub fn channel_less(transport: Transport, identity: Identity, services: &Session
 }
 
 /// The bookkeeper of a stateless HTTP connection.
-pub fn stateless_session(services: &Arc<SessionServices>, identity: Identity) -> Arc<SessionShared> {
+pub fn stateless_session(services: &SessionServices, identity: Identity) -> Arc<SessionShared> {
     Arc::new(channel_less(Transport::Http, identity, services))
 }
 

@@ -1,28 +1,33 @@
-//! Messages as they come in, and what becomes of each: the session's actor, the middleware and the handlers of all
-//! methods.
+//! Messages as they come in, and what becomes of each. Never frames bytes (an endpoint does), never decides on a change, and
+//! lends nothing of one stateless request to the next: the session of a stateless connection is for bookkeeping only.
 //!
-//! Never frames bytes (an endpoint does), never decides on a change, and lends nothing of one stateless request to the next:
-//! the session of a stateless connection is for bookkeeping only.
-//!
-//! [`inbound`] finds era and revision, [`middleware`] is the chain around each request, [`handlers`] has a file for
-//! each family of methods: [`handlers::tools`] for calls, [`handlers::reviewed`] for those that a person decides on.
-//! [`actor`] begins and ends a session, [`registry`] finds it; what its requests share is
-//! [`countersign_exchange::shared::SessionShared`].
+//! Each part uses only those before it. [`state`] is kept from one request to the next, [`registry`] has what the requests of
+//! each session share ([`countersign_exchange::shared::SessionShared`]), [`services`] is what a request on its way
+//! ([`handling`]) may use. [`owned`]: messages that go to another thread. [`policy`] lets calls through, or not. [`handlers`]
+//! has a file for each family of methods: [`handlers::tools`] for calls, [`handlers::reviewed`] for those that a person
+//! decides on. [`middleware`] is the chain around each request, [`inbound`] finds era and revision, and [`sessions`] are the
+//! actors that begin and end sessions.
 
-pub mod actor;
 pub mod handlers;
 pub mod handling;
 pub mod inbound;
 pub mod middleware;
+pub mod owned;
+pub mod policy;
 pub mod registry;
 pub mod services;
+pub mod sessions;
+pub mod state;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use actor::Session;
 pub use handling::Handling;
 pub use inbound::channel_less;
 pub use registry::Registry;
 pub use services::SessionServices;
+pub use sessions::{
+    Sessions,
+    actor::{self, Session},
+};

@@ -4,24 +4,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use actix::Addr;
 use bytes::Bytes;
 use dashmap::DashMap;
 use parking_lot::Mutex;
 
-use crate::actor::{EndSession, Session, close};
 use countersign_exchange::{
     eviction::{Hold, Queue},
     shared::{Channel, SessionShared},
 };
 use countersign_routing::subscribers::Clients;
-
-/// A session and the address of its actor.
-#[derive(Clone)]
-pub struct RegisteredSession {
-    pub shared: Arc<SessionShared>,
-    pub addr: Addr<Session>,
-}
 
 /// Sessions of one principal that hold state of their own (not the bookkeeping of stateless connections).
 #[derive(Default)]
@@ -33,7 +24,7 @@ struct Own {
 /// See the module's page.
 #[derive(Default)]
 pub struct Registry {
-    sessions: DashMap<String, RegisteredSession, foldhash::fast::RandomState>,
+    sessions: DashMap<String, Arc<SessionShared>, foldhash::fast::RandomState>,
     by_principal: Mutex<HashMap<String, Own>>,
 }
 
@@ -55,10 +46,10 @@ impl Clients for Registry {
 }
 
 impl Registry {
-    pub fn insert(&self, shared: Arc<SessionShared>, addr: Addr<Session>) {
+    pub fn insert(&self, shared: Arc<SessionShared>) {
         let (id, counted) = (Arc::clone(&shared.id), counts(&shared));
         let principal = Arc::clone(shared.principal());
-        self.sessions.insert(shared.id.to_string(), RegisteredSession { shared, addr });
+        self.sessions.insert(shared.id.to_string(), shared);
         if counted {
             let mut by_principal = self.by_principal.lock();
             let own = by_principal.entry(principal.name.clone()).or_default();
@@ -68,18 +59,18 @@ impl Registry {
     }
 
     fn hold(&self, id: &str) -> Option<Hold> {
-        self.sessions.get(id).map(|entry| entry.shared.hold())
+        self.sessions.get(id).map(|session| session.hold())
     }
 
-    pub fn get(&self, id: &str) -> Option<RegisteredSession> {
-        self.sessions.get(id).map(|e| e.value().clone())
+    pub fn get(&self, id: &str) -> Option<Arc<SessionShared>> {
+        self.sessions.get(id).map(|session| Arc::clone(&session))
     }
 
-    pub fn remove(&self, id: &str) -> Option<RegisteredSession> {
-        let entry = self.sessions.remove(id).map(|(_, e)| e)?;
-        if counts(&entry.shared) {
+    pub fn remove(&self, id: &str) -> Option<Arc<SessionShared>> {
+        let session = self.sessions.remove(id).map(|(_, session)| session)?;
+        if counts(&session) {
             let mut by_principal = self.by_principal.lock();
-            let name = &entry.shared.principal().name;
+            let name = &session.principal().name;
             if let Some(own) = by_principal.get_mut(name) {
                 own.count -= 1;
                 if own.count == 0 {
@@ -87,7 +78,7 @@ impl Registry {
                 }
             }
         }
-        Some(entry)
+        Some(session)
     }
 
     pub fn len(&self) -> usize {
@@ -103,28 +94,24 @@ impl Registry {
         self.by_principal.lock().get(principal).map_or(0, |own| own.count)
     }
 
-    /// Ends the session of that principal whose place is to be taken; `false` where all have calls in flight.
-    pub fn evict_one_of(&self, principal: &str) -> bool {
+    /// Takes out the session of that principal whose place is to be taken; `None` where all have calls in flight. Its place
+    /// is free at once, not only when its actor has ended.
+    pub fn evict_one_of(&self, principal: &str) -> Option<Arc<SessionShared>> {
         let all = || {
-            let own = self.sessions.iter().filter(|e| e.shared.principal().name == principal && counts(&e.shared));
-            own.map(|e| Arc::clone(&e.shared.id)).collect()
+            let own = self.sessions.iter().filter(|session| session.principal().name == principal && counts(session));
+            own.map(|session| Arc::clone(&session.id)).collect()
         };
         let next = {
             let mut by_principal = self.by_principal.lock();
             by_principal.get_mut(principal).and_then(|own| own.queue.next(|id| self.hold(id), all))
         };
-        // Its place is free at once, not only when its actor has ended.
-        let Some(entry) = next.and_then(|id| self.remove(&id)) else { return false };
-        tracing::debug!(session = %entry.shared.short_id(), "its place is taken by another session");
-        entry.shared.end();
-        entry.addr.do_send(EndSession { code: close::GOING_AWAY, reason: "its place was needed" });
-        true
+        next.and_then(|id| self.remove(&id))
     }
 
     /// Calls `f` with each session; a session that comes or goes meanwhile may be missed.
     pub fn for_each(&self, mut f: impl FnMut(&Arc<SessionShared>)) {
         for entry in &self.sessions {
-            f(&entry.shared);
+            f(&entry);
         }
     }
 }

@@ -1,25 +1,21 @@
-//! What sessions need besides what every exchange does.
+//! What handlers need besides what every exchange does.
 
 use std::{ops::Deref, sync::Arc};
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use serde_json::json;
-use tokio::sync::Semaphore;
 
-use super::{
-    handlers::{reviewed::Reviewed, tasks::local::Locals},
-    middleware::rate_limit::Limiter,
+use crate::{
     registry::Registry,
+    state::{Reviewed, limiter::Limiter, local_tasks::Locals},
 };
 use countersign_bridge::Bridge;
 use countersign_config::Config;
-use countersign_domain::principal::Principal;
 use countersign_exchange::{
     services::Services,
     shared::{Channel, SessionShared},
 };
-use countersign_protocol::{ErrorKind, McpError};
 
 /// See the module's page.
 pub struct SessionServices {
@@ -31,8 +27,6 @@ pub struct SessionServices {
     pub reviewed: Reviewed,
     /// Calls that run here as tasks.
     pub local_tasks: Locals,
-    /// One permit for each WebSocket session that waits for its client to come back: as many as may be connected.
-    pub waiting: Arc<Semaphore>,
 }
 
 impl Deref for SessionServices {
@@ -53,22 +47,7 @@ impl SessionServices {
             limiter: Limiter::new(&config.limits),
             reviewed: Reviewed::default(),
             local_tasks: Locals::default(),
-            waiting: Arc::new(Semaphore::new(config.transports.websocket.max_connections)),
         }
-    }
-
-    /// Makes room for one more session of a principal that holds state: beyond `limits.max_sessions` another one ends.
-    ///
-    /// # Errors
-    /// `OVERLOADED` where all of them have calls in flight.
-    pub fn room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
-        let max = self.config.limits.max_sessions;
-        // Few sessions in all are few of anybody's, which spares the counting.
-        let room = || self.registry.count_of(&principal.name) < max || self.registry.evict_one_of(&principal.name);
-        if self.registry.len() < max || room() {
-            return Ok(());
-        }
-        Err(McpError::new(ErrorKind::Overloaded, "too many sessions (limits.max_sessions)").with("limit", max as u64))
     }
 
     /// Prometheus text, with the gauges that are read rather than counted.

@@ -18,7 +18,7 @@ use countersign_domain::{
 };
 use countersign_protocol::{ErrorKind, McpError, suggest};
 use countersign_routing::{RouteTable, ToolRoute};
-use countersign_session::middleware::policy::refusal;
+use countersign_session::policy::refusal;
 
 /// Bytes of a body with arguments.
 const MAX_BODY: usize = 2 << 20;

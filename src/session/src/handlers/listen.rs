@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::{resources::remember, tasks::listen as tasks};
-use crate::{Handling, middleware::policy::admit};
+use crate::{Handling, policy::admit};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     cancel::Cancel,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{arrival, page::page};
 use crate::{
     Handling,
-    middleware::policy::{Lists, admit},
+    policy::{Lists, admit},
 };
 use countersign_bridge::{self, request};
 use countersign_domain::policy::Subject;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Handling,
-    middleware::policy::{self, Admitted, Counted, Gate, Judged},
+    policy::{self, Admitted, Counted, Gate, Judged},
 };
 use countersign_bridge::{self, request::Subject, tasks as foreign};
 use countersign_domain::{changes::Change, policy::Verdict};

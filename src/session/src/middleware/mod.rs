@@ -1,12 +1,11 @@
-//! What stands around every request, in this order: log, metrics, authenticate, authorize, rate limit, and for
-//! tool calls validate ([`countersign_routing::validate`], asked by their handler) and policy. The others have a file each;
-//! [`run`] is the chain.
+//! What stands around every request, in this order: log, metrics, authenticate, authorize, rate limit, which have a file
+//! each, and for tool calls validate ([`countersign_routing::validate`]) and policy ([`crate::policy`]), which their handler
+//! asks. [`run`] is the chain.
 
 pub mod authenticate;
 pub mod authorize;
 pub mod log;
 pub mod metrics;
-pub mod policy;
 pub mod rate_limit;
 
 use crate::{

@@ -1,49 +1,7 @@
-//! Calls a second of one principal, of which a large one counts as several. Keyed by the authenticated name, of which there are as many as there are keys.
-
-use std::num::NonZeroU32;
-
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+//! Refuses a call of a principal that makes more of them a second than it may ([`crate::state::limiter`]).
 
 use crate::Handling;
-use countersign_config::LimitsConfig;
 use countersign_protocol::{ErrorKind, McpError};
-
-/// The shared limiter.
-pub struct Limiter {
-    /// None where there is no limit.
-    limiter: Option<DefaultKeyedRateLimiter<String>>,
-    /// Bytes for which a call counts as one more; 0 for none.
-    bytes: usize,
-    burst: NonZeroU32,
-}
-
-impl Limiter {
-    /// A rate of 0 is no limit.
-    #[must_use]
-    pub fn new(limits: &LimitsConfig) -> Self {
-        let burst = NonZeroU32::new(limits.rate_burst).unwrap_or(NonZeroU32::MIN);
-        let limiter = NonZeroU32::new(limits.rate_per_second)
-            .map(|rate| RateLimiter::keyed(Quota::per_second(rate).allow_burst(burst)));
-        Self { limiter, bytes: limits.rate_bytes, burst }
-    }
-
-    fn admits(&self, principal: &String, bytes: usize) -> Result<(), u64> {
-        use governor::clock::Clock;
-        let Some(limiter) = &self.limiter else { return Ok(()) };
-        let more = if bytes < self.bytes { 0 } else { bytes.checked_div(self.bytes).unwrap_or(0) };
-        let admitted = if more == 0 {
-            limiter.check_key(principal)
-        } else {
-            // What is more than a burst takes the whole burst: it would never come through else.
-            let calls = u32::try_from(more).unwrap_or(u32::MAX).saturating_add(1).min(self.burst.get());
-            limiter.check_key_n(principal, NonZeroU32::new(calls).unwrap_or(NonZeroU32::MIN)).unwrap_or(Ok(()))
-        };
-        admitted.map_err(|until| {
-            let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
-            wait.as_secs().saturating_add(1)
-        })
-    }
-}
 
 /// `bytes` are those of the request's parameters.
 ///
@@ -55,42 +13,4 @@ pub fn check(exchange: &Handling, bytes: usize) -> Result<(), McpError> {
         .limiter
         .admits(&exchange.identity.principal.name, bytes)
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use countersign_config::Config;
-
-    #[test]
-    fn one_principal_does_not_spend_anothers_budget() {
-        let limits = LimitsConfig { rate_per_second: 1, rate_burst: 2, ..Config::default().limits };
-        let limiter = Limiter::new(&limits);
-        let (a, b) = ("a".to_owned(), "b".to_owned());
-        assert!(limiter.admits(&a, 100).is_ok());
-        assert!(limiter.admits(&a, 100).is_ok());
-        assert!(limiter.admits(&a, 100).is_err_and(|wait| wait > 0));
-        assert!(limiter.admits(&b, 100).is_ok());
-    }
-
-    #[test]
-    fn zero_is_no_limit() {
-        let limits = LimitsConfig { rate_per_second: 0, ..Config::default().limits };
-        let limiter = Limiter::new(&limits);
-        assert!((0..10_000).all(|_| limiter.admits(&"a".to_owned(), 1 << 20).is_ok()));
-    }
-
-    #[test]
-    fn bytes_count_as_calls_and_a_large_call_is_not_held_back_for_ever() {
-        let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, rate_bytes: 1024, ..Config::default().limits };
-        let (limiter, a) = (Limiter::new(&limits), "a".to_owned());
-        assert!(limiter.admits(&a, 1023).is_ok(), "one call");
-        assert!(limiter.admits(&a, 8 * 1024).is_ok(), "nine calls");
-        assert!(limiter.admits(&a, 0).is_err());
-        let (limiter, b) = (Limiter::new(&limits), "b".to_owned());
-        assert!(limiter.admits(&b, 1 << 20).is_ok(), "the whole burst");
-        assert!(limiter.admits(&b, 0).is_err());
-        let free = Limiter::new(&LimitsConfig { rate_bytes: 0, ..limits });
-        assert!((0..10).all(|_| free.admits(&a, 1 << 20).is_ok()), "bytes are not counted");
-    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    middleware::policy::{self, Counted, Gate},
+    policy::{self, Counted, Gate},
     testing::{Bench, ask, refused},
 };
 use countersign_domain::{policy::Verdict, principal::Role};

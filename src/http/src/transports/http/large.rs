@@ -11,7 +11,7 @@ use countersign_protocol::{
     envelope::{self, EnvelopeFault, Incoming, Message},
 };
 use countersign_runtime::lanes::Homebound;
-use countersign_session::inbound::{OwnedMessage, OwnedRequest};
+use countersign_session::owned::{OwnedMessage, OwnedRequest};
 
 /// What a large body is.
 pub enum Read {

@@ -141,8 +141,8 @@ pub async fn message(
         let error = McpError::new(ErrorKind::InvalidRequest, "the Content-Type must be application/json");
         return answer::with_status(415, &error, REVISION);
     }
-    let entry = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
-    let Some(entry) = entry else {
+    let session = query.and_then(|query| services.session_of(&identity, Transport::Sse, &query.session));
+    let Some(entry) = session.and_then(|session| services.registered(session)) else {
         return answer::refusal(&McpError::new(ErrorKind::SessionNotFound, "no such session"), REVISION);
     };
     let http = &services.config.transports.http;

@@ -21,7 +21,7 @@ use countersign_protocol::{
     headers, params,
 };
 use countersign_runtime::lanes::LARGE;
-use countersign_session::inbound::OwnedMessage;
+use countersign_session::owned::OwnedMessage;
 use countersign_telemetry::RequestMetrics;
 
 /// A POST on its way to one of the eras.

@@ -26,11 +26,7 @@ use countersign_protocol::{
     method::Method,
     params::Meta,
 };
-use countersign_session::{
-    Handling, Session,
-    handlers::arrival,
-    inbound::{self, OwnedRequest},
-};
+use countersign_session::{Handling, Session, handlers::arrival, inbound, owned::OwnedRequest};
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
 /// A request's work, which ends in its answer.
@@ -130,16 +126,16 @@ pub async fn serve(
 
 fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<Handling, McpError> {
     let facts = inbound::modern_facts(meta, (&post.services.config.limits).into())?;
-    let sessions = Arc::clone(&post.services.sessions);
+    let sessions = &post.services.sessions;
     // Bookkeeping only: nothing of an earlier request on this connection speaks for this one.
     let session = match post.request.conn_data::<Connection>() {
         Some(connection) => Arc::clone(connection.session(|| {
-            let session = inbound::stateless_session(&sessions, post.identity.clone());
+            let session = inbound::stateless_session(sessions, post.identity.clone());
             sessions.show_facts(&session, &facts);
-            let addr = Session::open(&sessions, Arc::clone(&session), None);
+            let addr = Session::open(sessions, Arc::clone(&session), None);
             (session, addr)
         })),
-        None => inbound::stateless_session(&sessions, post.identity.clone()),
+        None => inbound::stateless_session(sessions, post.identity.clone()),
     };
     session.touch();
     let exchange = Exchange {
@@ -152,7 +148,7 @@ fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<
         log_level: meta.log_level()?,
         headers: forwarded(&post.services, &post.request),
     };
-    Ok(Handling { exchange, sessions })
+    Ok(Handling { exchange, sessions: Arc::clone(&sessions.services) })
 }
 
 /// Step 6 of the ladder: a method that this revision has, or one of an extension that leads somewhere.

@@ -249,5 +249,5 @@ fn exchange(services: &Arc<HttpServices>, identity: Identity) -> Handling {
         log_level: None,
         headers: None,
     };
-    Handling { exchange, sessions: Arc::clone(&services.sessions) }
+    Handling { exchange, sessions: Arc::clone(&services.sessions.services) }
 }

@@ -41,7 +41,8 @@ use countersign_runtime::lanes::LARGE;
 use countersign_session::{
     Session,
     actor::{EndSession, close},
-    inbound::{self, MessageSource, OwnedRequest},
+    inbound::{self, MessageSource},
+    owned::OwnedRequest,
 };
 use countersign_telemetry::{RequestMetrics, metrics::Transport};
 
@@ -150,7 +151,7 @@ pub async fn batch(mut post: Post, body: Bytes) -> HttpResponse {
 fn source(post: &Post, session: &Arc<SessionShared>, stream: &Arc<PostStream>, assumed: Revision) -> MessageSource {
     let related = if post.accepts.sse { Related::Stream(Arc::clone(stream)) } else { Related::Nowhere };
     MessageSource {
-        services: Arc::clone(&post.services.sessions),
+        services: Arc::clone(&post.services.sessions.services),
         session: Arc::clone(session),
         identity: post.identity.clone(),
         transport: Transport::Http,
@@ -317,7 +318,7 @@ fn unknown_session() -> McpError {
 }
 
 fn existing(post: &Post, id: &str) -> Option<Arc<SessionShared>> {
-    post.services.session_of(&post.identity, Transport::Http, id).map(|entry| entry.shared)
+    post.services.session_of(&post.identity, Transport::Http, id)
 }
 
 fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
@@ -331,7 +332,7 @@ fn open(post: &Post) -> Result<Arc<SessionShared>, (u16, McpError)> {
 }
 
 fn throwaway(post: &Post) -> Arc<SessionShared> {
-    inbound::stateless_session(&post.services.sessions, post.identity.clone())
+    inbound::stateless_session(&post.services, post.identity.clone())
 }
 
 fn refuse(status: u16, error: &McpError, revision: Revision) -> HttpResponse {
@@ -353,20 +354,20 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return refuse(406, &error, Revision::NEWEST_LEGACY);
     }
-    let Some(entry) = services.session_of(identity, Transport::Http, id) else {
+    let Some(session) = services.session_of(identity, Transport::Http, id) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
-    let revision = entry.shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
+    let revision = session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
     if let Err(error) = version(request) {
         return refuse(400, &error, revision);
     }
-    let end = entry.shared.ended.child_token();
-    let slot = match services.long_lived_stream(&identity.principal, entry.shared.evictable(end.clone())) {
+    let end = session.ended.child_token();
+    let slot = match services.long_lived_stream(&identity.principal, session.evictable(end.clone())) {
         Ok(slot) => slot,
         Err(error) => return refuse(503, &error, revision),
     };
-    carries(request, &entry.shared);
-    entry.shared.touch();
+    carries(request, &session);
+    session.touch();
     let (number, after) = match last_event_id(request).map(EventId::parse) {
         None => (GET_STREAM, None),
         Some(Some(last)) => (last.stream, Some(last.event)),
@@ -376,7 +377,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         }
     };
     let services = services.clone().into_inner();
-    sse::log(&services, &entry.shared, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
+    sse::log(&services, &session, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
         let error = match fault {
             ResumeFault::TooLate => {
                 McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")
@@ -393,11 +394,13 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
 /// `DELETE /mcp`.
 pub async fn delete(request: &HttpRequest, services: &web::Data<HttpServices>, identity: &Identity) -> HttpResponse {
     let Some(id) = session_id(request) else { return no_session_405() };
-    let Some(entry) = services.session_of(identity, Transport::Http, id) else {
+    let Some(session) = services.session_of(identity, Transport::Http, id) else {
         return refuse(404, &unknown_session(), Revision::NEWEST_LEGACY);
     };
-    entry.shared.end();
-    let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
+    session.end();
+    if let Some(entry) = services.registered(session) {
+        let _ = entry.addr.send(EndSession { code: close::GOING_AWAY, reason: "deleted by its client" }).await;
+    }
     HttpResponse::NoContent().finish()
 }
 

@@ -16,7 +16,7 @@ use countersign_runtime::lanes::LARGE;
 use countersign_session::{
     Session,
     actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
-    registry::RegisteredSession,
+    sessions::RegisteredSession,
 };
 
 /// One connection of a session.

@@ -28,7 +28,7 @@ use crate::{
 use countersign_auth::Identity;
 use countersign_exchange::{outbox::ResumeFault, shared::Channel};
 use countersign_protocol::{ErrorKind, McpError, Revision};
-use countersign_session::{Session, registry::RegisteredSession};
+use countersign_session::{Session, sessions::RegisteredSession};
 use countersign_telemetry::metrics::Transport;
 
 /// How a client that comes back says where it was.
@@ -127,9 +127,10 @@ fn open(services: &Arc<HttpServices>, identity: Identity) -> RegisteredSession {
 
 /// The session of a client that comes back.
 fn find(services: &HttpServices, identity: &Identity, id: &str) -> Result<RegisteredSession, McpError> {
-    let entry = services.session_of(identity, Transport::WebSocket, id);
-    entry
-        .filter(|entry| entry.shared.legacy_revision().is_some())
+    let session = services.session_of(identity, Transport::WebSocket, id);
+    session
+        .filter(|session| session.legacy_revision().is_some())
+        .and_then(|session| services.registered(session))
         .ok_or_else(|| McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize"))
 }
 

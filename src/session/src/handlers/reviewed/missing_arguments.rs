@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use super::super::tools::Call;
 use crate::{
     Handling,
-    middleware::policy::{self, Judged},
+    policy::{self, Judged},
 };
 use countersign_bridge::result::input_result;
 use countersign_domain::policy::Verdict;

@@ -8,7 +8,6 @@ pub mod ask_client;
 pub mod ending;
 pub mod long_poll;
 pub mod missing_arguments;
-pub mod retry_dedup;
 
 use std::{
     sync::Arc,
@@ -19,7 +18,7 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
 
 use super::tools::{Call, ToolOutcome};
-use crate::{Handling, middleware::policy::Judged};
+use crate::{Handling, policy::Judged, state::retry_dedup};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, ChangeState, OnReview, arguments::same},
@@ -32,13 +31,6 @@ use countersign_review::Proposal;
 use countersign_routing::{Directory, ToolRoute};
 use ending::{Ending, ending};
 use long_poll::Waited;
-
-/// What all reviewed calls of a gateway share.
-#[derive(Default)]
-pub struct Reviewed {
-    pub lost: Arc<retry_dedup::Lost>,
-    pub opened: approval_page::Opened,
-}
 
 /// Proposes a call, or finds the change that it is a repeat of, and answers as its client can take it.
 ///

@@ -19,9 +19,8 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
-use crate::Handling;
 use countersign_domain::changes::digest::PartHasher;
-use countersign_exchange::{related::Related, shared::Channel};
+use countersign_exchange::{context::Exchange, related::Related, shared::Channel};
 use countersign_protocol::arguments::canonical_text_hash;
 use countersign_routing::ToolRoute;
 
@@ -37,7 +36,7 @@ pub struct Key([u8; 32]);
 
 /// What a call is known by when it comes again.
 #[must_use]
-pub fn key(exchange: &Handling, route: &ToolRoute, arguments: &RawValue, idempotency: Option<&str>) -> Key {
+pub fn key(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue, idempotency: Option<&str>) -> Key {
     let canonical = canonical_text_hash(arguments.get());
     let parts =
         [exchange.identity.principal.name.as_str(), route.provider.name(), route.def.name.as_str(), canonical.as_str()];
@@ -54,7 +53,7 @@ pub type Reach = Box<dyn Fn() -> bool + Send>;
 
 /// For the client of that exchange.
 #[must_use]
-pub fn reach(exchange: &Handling) -> Reach {
+pub fn reach(exchange: &Exchange) -> Reach {
     match &exchange.related {
         Related::Outbox(session) => {
             let session = Arc::clone(session);

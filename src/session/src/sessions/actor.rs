@@ -9,8 +9,8 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Respon
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::inbound;
-use crate::services::SessionServices;
+use super::Sessions;
+use crate::inbound;
 use countersign_auth::authenticator::Credential;
 use countersign_exchange::{
     inflow::Held,
@@ -45,7 +45,7 @@ pub struct Pump {
 /// See the module's page.
 pub struct Session {
     shared: Arc<SessionShared>,
-    services: Arc<SessionServices>,
+    sessions: Arc<Sessions>,
     /// Pings the peer so often; `None` where the transport shows a dead peer by itself.
     heartbeat: Option<Duration>,
     /// The peer has shown a sign of life since the last ping.
@@ -70,13 +70,13 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 impl Session {
     /// Starts the actor on this thread and enters it in the registry.
     pub fn open(
-        services: &Arc<SessionServices>,
+        sessions: &Arc<Sessions>,
         shared: Arc<SessionShared>,
         heartbeat: Option<Duration>,
     ) -> actix::Addr<Self> {
         let session = Self {
             shared: shared.clone(),
-            services: services.clone(),
+            sessions: sessions.clone(),
             heartbeat,
             alive: true,
             pump: None,
@@ -85,8 +85,8 @@ impl Session {
             waiting: None,
         };
         let addr = session.start();
-        services.registry.insert(shared.clone(), addr.clone());
-        services.session_event("session.opened", &shared);
+        sessions.insert(&shared, addr.clone());
+        sessions.session_event("session.opened", &shared);
         addr
     }
 
@@ -124,14 +124,14 @@ impl Session {
 
     fn check_key(&mut self, ctx: &mut Context<Self>) {
         // A store that cannot be asked just now ends nobody's session.
-        if self.services.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+        if self.sessions.holds(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
             tracing::info!(session = %self.shared.short_id(), "its key was revoked, session ends");
             self.end(ctx, close::POLICY, "the key was revoked");
         }
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
-        let limit = self.services.config.limits.session_idle;
+        let limit = self.sessions.config.limits.session_idle;
         let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
         if self.shared.in_flight() == 0 && !read && self.shared.idle() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
@@ -158,7 +158,7 @@ impl Actor for Session {
             ctx.run_interval(interval, Self::beat);
         }
         if matches!(self.shared.channel, Channel::Streams(_)) {
-            let interval = self.services.config.limits.session_idle / 4;
+            let interval = self.sessions.config.limits.session_idle / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
         }
         let ended = self.shared.ended.clone();
@@ -174,13 +174,13 @@ impl Actor for Session {
 
     fn stopped(&mut self, _: &mut Self::Context) {
         self.shared.end();
-        self.services.registry.remove(&self.shared.id);
-        self.services.upstreams.session_ended(&self.shared.id);
+        self.sessions.remove(&self.shared.id);
+        self.sessions.upstreams.session_ended(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
-            self.services.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
+            self.sessions.router.do_send(SessionClosed { session: self.shared.id.to_string(), uris });
         }
-        self.services.session_event("session.closed", &self.shared);
+        self.sessions.session_event("session.closed", &self.shared);
     }
 }
 
@@ -199,7 +199,7 @@ impl Handler<Inbound> for Session {
     fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
         self.alive = true;
         self.shared.touch();
-        inbound::frame(&self.services, &self.shared, frame, held);
+        inbound::frame(&self.sessions.services, &self.shared, frame, held);
     }
 }
 
@@ -218,7 +218,7 @@ impl Handler<LargeInbound> for Session {
     fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
         self.alive = true;
         self.shared.touch();
-        Box::pin(inbound::large_frame(&self.services, &self.shared, frame, held))
+        Box::pin(inbound::large_frame(&self.sessions.services, &self.shared, frame, held))
     }
 }
 
@@ -275,7 +275,7 @@ impl Handler<Disconnected> for Session {
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
         if resumable {
-            self.waiting = Arc::clone(&self.services.waiting).try_acquire_owned().ok();
+            self.waiting = Arc::clone(&self.sessions.waiting).try_acquire_owned().ok();
         }
         if self.waiting.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
@@ -283,7 +283,7 @@ impl Handler<Disconnected> for Session {
         if let Channel::Outbox(outbox) = &self.shared.channel {
             outbox.detach();
         }
-        let window = RESUME_WINDOW.min(self.services.config.limits.session_idle);
+        let window = RESUME_WINDOW.min(self.sessions.config.limits.session_idle);
         self.farewell =
             Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
     }

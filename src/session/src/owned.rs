@@ -1,0 +1,85 @@
+//! Messages that outlive the buffers they came in.
+
+use std::sync::Arc;
+
+use compact_str::CompactString;
+use serde_json::value::RawValue;
+
+use countersign_protocol::{
+    RequestId,
+    envelope::{Message, Notification, Request, Response},
+    outline::Outline,
+};
+
+/// A request that outlives the buffer it came in.
+pub struct OwnedRequest {
+    pub id: RequestId,
+    method: CompactString,
+    params: Option<Box<RawValue>>,
+    outline: Outline,
+}
+
+impl OwnedRequest {
+    #[must_use]
+    pub fn of(request: &Request<'_>) -> Self {
+        Self {
+            id: request.id.clone(),
+            method: (&*request.method).into(),
+            params: request.params.map(ToOwned::to_owned),
+            outline: request.outline.clone(),
+        }
+    }
+
+    #[must_use]
+    pub fn as_request(&self) -> Request<'_> {
+        Request {
+            id: self.id.clone(),
+            method: self.method.as_str().into(),
+            params: self.params.as_deref(),
+            outline: self.outline.clone(),
+        }
+    }
+}
+
+/// A message that outlives the buffer it came in, and goes from one thread to another.
+pub enum OwnedMessage {
+    Request(Arc<OwnedRequest>),
+    Notification { method: CompactString, params: Option<Box<RawValue>> },
+    Response { id: Option<RequestId>, outcome: Result<Box<RawValue>, Box<RawValue>> },
+}
+
+/// None at all.
+impl Default for OwnedMessage {
+    fn default() -> Self {
+        Self::Notification { method: CompactString::const_new(""), params: None }
+    }
+}
+
+impl OwnedMessage {
+    #[must_use]
+    pub fn of(message: &Message<'_>) -> Self {
+        match message {
+            Message::Request(request) => Self::Request(Arc::new(OwnedRequest::of(request))),
+            Message::Notification(Notification { method, params }) => {
+                Self::Notification { method: (&**method).into(), params: params.map(ToOwned::to_owned) }
+            }
+            Message::Response(Response { id, outcome }) => {
+                Self::Response { id: id.clone(), outcome: outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned) }
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn as_message(&self) -> Message<'_> {
+        match self {
+            Self::Request(request) => Message::Request(request.as_request()),
+            Self::Notification { method, params } => {
+                Message::Notification(Notification { method: method.as_str().into(), params: params.as_deref() })
+            }
+            Self::Response { id, outcome } => Message::Response(Response {
+                id: id.clone(),
+                outcome: outcome.as_ref().map(|raw| &**raw).map_err(|raw| &**raw),
+            }),
+        }
+    }
+}

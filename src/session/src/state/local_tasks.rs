@@ -1,0 +1,200 @@
+//! Calls of clients of 2025-11-25 that run here as tasks: their states and their results.
+//!
+//! In memory and bounded: such a task did not wait for anybody, and after a restart its id is unknown.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use countersign_bridge::task_shape::{self, Status, Times};
+use countersign_exchange::{context::Exchange, memory::Share, reply::Reply};
+use countersign_protocol::{ErrorKind, McpError, json::member, method::Method};
+
+/// Tasks of one principal that are remembered; of those that run, none is given up for another.
+const MAX: usize = 100;
+
+/// Bytes that a task takes beside its parameters or its result.
+pub const TASK: usize = 1024;
+
+/// How long a task is remembered once it is over.
+const KEPT: Duration = Duration::from_secs(3600);
+
+/// How far a task is.
+#[derive(Clone)]
+pub enum TaskOutcome {
+    Working,
+    /// As the client's revision has it.
+    Done(Arc<str>),
+    Failed(Box<McpError>),
+    Cancelled,
+}
+
+/// One task.
+pub struct Local {
+    id: String,
+    principal: String,
+    state: watch::Sender<(TaskOutcome, Times, Instant)>,
+    pub cancel: CancellationToken,
+    /// What it takes of its principal's memory.
+    share: Mutex<Share>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Locals(DashMap<String, Arc<Local>>);
+
+impl Locals {
+    /// A task of that principal; the stateless era has none.
+    #[must_use]
+    pub fn of(&self, principal: &str, id: &str, modern: bool) -> Option<Arc<Local>> {
+        let task = self.0.get(id).map(|task| Arc::clone(&task))?;
+        (!modern && task.principal == principal && !task.is_forgotten()).then_some(task)
+    }
+
+    /// As `tasks/list` shows them, oldest first.
+    #[must_use]
+    pub fn all_of(&self, principal: &str) -> Vec<String> {
+        let mut mine: Vec<Arc<Local>> = self
+            .0
+            .iter()
+            .filter(|task| task.principal == principal && !task.is_forgotten())
+            .map(|t| Arc::clone(&t))
+            .collect();
+        mine.sort_by_key(|task| task.state.borrow().1.created);
+        mine.iter().map(|task| task.describe()).collect()
+    }
+
+    /// # Errors
+    /// `OVERLOADED` where all that its principal may have run.
+    pub fn insert(&self, task: Arc<Local>) -> Result<(), McpError> {
+        let mut oldest: Option<(Instant, String)> = None;
+        let mut count = 0;
+        self.0.retain(|id, other| {
+            let kept = !other.is_forgotten();
+            if kept && other.principal == task.principal {
+                count += 1;
+                let (outcome, _, since) = &*other.state.borrow();
+                if !matches!(outcome, TaskOutcome::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
+                    oldest = Some((*since, id.clone()));
+                }
+            }
+            kept
+        });
+        if count >= MAX {
+            let Some((_, id)) = oldest else {
+                return Err(McpError::new(ErrorKind::Overloaded, "too many tasks run").with("limit", MAX as u64));
+            };
+            self.0.remove(&id);
+        }
+        self.0.insert(task.id.clone(), task);
+        Ok(())
+    }
+}
+
+impl Local {
+    /// One of that principal that begins now, and ends when `cancel` is cancelled.
+    #[must_use]
+    pub fn new(principal: &str, share: Share, cancel: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            share: Mutex::new(share),
+            id: format!("run_{}", nanoid::nanoid!(28)),
+            principal: principal.to_owned(),
+            state: watch::Sender::new((TaskOutcome::Working, Times::now(), Instant::now())),
+            cancel,
+        })
+    }
+
+    /// Its result, if there is room to keep it.
+    #[must_use]
+    pub fn outcome(&self, result: String) -> TaskOutcome {
+        let mut share = self.share.lock();
+        share.shrink_to(TASK);
+        if share.grow(result.len()) {
+            return TaskOutcome::Done(result.into());
+        }
+        let why = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
+        TaskOutcome::Failed(Box::new(McpError::new(ErrorKind::Overloaded, why)))
+    }
+
+    /// It is over, unless it was before.
+    pub fn end(&self, outcome: TaskOutcome) {
+        self.state.send_if_modified(|(state, times, since)| {
+            let working = matches!(state, TaskOutcome::Working);
+            if working {
+                (*state, times.updated, *since) = (outcome, Times::now().updated, Instant::now());
+            }
+            working
+        });
+    }
+
+    fn is_forgotten(&self) -> bool {
+        let (outcome, _, since) = &*self.state.borrow();
+        !matches!(outcome, TaskOutcome::Working) && since.elapsed() > KEPT
+    }
+
+    fn status(&self) -> Status {
+        match &self.state.borrow().0 {
+            TaskOutcome::Working => Status::Working,
+            TaskOutcome::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
+            TaskOutcome::Done(_) | TaskOutcome::Failed(_) => Status::Failed,
+            TaskOutcome::Cancelled => Status::Cancelled,
+        }
+    }
+
+    /// As `tasks/get` shows it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let status = self.status();
+        let times = self.state.borrow().1;
+        task_shape::local(&self.id, status, &times)
+    }
+
+    /// `tasks/get`, `tasks/result` and `tasks/cancel`.
+    ///
+    /// # Errors
+    /// What the call failed with; `-32602` for one that has ended and is to be cancelled.
+    pub async fn handle(&self, exchange: &Exchange, method: Method) -> Result<Reply, McpError> {
+        match method {
+            Method::TasksGet => Ok(Reply::new(self.describe())),
+            Method::TasksResult => self.result(exchange).await,
+            _ => {
+                if self.status().is_terminal() {
+                    return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));
+                }
+                self.end(TaskOutcome::Cancelled);
+                self.cancel.cancel();
+                Ok(Reply::new(self.describe()))
+            }
+        }
+    }
+
+    async fn result(&self, exchange: &Exchange) -> Result<Reply, McpError> {
+        let services = &exchange.services;
+        let mut state = self.state.subscribe();
+        let outcome = {
+            let _slot = services.long_lived(&exchange.identity.principal)?;
+            let ended = state.wait_for(|(outcome, ..)| !matches!(outcome, TaskOutcome::Working));
+            tokio::select! {
+                ended = ended => ended.map(|state| state.0.clone()).unwrap_or(TaskOutcome::Cancelled),
+                revoked = services.revoked(&exchange.identity) => return Err(revoked),
+            }
+        };
+        match outcome {
+            TaskOutcome::Done(result) => {
+                let failed = member(&result, "isError") == Some("true");
+                let json = task_shape::related(&result, &self.id);
+                Ok(Reply::passed_on(json).failing(failed.then_some(ErrorKind::ToolExecution)))
+            }
+            TaskOutcome::Failed(error) => Err(*error),
+            TaskOutcome::Working | TaskOutcome::Cancelled => {
+                Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", self.id.as_str()))
+            }
+        }
+    }
+}
