@@ -26,11 +26,12 @@ use countersign_config::{Config, Flags, Loaded};
 use countersign_domain::policy::{People, Policy};
 use countersign_exchange::services::{Services, State};
 use countersign_http::{
+    connections::Connection,
     dashboard,
+    front::Front,
     rest::{self, RestState},
     services::HttpServices,
     transports::{
-        connections::Connection,
         http::{self, https},
         lines, ws,
     },
@@ -358,7 +359,7 @@ fn open_endpoints(
             .configure(rest::routes)
             .configure(dashboard::routes)
             .default_service(web::to(rest::not_found))
-            .wrap(countersign_http::transports::http::front::Front::new(Arc::clone(&origins), streams))
+            .wrap(Front::new(Arc::clone(&origins), streams))
     };
     let server = match tls {
         None => HttpServer::new(app)

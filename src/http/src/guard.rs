@@ -16,7 +16,7 @@ use actix_web::{
 };
 use serde_json::json;
 
-use crate::rest::Problem;
+use crate::problem::Problem;
 use countersign_auth::origin::{OriginRules, OriginVerdict};
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -179,7 +179,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::transports::http::front::Front;
+    use crate::front::Front;
     use countersign_config::Config;
 
     async fn ask(config: &Config, request: test::TestRequest) -> ServiceResponse<Encoder<BoxBody>> {
@@ -221,7 +221,7 @@ mod tests {
             for path in ["/api/changes", "/", "/tools/x", "/health"] {
                 let response = ask(&Config::default(), post(path, headers)).await;
                 assert_eq!(response.status(), StatusCode::FORBIDDEN, "{path} {headers:?}");
-                assert_eq!(response.headers().get("content-type").unwrap(), crate::rest::problem::MEDIA_TYPE);
+                assert_eq!(response.headers().get("content-type").unwrap(), crate::problem::MEDIA_TYPE);
             }
         }
     }

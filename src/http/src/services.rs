@@ -2,20 +2,11 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use futures_util::future::BoxFuture;
-use tokio_util::sync::CancellationToken;
-
-use super::{
-    rest::{ProviderInfo, ProvidersView, SessionsView},
-    transports::connections::Connections,
-};
+use crate::connections::Connections;
 use countersign_attach::{Users, proof::Secret};
 use countersign_auth::Identity;
-use countersign_domain::principal::Principal;
 use countersign_exchange::shared::{Channel, SessionShared};
-use countersign_provider::{CallContext, NoProgress};
-use countersign_routing::Target;
-use countersign_session::{SessionServices, Sessions, services::SessionInfo};
+use countersign_session::{SessionServices, Sessions};
 use countersign_telemetry::metrics::Transport;
 
 /// See the module's page.
@@ -53,52 +44,5 @@ impl HttpServices {
                 && !shared.ended.is_cancelled()
                 && shared.principal().name == identity.principal.name
         })
-    }
-}
-
-impl SessionsView for HttpServices {
-    fn sessions(&self) -> Vec<SessionInfo> {
-        self.sessions.sessions()
-    }
-}
-
-impl ProvidersView for HttpServices {
-    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        Box::pin(self.provider_infos())
-    }
-}
-
-impl HttpServices {
-    async fn provider_infos(&self) -> Vec<ProviderInfo> {
-        let table = self.routes.load_full();
-        let count =
-            |provider: &Target| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
-        let context = CallContext {
-            principal: Arc::new(Principal::local_agent()),
-            cancel: CancellationToken::new(),
-            progress: Arc::new(NoProgress),
-            change_id: None,
-            inquirer: None,
-        };
-        let mut infos = Vec::new();
-        for provider in table.providers() {
-            let resources = self.in_time(provider.resources(&context)).await;
-            let upstream = provider.upstream().map(|upstream| upstream.status());
-            infos.push(ProviderInfo {
-                name: provider.name().to_owned(),
-                kind: if upstream.is_some() { "upstream" } else { "module" },
-                status: match &upstream {
-                    Some(upstream) => upstream.status,
-                    None if resources.is_ok() => "up",
-                    None => "down",
-                },
-                upstream,
-                tools: count(provider),
-                resources: resources.map_or(0, |r| r.len()),
-                prompts: provider.prompts().len(),
-                warnings: table.warnings(provider.name()),
-            });
-        }
-        infos
     }
 }

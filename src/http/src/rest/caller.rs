@@ -13,7 +13,7 @@ use actix_web::{FromRequest, HttpRequest, dev::Payload, http::Method, web};
 use jiff::Timestamp;
 
 use super::{Problem, RestState};
-use crate::{guard, transports::connections::Connection};
+use crate::{connections::Connection, guard};
 use countersign_auth::{Credential, Identity, bearer, dashboard};
 use countersign_config::Config;
 use countersign_domain::principal::Principal;

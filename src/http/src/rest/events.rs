@@ -15,7 +15,7 @@ use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, RestState, query::parse_number};
-use crate::transports::http::sse::{self, ticks};
+use crate::framing::sse::{self, ticks};
 use countersign_auth::Credential;
 use countersign_exchange::{services::RECHECK, slots::StreamSlot};
 use countersign_protocol::ErrorKind;

@@ -19,9 +19,9 @@ use super::{
     Caller, Problem, RestState,
     events::{self, Next, Subscriber},
 };
-use crate::transports::{
-    http::sse::ticks,
-    ws::pump::{self, Backend, Taken},
+use crate::framing::{
+    pump::{self, Backend, Taken},
+    sse::ticks,
 };
 use countersign_exchange::{
     inflow::Held,

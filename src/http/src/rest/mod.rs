@@ -14,7 +14,6 @@ pub mod events_ws;
 pub mod page;
 pub mod policy;
 pub mod posted;
-pub mod problem;
 pub mod providers;
 pub mod query;
 pub mod reload;
@@ -38,10 +37,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub use caller::Caller;
-pub use problem::Problem;
 pub use query::Query;
 pub use views::{ProviderInfo, ProvidersView, SessionsView};
 
+use crate::problem::Problem;
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, attempts::Attempts, codes::CodeStore};
 use countersign_config::Config;
 use countersign_domain::policy::People;

@@ -1,12 +1,17 @@
 //! What the endpoints show of parts that others own: sessions and providers.
 
-use std::{cmp::Reverse, fmt, str::FromStr};
+use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Problem, Query, RestState, json_ok, page};
+use crate::services::HttpServices;
+use countersign_domain::principal::Principal;
+use countersign_provider::{CallContext, NoProgress};
+use countersign_routing::Target;
 use countersign_session::services::{SessionInfo, shown};
 use countersign_upstream::UpstreamStatus;
 
@@ -62,6 +67,51 @@ pub trait SessionsView: Send + Sync + 'static {
 /// Lists providers.
 pub trait ProvidersView: Send + Sync + 'static {
     fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>>;
+}
+
+impl SessionsView for HttpServices {
+    fn sessions(&self) -> Vec<SessionInfo> {
+        self.sessions.sessions()
+    }
+}
+
+impl ProvidersView for HttpServices {
+    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
+        Box::pin(provider_infos(self))
+    }
+}
+
+async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
+    let table = services.routes.load_full();
+    let count =
+        |provider: &Target| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
+    let context = CallContext {
+        principal: Arc::new(Principal::local_agent()),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(NoProgress),
+        change_id: None,
+        inquirer: None,
+    };
+    let mut infos = Vec::new();
+    for provider in table.providers() {
+        let resources = services.in_time(provider.resources(&context)).await;
+        let upstream = provider.upstream().map(|upstream| upstream.status());
+        infos.push(ProviderInfo {
+            name: provider.name().to_owned(),
+            kind: if upstream.is_some() { "upstream" } else { "module" },
+            status: match &upstream {
+                Some(upstream) => upstream.status,
+                None if resources.is_ok() => "up",
+                None => "down",
+            },
+            upstream,
+            tools: count(provider),
+            resources: resources.map_or(0, |r| r.len()),
+            prompts: provider.prompts().len(),
+            warnings: table.warnings(provider.name()),
+        });
+    }
+    infos
 }
 
 /// `GET /api/sessions?limit=&cursor=`, newest first.

@@ -1,10 +1,8 @@
 //! The endpoints: Streamable HTTP and the plain HTTP endpoints, the 2024-11-05 pair, WebSocket, and newline-framed
 //! byte streams (stdio, the attach socket). An endpoint frames messages; what they mean is the session layer's.
 
-pub mod connections;
 pub mod http;
 pub mod lines;
-pub mod places;
 pub mod ws;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -26,7 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::transports::http::front::Front;
+use crate::front::Front;
 use countersign_auth::{
     Keyring,
     attempts::Attempts,

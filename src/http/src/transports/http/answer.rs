@@ -1,7 +1,7 @@
 //! HTTP answers of the MCP endpoint: JSON bodies, statuses, what a request accepts.
 
 use actix_web::{
-    HttpRequest, HttpResponse, HttpResponseBuilder,
+    HttpRequest, HttpResponse,
     http::{
         StatusCode,
         header::{self, HeaderValue},
@@ -96,17 +96,6 @@ fn retry_after(response: &mut HttpResponse, seconds: Option<u64>) {
     if let Some(seconds) = seconds {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-}
-
-/// An SSE answer: nothing on the way may hold it back, compress it or keep it.
-#[must_use]
-pub fn event_stream() -> HttpResponseBuilder {
-    let mut response = HttpResponse::Ok();
-    response
-        .insert_header((header::CONTENT_TYPE, "text/event-stream"))
-        .insert_header((header::CACHE_CONTROL, "no-store"))
-        .insert_header(("x-accel-buffering", "no"));
-    response
 }
 
 /// `/mcp` with a method that it does not have.

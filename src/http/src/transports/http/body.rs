@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, future, stream};
 
 use super::buffer::Buffer;
-use crate::{services::HttpServices, transports::connections::Connection};
+use crate::{connections::Connection, services::HttpServices};
 use countersign_exchange::inflow::Held;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::deadline;

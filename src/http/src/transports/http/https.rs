@@ -19,7 +19,7 @@ use actix_web::{
 };
 
 use super::settings::Announcing;
-use crate::transports::connections::{Connection, Connections};
+use crate::connections::{Connection, Connections};
 use countersign_config::HttpConfig;
 
 /// How the server serves.

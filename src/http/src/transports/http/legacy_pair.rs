@@ -9,11 +9,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::{sync::Notify, time::Interval};
 
-use super::{answer, body::Body, identify, sse};
-use crate::{
-    services::HttpServices,
-    transports::{connections::Connection, next_pump_id},
-};
+use super::{answer, body::Body, identify};
+use crate::{connections::Connection, framing::sse, services::HttpServices, transports::next_pump_id};
 use countersign_auth::Identity;
 use countersign_exchange::{
     shared::{Channel, SessionShared},

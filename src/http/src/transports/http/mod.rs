@@ -3,18 +3,15 @@
 pub mod answer;
 pub mod body;
 pub mod buffer;
-pub mod compress;
-pub mod front;
+pub mod event_streams;
 pub mod https;
 pub mod large;
 pub mod legacy_pair;
-pub mod limit;
 pub mod mcp;
 pub mod modern;
 pub mod plain;
 pub mod session;
 pub mod settings;
-pub mod sse;
 pub mod tls;
 
 use std::net::IpAddr;
@@ -25,7 +22,7 @@ use actix_web::{
     web,
 };
 
-use crate::{services::HttpServices, transports::connections::Connection};
+use crate::{connections::Connection, services::HttpServices};
 use countersign_auth::{Identity, bearer};
 use countersign_protocol::{
     McpError,

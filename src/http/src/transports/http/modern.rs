@@ -8,11 +8,11 @@ use actix_web::{HttpResponse, http::StatusCode};
 use super::{
     View, answer,
     body::Body,
+    event_streams::QueueBody,
     large::Large,
     mcp::{Post, forwarded},
-    sse::{self, QueueBody},
 };
-use crate::{services::HttpServices, transports::connections::Connection};
+use crate::{connections::Connection, framing::sse, services::HttpServices};
 use countersign_bridge::extension;
 use countersign_exchange::{
     context::{Exchange, WireResponse, asker_of},
@@ -121,7 +121,7 @@ pub async fn serve(
         }
     }
     let keep_alive = post.services.config.transports.http.sse_keep_alive;
-    answer::event_stream().streaming(QueueBody::new(work, queue, keep_alive))
+    sse::answer().streaming(QueueBody::new(work, queue, keep_alive))
 }
 
 fn exchange(post: &Post, meta: &Meta<'_>, queue: &Arc<ResponseQueue>) -> Result<Handling, McpError> {

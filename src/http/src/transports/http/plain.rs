@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{answer, body::Body, identify};
-use crate::{rest::Problem, services::HttpServices};
+use crate::{problem::Problem, services::HttpServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
     context::{Exchange, InFlight},

@@ -17,13 +17,13 @@ use actix_web::{
 use bytes::Bytes;
 
 use super::{
-    answer,
+    answer, event_streams,
     large::Large,
     mcp::{Post, forwarded, last_event_id, session_id},
     modern::Work,
-    names, sse,
+    names,
 };
-use crate::{services::HttpServices, transports::connections::Connection};
+use crate::{connections::Connection, framing::sse, services::HttpServices};
 use countersign_auth::Identity;
 use countersign_exchange::{
     context::WireResponse,
@@ -246,7 +246,8 @@ async fn respond(post: &Post, stream: &Arc<PostStream>, work: Work) -> HttpRespo
         return refuse(404, &unknown_session(), session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY));
     }
     carries(&post.request, &session);
-    let response = sse::log(&post.services.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
+    let response =
+        event_streams::log(&post.services.clone().into_inner(), &session, &post.identity, (number, Some(0)), None);
     drop(held);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
@@ -377,7 +378,7 @@ pub fn stream(request: &HttpRequest, services: &web::Data<HttpServices>, identit
         }
     };
     let services = services.clone().into_inner();
-    sse::log(&services, &session, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
+    event_streams::log(&services, &session, identity, (number, after), Some((slot, end))).unwrap_or_else(|fault| {
         let error = match fault {
             ResumeFault::TooLate => {
                 McpError::new(ErrorKind::ResumeTooLate, "the events of that stream are no longer held")

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use actix::Addr;
 use bytes::Bytes;
 
-use super::pump::{Backend, Taken};
-use crate::transports::next_pump_id;
+use crate::{
+    framing::pump::{Backend, Taken},
+    transports::next_pump_id,
+};
 use countersign_exchange::{
     inflow::Held,
     outbox::{Drained, Wake},

@@ -4,9 +4,6 @@
 //! lost its connection comes back with `?session=<id>&received=<frames>` and gets what it missed.
 
 mod agent;
-mod counted;
-mod inbound_frame_limit;
-pub mod pump;
 
 use std::sync::Arc;
 
@@ -19,11 +16,10 @@ use serde::Deserialize;
 
 use self::agent::Agent;
 use crate::{
+    connections::Connection,
+    framing::pump,
     services::HttpServices,
-    transports::{
-        connections::Connection,
-        http::{answer, identify},
-    },
+    transports::http::{answer, identify},
 };
 use countersign_auth::Identity;
 use countersign_exchange::{outbox::ResumeFault, shared::Channel};

@@ -1,6 +1,5 @@
-//! Bodies of `text/event-stream` answers.
-//!
-//! A message is JSON on one line, so it is one `data:` line; comments keep idle streams open.
+//! The event streams of both eras: what belongs to a stateless request with its answer, and the numbered streams of a
+//! handshake-era session.
 
 use std::{
     convert::Infallible,
@@ -12,15 +11,15 @@ use std::{
 
 use actix_web::HttpResponse;
 use bytes::Bytes;
-use futures_util::{Stream, stream};
-use tokio::{
-    sync::watch,
-    time::{Instant, Interval, MissedTickBehavior, interval_at},
-};
+use futures_util::Stream;
+use tokio::{sync::watch, time::Interval};
 use tokio_util::sync::CancellationToken;
 
-use super::{answer, modern::Work};
-use crate::services::HttpServices;
+use super::modern::Work;
+use crate::{
+    framing::sse::{KEEP_ALIVE, event, streaming, ticks},
+    services::HttpServices,
+};
 use countersign_auth::Identity;
 use countersign_exchange::{
     outbox::ResumeFault,
@@ -30,46 +29,6 @@ use countersign_exchange::{
     streams::{EventId, GET_STREAM, Read},
 };
 use countersign_protocol::ErrorKind;
-
-/// What keeps an idle stream open.
-pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
-
-/// Ticks after each full pause.
-#[must_use]
-pub fn ticks(pause: Duration) -> Interval {
-    let pause = pause.max(Duration::from_millis(10));
-    let mut ticks = interval_at(Instant::now() + pause, pause);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
-/// Writes a message as an event. In the stateless era it has no id, because nothing can be resumed.
-pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
-    if let Some(id) = id {
-        out.extend_from_slice(format!("id: {id}\n").as_bytes());
-    }
-    out.extend_from_slice(b"event: message\ndata: ");
-    out.extend_from_slice(message);
-    out.extend_from_slice(b"\n\n");
-}
-
-/// An answer with the pieces that `next` gives, until it gives none. It is asked only while the socket takes more.
-pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
-    answer::event_stream().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
-        let piece = next(&mut state).await?;
-        Some((Ok::<_, Infallible>(piece), (state, next)))
-    }))
-}
-
-/// An answer that is complete already, with what goes before it.
-#[must_use]
-pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
-    let mut body = Vec::new();
-    for message in before.iter().chain([&last]) {
-        event(&mut body, None, message);
-    }
-    answer::event_stream().body(body)
-}
 
 /// The response of a modern request: its notifications as they come, then its answer, then the end. Dropping it
 /// (the client closed the stream) cancels the request (2026-07-28/basic/patterns/cancellation).

@@ -82,7 +82,7 @@ mod tests {
 
     #[actix::test]
     async fn streams_are_left_alone() {
-        let handler = || async { crate::transports::http::answer::event_stream().body("data: x\n\n".repeat(1000)) };
+        let handler = || async { crate::framing::sse::answer().body("data: x\n\n".repeat(1000)) };
         let app = test::init_service(App::new().wrap(from_fn(compressed)).route("/", web::get().to(handler))).await;
         let request = test::TestRequest::get().uri("/").insert_header((header::ACCEPT_ENCODING, "gzip")).to_request();
         let response = test::call_service(&app, request).await;

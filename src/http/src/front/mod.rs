@@ -3,6 +3,9 @@
 //!
 //! One middleware for the three: each would wrap the future of a request and the body of its answer once more.
 
+mod compress;
+mod limit;
+
 use std::{
     future::{Future, Ready, ready},
     pin::Pin,
@@ -17,11 +20,11 @@ use actix_web::{
     dev::{Service, ServiceRequest, ServiceResponse, Transform},
 };
 
-use super::{compress::compress, limit};
 use crate::{
+    connections::{Connection, places::Working},
     guard::{self, Cors},
-    transports::{connections::Connection, places::Working},
 };
+use compress::compress;
 use countersign_auth::origin::OriginRules;
 
 /// Wraps the whole application: `App::new().wrap(Front::new(rules, streams))`, as the last (outermost) `wrap`.

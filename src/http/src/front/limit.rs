@@ -9,10 +9,7 @@ use actix_web::{
     },
 };
 
-use crate::{
-    rest::{self, Problem},
-    transports::connections::Connection,
-};
+use crate::{connections::Connection, problem::Problem, rest};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The answer to a request on a connection that is one too many, or to one that is.

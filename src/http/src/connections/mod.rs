@@ -1,7 +1,9 @@
 //! Counts connections, and knows the socket behind each request.
 //!
-//! Over the limit a connection gets the place of another ([`super::places`]). Where none can go it is still accepted, to
+//! Over the limit a connection gets the place of another ([`places`]). Where none can go it is still accepted, to
 //! be told so with a 503 instead of a silent refusal.
+
+pub mod places;
 
 use std::{
     any::Any,
@@ -20,7 +22,6 @@ use actix_web::{dev::Extensions, rt::net::TcpStream};
 use socket2::{SockRef, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::places::{Place, Places, Wire};
 use countersign_attach::{Users, users::UserGuard};
 use countersign_config::TransportsConfig;
 use countersign_exchange::{
@@ -32,6 +33,7 @@ use countersign_session::{
     actor::{EndSession, close},
 };
 use countersign_telemetry::{ConnectionGuard, Transport};
+use places::{Place, Places, Wire};
 
 /// A peer that acknowledges nothing for so long is gone; also one whose receive window stays shut.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);

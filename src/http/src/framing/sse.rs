@@ -1,0 +1,63 @@
+//! Bodies of `text/event-stream` answers.
+//!
+//! A message is JSON on one line, so it is one `data:` line; comments keep idle streams open.
+
+use std::{convert::Infallible, time::Duration};
+
+use actix_web::{HttpResponse, HttpResponseBuilder, http::header};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use countersign_exchange::streams::EventId;
+
+/// An SSE answer: nothing on the way may hold it back, compress it or keep it.
+#[must_use]
+pub fn answer() -> HttpResponseBuilder {
+    let mut response = HttpResponse::Ok();
+    response
+        .insert_header((header::CONTENT_TYPE, "text/event-stream"))
+        .insert_header((header::CACHE_CONTROL, "no-store"))
+        .insert_header(("x-accel-buffering", "no"));
+    response
+}
+
+/// What keeps an idle stream open.
+pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// Ticks after each full pause.
+#[must_use]
+pub fn ticks(pause: Duration) -> Interval {
+    let pause = pause.max(Duration::from_millis(10));
+    let mut ticks = interval_at(Instant::now() + pause, pause);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Writes a message as an event. In the stateless era it has no id, because nothing can be resumed.
+pub fn event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
+    if let Some(id) = id {
+        out.extend_from_slice(format!("id: {id}\n").as_bytes());
+    }
+    out.extend_from_slice(b"event: message\ndata: ");
+    out.extend_from_slice(message);
+    out.extend_from_slice(b"\n\n");
+}
+
+/// An answer with the pieces that `next` gives, until it gives none. It is asked only while the socket takes more.
+pub fn streaming<S: 'static>(state: S, next: impl AsyncFnMut(&mut S) -> Option<Bytes> + 'static) -> HttpResponse {
+    answer().streaming(stream::unfold((state, next), |(mut state, mut next)| async move {
+        let piece = next(&mut state).await?;
+        Some((Ok::<_, Infallible>(piece), (state, next)))
+    }))
+}
+
+/// An answer that is complete already, with what goes before it.
+#[must_use]
+pub fn finished(before: Vec<Bytes>, last: Bytes) -> HttpResponse {
+    let mut body = Vec::new();
+    for message in before.iter().chain([&last]) {
+        event(&mut body, None, message);
+    }
+    answer().body(body)
+}
