@@ -12,7 +12,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::{StoreError, covered, open::open_writer};
+use super::{StoreError, open::open_writer, trail::covered};
 use countersign_domain::principal::Role;
 
 /// Who makes and revokes keys: whoever may write the data directory, at a terminal.

@@ -5,12 +5,11 @@
 //!
 //! Another backend fits behind the trait [`Store`], which says how to add one. `writer.rs` is the only thread that writes
 //! changes: each write is a compare-and-set of one change, one audit entry and one feed event, all or nothing. [`keys`],
-//! [`pins`], [`standing_rules`] and [`webhooks`] keep the rest; [`backup`] and [`verify_audit`] serve the operator;
-//! [`crash`] names the points at which tests kill the process.
+//! [`pins`], [`standing_rules`] and [`webhooks`] keep the rest; `trail` writes the audit trail, which tells of changes, keys,
+//! pins and rules. `search` lists changes and reads the trail; [`backup`] and [`verify_audit`] serve the operator; [`crash`]
+//! names the points at which tests kill the process.
 
-mod audit_search;
 pub mod backup;
-pub mod covered;
 pub mod crash;
 pub mod error;
 #[cfg(test)]
@@ -51,16 +50,17 @@ use countersign_domain::{
     policy::{Pins, StandingRule},
 };
 
-pub use audit_search::{AuditSearch, FoundEntries, FoundEntry};
 pub use error::StoreError;
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use pins::{PinStore, PinWrite};
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
 pub use reviewer_decisions::{Said, read_said};
-pub use search::Narrow;
+pub use search::{
+    audit::{AuditSearch, FoundEntries, FoundEntry, read_audit},
+    changes::Narrow,
+};
 pub use sqlite::{SqliteOptions, SqliteStore};
-pub use trail::read_audit;
-pub use verify::{Verified, VerifyError, verify_audit};
+pub use verify::{Covered, Verified, VerifyError, verify_audit};
 
 /// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
 #[derive(Clone, Debug)]

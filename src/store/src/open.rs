@@ -37,6 +37,9 @@ const MIGRATIONS: &[&str] = &[
 /// How long a writer waits for another process's write (`countersign keys create` beside the gateway).
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Bytes to which the log is cut once it was folded into the database.
+const MAX_LOG: i64 = 16 << 20;
+
 /// Makes sure that the directory exists, with mode 0700 where it is new.
 ///
 /// # Errors
@@ -113,7 +116,7 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
 fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     conn.busy_timeout(BUSY_TIMEOUT)?;
     check_identity(conn, path)?;
-    super::space::configure(conn)?;
+    give_room_back(conn)?;
     conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0))?;
     // FULL: a commit is on the disk when it returns, whatever happens to the machine after it.
     conn.pragma_update(None, "synchronous", "FULL")?;
@@ -124,6 +127,15 @@ fn prepare(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     conn.set_prepared_statement_cache_capacity(64);
     migrate(conn, path)?;
     Ok(())
+}
+
+/// A new database gives room back from the beginning (see `space.rs`); in another one, this would be a write each time.
+fn give_room_back(conn: &Connection) -> rusqlite::Result<()> {
+    let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+    if pages == 0 {
+        conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    }
+    conn.query_row(&format!("PRAGMA journal_size_limit = {MAX_LOG}"), [], |_| Ok(()))
 }
 
 /// Refuses another program's database and a newer schema, before anything is written.
@@ -158,7 +170,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
         tracing::debug!(migration = number + 1, path = %path.display(), "migrating the database");
         tx.execute_batch(sql)?;
     }
-    super::covered::anchor(&tx)?;
+    super::trail::covered::anchor(&tx)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 use tokio::sync::{Mutex, oneshot};
 
-use super::{Record, Store, StoreError, WriteError, covered, rows::parse_time};
+use super::{Record, Store, StoreError, WriteError, rows::parse_time, trail::covered::PinRow};
 use countersign_domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
 
 /// One pin as it is to be.
@@ -189,7 +189,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         .map(|write| {
             let pin = &write.pin;
             let hash = pin.accepted.as_ref().map(|accepted| &accepted.hash).or(pin.seen.as_ref());
-            json!({ "name": write.tool, "hash": hash, "row": covered::pin_hash(server, write) })
+            json!({ "name": write.tool, "hash": hash, "row": row_hash(server, write) })
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
@@ -203,6 +203,23 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
         actor: actor.to_owned(),
         details,
     }
+}
+
+/// The hash of a pin's row, as an entry has it.
+fn row_hash(server: &str, write: &PinWrite) -> String {
+    let accepted = write.pin.accepted.as_ref();
+    let at = accepted.map(|accepted| accepted.at.to_string());
+    PinRow {
+        server,
+        tool: &write.tool,
+        seen: write.pin.seen.as_deref(),
+        accepted: accepted.map(|accepted| accepted.hash.as_str()),
+        by: accepted.map(|accepted| accepted.by.as_str()),
+        at: at.as_deref(),
+        definition: write.pin.text.as_deref(),
+        target: accepted.and_then(|accepted| accepted.target.as_deref()),
+    }
+    .hash()
 }
 
 /// Within the writer's transaction.
@@ -374,5 +391,20 @@ mod tests {
         pins.store.close();
         assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
         assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen);
+    }
+
+    #[test]
+    fn a_pin_has_one_hash_whether_it_is_written_or_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = crate::open::open_writer(dir.path()).unwrap();
+        let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
+        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, target: Some("t".into()) };
+        for accepted in [None, Some(accepted)] {
+            let pin = Pin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
+            let write = PinWrite { tool: "read".into(), pin };
+            store(&conn, "fs", std::slice::from_ref(&write)).unwrap();
+            let found = crate::trail::covered::rows(&conn).unwrap();
+            assert_eq!(found.pins.values().collect::<Vec<_>>(), [&row_hash("fs", &write)]);
+        }
     }
 }

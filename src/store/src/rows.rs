@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
-use super::{Heads, ListQuery, Listing, LiveChange, MAX_PAGE_BYTES, Proposed, StoreError, StoredEvent, search};
+use super::{Heads, LiveChange, Proposed, StoreError, StoredEvent};
 use countersign_domain::changes::{
     Change, ChangeState,
     audit::{AuditEntry, AuditHead, GENESIS, Hash},
@@ -53,87 +53,6 @@ pub(super) fn find_idempotent(
     )?;
     let found = statement.query_row([principal, key], |row| Ok(parse_change(row.get_ref(0)?.as_str()?))).optional()?;
     found.transpose()
-}
-
-pub(super) fn list(conn: &Connection, query: &ListQuery) -> Result<Listing, StoreError> {
-    let numbers = list_numbers(conn, query)?;
-    let mut listing = Listing::default();
-    let mut bytes = 0;
-    let mut statement = conn.prepare_cached("SELECT body FROM changes WHERE no = ?1")?;
-    for no in numbers {
-        let mut rows = statement.query([no])?;
-        let Some(row) = rows.next()? else { continue };
-        let body = row.get_ref(0)?.as_str().unwrap_or_default();
-        if listing.items.len() >= query.limit || (bytes + body.len() > MAX_PAGE_BYTES && !listing.items.is_empty()) {
-            listing.more = true;
-            break;
-        }
-        bytes += body.len();
-        listing.items.push((unsigned(no)?, parse_change(body)?));
-    }
-    Ok(listing)
-}
-
-/// The numbers of the page, and one more if there is one.
-fn list_numbers(conn: &Connection, query: &ListQuery) -> Result<Vec<i64>, StoreError> {
-    let before = query.before.map_or(i64::MAX, signed);
-    let limit = signed(query.limit as u64).saturating_add(1);
-    let row = |row: &Row<'_>| row.get::<_, i64>(0);
-    if !query.narrow.is_empty() {
-        return narrow_numbers(conn, query, before);
-    }
-    if query.states.is_empty() && query.principals.is_empty() {
-        let mut statement = conn.prepare_cached("SELECT no FROM changes WHERE no < ?1 ORDER BY no DESC LIMIT ?2")?;
-        return Ok(statement.query_map(params![before, limit], row)?.collect::<Result<_, _>>()?);
-    }
-    // One query within an index for each state, merged: a long history in other states costs nothing.
-    let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
-    let mut numbers: Vec<i64> = Vec::new();
-    for state in states {
-        let state = state.as_str();
-        for principal in &query.principals {
-            let mut statement = conn.prepare_cached(
-                "SELECT no FROM changes WHERE principal = ?1 AND state = ?2 AND no < ?3 ORDER BY no DESC LIMIT ?4",
-            )?;
-            for no in statement.query_map(params![principal, state, before, limit], row)? {
-                numbers.push(no?);
-            }
-        }
-        if query.principals.is_empty() {
-            let mut statement =
-                conn.prepare_cached("SELECT no FROM changes WHERE state = ?1 AND no < ?2 ORDER BY no DESC LIMIT ?3")?;
-            for no in statement.query_map(params![state, before, limit], row)? {
-                numbers.push(no?);
-            }
-        }
-    }
-    numbers.sort_unstable_by_key(|no| std::cmp::Reverse(*no));
-    // A state may have been named twice.
-    numbers.dedup();
-    Ok(numbers)
-}
-
-/// As [`list_numbers`], of a listing that is narrowed: within an index where a state or a principal is named, else from
-/// the newest on until there are enough.
-fn narrow_numbers(conn: &Connection, query: &ListQuery, before: i64) -> Result<Vec<i64>, StoreError> {
-    let mut ways: Vec<Vec<(&str, &str)>> = vec![Vec::new()];
-    if !query.principals.is_empty() {
-        ways = query.principals.iter().map(|principal| vec![("principal", principal.as_str())]).collect();
-    }
-    if !query.states.is_empty() || !query.principals.is_empty() {
-        let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
-        let with = |way: &Vec<_>| -> Vec<Vec<_>> {
-            states.iter().map(|state| way.iter().copied().chain([("state", state.as_str())]).collect()).collect()
-        };
-        ways = ways.iter().flat_map(with).collect();
-    }
-    let mut numbers = Vec::new();
-    for way in ways {
-        numbers.extend(search::numbers(conn, &way, &query.narrow, before, query.limit.saturating_add(1))?);
-    }
-    numbers.sort_unstable_by_key(|no| std::cmp::Reverse(*no));
-    numbers.dedup();
-    Ok(numbers)
 }
 
 pub(super) fn live(conn: &Connection) -> Result<Vec<LiveChange>, StoreError> {

@@ -10,19 +10,6 @@ use super::{StoreError, open::database_path};
 const SPARE: i64 = 1024;
 /// Pages given back at a time: a write that comes meanwhile waits for so much.
 const STEP: i64 = 2048;
-/// Bytes to which the log is cut once it was folded into the database.
-const LOG: i64 = 16 << 20;
-
-/// Run on every connection that writes. A new database gives room back from the beginning; in another one, this would be
-/// a write each time.
-pub(super) fn configure(conn: &Connection) -> rusqlite::Result<()> {
-    let pages: i64 = conn.query_row("PRAGMA page_count", [], |row| row.get(0))?;
-    if pages == 0 {
-        conn.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-    }
-    conn.query_row(&format!("PRAGMA journal_size_limit = {LOG}"), [], |_| Ok(()))
-}
-
 /// Makes a database from before this one that can give room back; at the start of the gateway, which takes a moment
 /// for a large one. Where there is no room for the copy that this needs, it stays as it is until another start.
 pub(super) fn prepare(conn: &Connection, dir: &Path) -> Result<(), StoreError> {

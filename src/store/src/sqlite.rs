@@ -14,11 +14,11 @@ use jiff::Timestamp;
 
 use super::{
     AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
-    Record, Store, StoreError, StoreFuture, StoredEvent, audit_search,
+    Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
     open::open_writer,
     reader::Readers,
-    rows, space,
+    rows, search, space,
     witness::Witness,
     writer::{Command, CommitFn, Work, Writer, plain_commit},
 };
@@ -164,7 +164,7 @@ impl Store for SqliteStore {
     }
 
     fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
-        self.readers.read(move |conn| rows::list(conn, &query))
+        self.readers.read(move |conn| search::changes::list(conn, &query))
     }
 
     fn live(&self) -> StoreFuture<Vec<LiveChange>> {
@@ -192,7 +192,7 @@ impl Store for SqliteStore {
     }
 
     fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
-        self.readers.read(move |conn| audit_search::search(conn, &search, before, limit))
+        self.readers.read(move |conn| search::audit::search(conn, &search, before, limit))
     }
 
     fn heads(&self) -> StoreFuture<Heads> {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use serde_json::Value;
 
-use super::{StoreError, covered};
+use super::{StoreError, trail::covered};
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{Says, StandingRule},

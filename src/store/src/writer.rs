@@ -21,12 +21,14 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
 use super::{
-    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
+    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
     crash::crash_point,
     health::Health,
     open::open_writer,
     retention,
     rows::{self, signed},
+    search,
+    trail::{self, covered},
     witness::Witness,
 };
 use countersign_domain::changes::{
@@ -320,7 +322,7 @@ impl Writer {
             }
         }
         crash_point("within_transaction");
-        super::search::follow(conn, draft).map_err(sqlite)?;
+        search::changes::follow(conn, draft).map_err(sqlite)?;
         let audit = self.append_audit(draft).map_err(sqlite)?;
         let seq = self.heads.event + 1;
         let event = format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail);
@@ -424,7 +426,7 @@ impl Writer {
     }
 
     fn append(&self, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
-        super::trail::append(&self.conn, self.heads.audit, content)
+        trail::append(&self.conn, self.heads.audit, content)
     }
 
     fn exec(&self, sql: &str) -> Result<(), StoreError> {

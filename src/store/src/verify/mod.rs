@@ -1,13 +1,18 @@
 //! Checks the audit trail of a data directory from outside, also while its gateway runs: the chain, its gaps, an
 //! exported head, and that every change, key and pin is as its last entry left it.
 
+mod follower;
+
 use std::path::Path;
 
+use jiff::Timestamp;
 use rusqlite::params;
+use serde_json::Value;
 
-use super::{
+pub use self::follower::Covered;
+use self::follower::Follower;
+use crate::{
     StoreError,
-    covered::{self, Covered, Follower},
     open::open_reader,
     rows::{signed, unsigned},
 };
@@ -51,7 +56,7 @@ pub fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Verified,
 }
 
 /// As [`verify_audit`], of a database that is open.
-pub(super) fn verify_connection(
+pub(crate) fn verify_connection(
     conn: &rusqlite::Connection,
     expected: Option<AuditHead>,
 ) -> Result<Verified, VerifyError> {
@@ -109,7 +114,7 @@ fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
         let Some(entry) = entry.next()? else { return Err(Broken::ChangeUnknown { id }.into()) };
         let seq = unsigned(entry.get(0)?)?;
         let details: String = entry.get(2)?;
-        let details: serde_json::Value = serde_json::from_str(&details).unwrap_or_default();
+        let details: Value = serde_json::from_str(&details).unwrap_or_default();
         let body: String = row.get(3)?;
         let same = details["changeHash"] == body_hash(&body)
             && details["version"].as_u64().map(signed) == Some(row.get(2)?)
@@ -121,7 +126,7 @@ fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
         let (principal, key): (String, Option<String>) = (row.get(4)?, row.get(5)?);
         let expires_at: String = row.get(6)?;
         let said = serde_json::from_str(&body).unwrap_or_default();
-        if !covered::columns_are_those_of(&said, &principal, key.as_deref(), &expires_at) {
+        if !columns_are_those_of(&said, &principal, key.as_deref(), &expires_at) {
             return Err(Broken::ColumnAltered { id, seq }.into());
         }
         changes += 1;
@@ -137,4 +142,15 @@ fn check_changes(conn: &rusqlite::Connection) -> Result<u64, VerifyError> {
         return Err(Broken::ChangeGone { id: row.get(0)?, seq: unsigned(row.get(1)?)? }.into());
     }
     Ok(changes)
+}
+
+/// What the columns of a change that queries go by must be: those of its body.
+fn columns_are_those_of(body: &Value, principal: &str, idempotency_key: Option<&str>, expires_at: &str) -> bool {
+    let same_time = |a: &str, b: &str| match (a.parse::<Timestamp>(), b.parse::<Timestamp>()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    };
+    body["proposer"]["principal"].as_str() == Some(principal)
+        && body["idempotencyKey"].as_str() == idempotency_key
+        && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))
 }

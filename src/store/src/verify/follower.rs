@@ -1,236 +1,17 @@
-//! What the audit trail covers beside changes: keys, the pins of definitions, and standing rules. Each entry that makes
-//! or alters one has a hash of its row, so that a row that was altered, added or removed later is found.
-//!
-//! Rows from before the trail told of them are in one entry, written when the database was migrated ([`anchor`]): from
-//! then on they cannot be altered unseen either, and what became of them before nobody can say.
+//! What the entries of the trail say of keys, pins and standing rules, compared with the rows that are there.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension as _, Row};
-use serde_json::{Value, json};
+use rusqlite::{Connection, OptionalExtension as _};
+use serde_json::Value;
 
-use super::{StoreError, VerifyError, pins::PinWrite, trail};
-use countersign_domain::changes::{
-    audit::{Broken, EntryContent},
-    digest::PartHasher,
-    machine::SYSTEM,
-};
-
-/// The entry of what was there when the database was migrated.
-pub const ANCHORED: &str = "records_anchored";
-pub const KEY_CREATED: &str = "key_created";
-pub const KEY_REVOKED: &str = "key_revoked";
-
-/// A gateway has started on a backup; it ends what allows (see `standing_rules::end_allowances`).
-const RESTORED: &str = "restored";
-
-const FACT: &str = "trail_covers_keys_and_pins";
-
-/// A key's row as the trail knows it. When it was last used is not of it.
-pub(super) struct KeyRow<'a> {
-    pub id: &'a str,
-    pub name: &'a str,
-    pub role: &'a str,
-    pub owner: Option<&'a str>,
-    pub secret: &'a [u8],
-    pub created_at: &'a str,
-    pub revoked_at: Option<&'a str>,
-}
-
-impl<'a> KeyRow<'a> {
-    /// In the order in which [`Self::of`] reads them.
-    pub const COLUMNS: &'static str = "id, name, role, owner, hash, created_at, revoked_at";
-
-    /// # Errors
-    /// Those of columns of another type.
-    pub fn of(row: &'a Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            id: text(row, 0)?.unwrap_or_default(),
-            name: text(row, 1)?.unwrap_or_default(),
-            role: text(row, 2)?.unwrap_or_default(),
-            owner: text(row, 3)?,
-            secret: row.get_ref(4)?.as_blob()?,
-            created_at: text(row, 5)?.unwrap_or_default(),
-            revoked_at: text(row, 6)?,
-        })
-    }
-
-    pub fn hash(&self) -> String {
-        let mut hasher = PartHasher::new("countersign.key.1");
-        for text in [self.id, self.name, self.role] {
-            hasher.part(text.as_bytes());
-        }
-        hasher.optional(self.owner).part(self.secret).part(self.created_at.as_bytes()).optional(self.revoked_at);
-        hasher.finish()
-    }
-}
-
-/// The hash of a pin's row, as an entry has it.
-pub(super) fn pin_hash(server: &str, write: &PinWrite) -> String {
-    let accepted = write.pin.accepted.as_ref();
-    let at = accepted.map(|accepted| accepted.at.to_string());
-    PinRow {
-        server,
-        tool: &write.tool,
-        seen: write.pin.seen.as_deref(),
-        accepted: accepted.map(|accepted| accepted.hash.as_str()),
-        by: accepted.map(|accepted| accepted.by.as_str()),
-        at: at.as_deref(),
-        definition: write.pin.text.as_deref(),
-        target: accepted.and_then(|accepted| accepted.target.as_deref()),
-    }
-    .hash()
-}
-
-struct PinRow<'a> {
-    server: &'a str,
-    tool: &'a str,
-    seen: Option<&'a str>,
-    accepted: Option<&'a str>,
-    by: Option<&'a str>,
-    at: Option<&'a str>,
-    definition: Option<&'a str>,
-    target: Option<&'a str>,
-}
-
-impl PinRow<'_> {
-    fn hash(&self) -> String {
-        let mut hasher = PartHasher::new("countersign.pin.1");
-        hasher.part(self.server.as_bytes()).part(self.tool.as_bytes());
-        for part in [self.seen, self.accepted, self.by, self.at, self.definition, self.target] {
-            hasher.optional(part);
-        }
-        hasher.finish()
-    }
-}
-
-/// Rows as they are, by what names them, with their hashes.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Rows {
-    keys: BTreeMap<String, String>,
-    pins: BTreeMap<(String, String), String>,
-    servers: BTreeSet<String>,
-    /// Of standing rules: the hash, whether it allows, whether it is over.
-    rules: BTreeMap<String, (String, bool, bool)>,
-}
-
-/// What an entry has of a standing rule's row.
-pub(super) fn rule_row(id: &str, body: &str, allows: bool, over: bool) -> Value {
-    rule_with(id, &rule_hash(body), allows, over)
-}
-
-fn rule_with(id: &str, hash: &str, allows: bool, over: bool) -> Value {
-    json!({ "id": id, "row": hash, "allows": allows, "over": over })
-}
-
-fn rule_hash(body: &str) -> String {
-    let mut hasher = PartHasher::new("countersign.rule.1");
-    hasher.part(body.as_bytes());
-    hasher.finish()
-}
-
-/// The details of an entry, a JSON object, with what is told of rows.
-pub(super) fn with_rows<'a>(details: &'a str, rows: &[Value]) -> Cow<'a, str> {
-    match details.trim_end().strip_suffix('}') {
-        Some(open) if !rows.is_empty() => {
-            let comma = if open.trim_end().ends_with('{') { "" } else { "," };
-            Cow::Owned(format!("{open}{comma}\"rows\":{}}}", Value::from(rows)))
-        }
-        _ => Cow::Borrowed(details),
-    }
-}
-
-fn text<'a>(row: &'a Row<'_>, at: usize) -> rusqlite::Result<Option<&'a str>> {
-    Ok(row.get_ref(at)?.as_str_or_null()?)
-}
-
-fn rows(conn: &Connection) -> rusqlite::Result<Rows> {
-    let mut found = Rows::default();
-    let mut statement = conn.prepare(&format!("SELECT {} FROM api_keys", KeyRow::COLUMNS))?;
-    let mut keys = statement.query([])?;
-    while let Some(row) = keys.next()? {
-        let key = KeyRow::of(row)?;
-        found.keys.insert(key.id.to_owned(), key.hash());
-    }
-    let mut statement = conn.prepare(
-        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins",
-    )?;
-    let mut pins = statement.query([])?;
-    while let Some(row) = pins.next()? {
-        let pin = PinRow {
-            server: text(row, 0)?.unwrap_or_default(),
-            tool: text(row, 1)?.unwrap_or_default(),
-            seen: text(row, 2)?,
-            accepted: text(row, 3)?,
-            by: text(row, 4)?,
-            at: text(row, 5)?,
-            definition: text(row, 6)?,
-            target: text(row, 7)?,
-        };
-        found.pins.insert((pin.server.to_owned(), pin.tool.to_owned()), pin.hash());
-    }
-    let mut statement = conn.prepare("SELECT server FROM pinned_servers")?;
-    let mut servers = statement.query([])?;
-    while let Some(row) = servers.next()? {
-        found.servers.insert(row.get(0)?);
-    }
-    let mut statement = conn.prepare("SELECT id, over, body, json_extract(body, '$.verdict') FROM standing_rules")?;
-    let mut rules = statement.query([])?;
-    while let Some(row) = rules.next()? {
-        let (hash, allows) = (rule_hash(row.get_ref(2)?.as_str()?), text(row, 3)? == Some("allow"));
-        found.rules.insert(row.get(0)?, (hash, allows, row.get(1)?));
-    }
-    Ok(found)
-}
-
-/// Within the transaction of a migration: the entry of what is there already, where the trail did not tell of it.
-pub(super) fn anchor(conn: &Connection) -> Result<(), StoreError> {
-    let pending: Option<String> =
-        conn.query_row("SELECT value FROM facts WHERE name = ?1", [FACT], |row| row.get(0)).optional()?;
-    if pending.as_deref() != Some("pending") {
-        return Ok(());
-    }
-    let found = rows(conn)?;
-    if found != Rows::default() {
-        let pins: Vec<Value> = found
-            .pins
-            .iter()
-            .map(|((server, tool), hash)| json!({ "server": server, "name": tool, "row": hash }))
-            .collect();
-        let keys: Vec<Value> = found.keys.iter().map(|(id, hash)| json!({ "id": id, "row": hash })).collect();
-        let rules: Vec<Value> =
-            found.rules.iter().map(|(id, (hash, allows, over))| rule_with(id, hash, *allows, *over)).collect();
-        let details = json!({ "keys": keys, "tools": pins, "servers": found.servers, "rows": rules }).to_string();
-        append(conn, ANCHORED, SYSTEM, &details)?;
-    }
-    conn.execute("UPDATE facts SET value = 'yes' WHERE name = ?1", [FACT])?;
-    Ok(())
-}
-
-/// What became of a key, within the transaction that alters its row.
-pub(super) fn key(conn: &Connection, event: &'static str, actor: &str, key: &KeyRow<'_>) -> Result<(), StoreError> {
-    let details = json!({
-        "key": { "id": key.id, "name": key.name, "role": key.role, "owner": key.owner },
-        "row": key.hash(),
-    });
-    append(conn, event, actor, &details.to_string())
-}
-
-fn append(conn: &Connection, event: &'static str, actor: &str, details: &str) -> Result<(), StoreError> {
-    let at = Timestamp::now().to_string();
-    let head = super::rows::heads(conn)?.audit;
-    let content = EntryContent { seq: head.seq + 1, at: &at, change_id: "", event, from: None, to: "", actor, details };
-    trail::append(conn, head, content)?;
-    Ok(())
-}
+use super::VerifyError;
+use crate::trail::covered::{ANCHORED, FACT, KEY_CREATED, KEY_REVOKED, RESTORED, Rows, rows};
+use countersign_domain::changes::audit::Broken;
 
 /// Follows the entries of keys and pins, in memory that is bounded by how many of them there are.
 #[derive(Debug, Default)]
-pub(super) struct Follower {
+pub struct Follower {
     /// The hash of each row, and the entry that left it so.
     keys: BTreeMap<String, (String, u64)>,
     pins: BTreeMap<(String, String), (String, u64)>,
@@ -409,24 +190,10 @@ fn fact(conn: &Connection) -> rusqlite::Result<Option<String>> {
     conn.query_row("SELECT value FROM facts WHERE name = ?1", [FACT], |row| row.get(0)).optional()
 }
 
-/// What the columns of a change that queries go by must be: those of its body.
-pub(super) fn columns_are_those_of(
-    body: &Value,
-    principal: &str,
-    idempotency_key: Option<&str>,
-    expires_at: &str,
-) -> bool {
-    let same_time = |a: &str, b: &str| match (a.parse::<Timestamp>(), b.parse::<Timestamp>()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => a == b,
-    };
-    body["proposer"]["principal"].as_str() == Some(principal)
-        && body["idempotencyKey"].as_str() == idempotency_key
-        && body["expiresAt"].as_str().is_some_and(|at| same_time(at, expires_at))
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::{
         keys::{ApiKey, Keys},
@@ -523,21 +290,5 @@ mod tests {
         );
         conn.execute("DELETE FROM tool_pins", []).unwrap();
         assert!(broken(dir.path()).contains("is gone"));
-    }
-
-    #[test]
-    fn a_pin_has_one_hash_whether_it_is_written_or_read() {
-        use countersign_domain::policy::pins::{Acceptance, Pin};
-        let dir = tempfile::tempdir().unwrap();
-        let conn = open_writer(dir.path()).unwrap();
-        let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
-        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, target: Some("t".into()) };
-        for accepted in [None, Some(accepted)] {
-            let pin = Pin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
-            let write = PinWrite { tool: "read".into(), pin };
-            super::super::pins::store(&conn, "fs", std::slice::from_ref(&write)).unwrap();
-            let found = rows(&conn).unwrap();
-            assert_eq!(found.pins.values().collect::<Vec<_>>(), [&pin_hash("fs", &write)]);
-        }
     }
 }

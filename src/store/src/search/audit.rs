@@ -1,13 +1,39 @@
-//! Looking for entries of the audit trail, and what the changes are called that they are about.
+//! Reading the audit trail: all of it, from outside and also while its gateway runs, or entries that are looked for, with
+//! what the changes are called that they are about.
+
+use std::path::Path;
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params_from_iter, types::Value};
 
-use super::{StoreError, rows};
+use crate::{StoreError, open::open_reader, rows};
 use countersign_domain::changes::audit::AuditEntry;
 
 /// Entries that one page looks through at most: a long trail is searched in steps, none of which holds a reader long.
 const SPAN: u64 = 50_000;
+
+/// Entries read at a time, where all are read.
+const PAGE: u32 = 500;
+
+/// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
+///
+/// # Errors
+/// Those of the database, and what `each` answers.
+pub fn read_audit<E: From<StoreError>>(
+    dir: &Path,
+    mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
+) -> Result<(), E> {
+    let conn = open_reader(dir)?;
+    let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
+    let mut after = 0;
+    loop {
+        // The trail has no gaps: these are the next ones, the newest first.
+        let page = rows::audit_page(&snapshot, None, Some(after + u64::from(PAGE) + 1), PAGE as usize)?;
+        let Some(last) = page.first().map(|entry| entry.seq).filter(|seq| *seq > after) else { return Ok(()) };
+        page.iter().rev().filter(|entry| entry.seq > after).try_for_each(&mut each)?;
+        after = last;
+    }
+}
 
 /// Which entries are looked for; what is empty or none says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +93,7 @@ impl AuditSearch {
 }
 
 /// The newest entries below `before` that are looked for, at most `limit`.
-pub(super) fn search(
+pub(crate) fn search(
     conn: &Connection,
     search: &AuditSearch,
     before: Option<u64>,

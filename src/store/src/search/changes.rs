@@ -1,10 +1,13 @@
-//! What changes are searched by, in a table of small rows beside them.
+//! Listings of changes, and what changes are searched by: a table of small rows beside them.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, params, types::Value};
+use rusqlite::{Connection, Row, params, types::Value};
 
-use super::{Draft, rows::signed};
-use countersign_domain::changes::{Change, machine::EventKind};
+use crate::{
+    Draft, ListQuery, Listing, MAX_PAGE_BYTES, StoreError,
+    rows::{parse_change, signed, unsigned},
+};
+use countersign_domain::changes::{Change, ChangeState, machine::EventKind};
 
 /// Narrows a listing of changes; what is empty or none says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,12 +25,12 @@ pub struct Narrow {
 }
 
 impl Narrow {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// Conditions on `s`, a row of `change_search`, each with `AND` before it; their values are added to `values`.
-    pub(super) fn conditions(&self, values: &mut Vec<Value>) -> String {
+    fn conditions(&self, values: &mut Vec<Value>) -> String {
         let mut sql = String::new();
         for (column, names) in [("provider", &self.providers), ("tool", &self.tools)] {
             if names.is_empty() {
@@ -65,7 +68,7 @@ fn needle(change: &Change) -> String {
 }
 
 /// Keeps the row of a change that was just written, on the connection and in the transaction of its writer.
-pub(super) fn follow(conn: &Connection, draft: &Draft) -> rusqlite::Result<()> {
+pub(crate) fn follow(conn: &Connection, draft: &Draft) -> rusqlite::Result<()> {
     let change = &draft.change;
     match draft.kind {
         EventKind::Created => {
@@ -94,9 +97,91 @@ pub(super) fn follow(conn: &Connection, draft: &Draft) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// A page of changes, newest first.
+pub(crate) fn list(conn: &Connection, query: &ListQuery) -> Result<Listing, StoreError> {
+    let numbers = list_numbers(conn, query)?;
+    let mut listing = Listing::default();
+    let mut bytes = 0;
+    let mut statement = conn.prepare_cached("SELECT body FROM changes WHERE no = ?1")?;
+    for no in numbers {
+        let mut rows = statement.query([no])?;
+        let Some(row) = rows.next()? else { continue };
+        let body = row.get_ref(0)?.as_str().unwrap_or_default();
+        if listing.items.len() >= query.limit || (bytes + body.len() > MAX_PAGE_BYTES && !listing.items.is_empty()) {
+            listing.more = true;
+            break;
+        }
+        bytes += body.len();
+        listing.items.push((unsigned(no)?, parse_change(body)?));
+    }
+    Ok(listing)
+}
+
+/// The numbers of the page, and one more if there is one.
+fn list_numbers(conn: &Connection, query: &ListQuery) -> Result<Vec<i64>, StoreError> {
+    let before = query.before.map_or(i64::MAX, signed);
+    let limit = signed(query.limit as u64).saturating_add(1);
+    let row = |row: &Row<'_>| row.get::<_, i64>(0);
+    if !query.narrow.is_empty() {
+        return narrow_numbers(conn, query, before);
+    }
+    if query.states.is_empty() && query.principals.is_empty() {
+        let mut statement = conn.prepare_cached("SELECT no FROM changes WHERE no < ?1 ORDER BY no DESC LIMIT ?2")?;
+        return Ok(statement.query_map(params![before, limit], row)?.collect::<Result<_, _>>()?);
+    }
+    // One query within an index for each state, merged: a long history in other states costs nothing.
+    let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
+    let mut numbers: Vec<i64> = Vec::new();
+    for state in states {
+        let state = state.as_str();
+        for principal in &query.principals {
+            let mut statement = conn.prepare_cached(
+                "SELECT no FROM changes WHERE principal = ?1 AND state = ?2 AND no < ?3 ORDER BY no DESC LIMIT ?4",
+            )?;
+            for no in statement.query_map(params![principal, state, before, limit], row)? {
+                numbers.push(no?);
+            }
+        }
+        if query.principals.is_empty() {
+            let mut statement =
+                conn.prepare_cached("SELECT no FROM changes WHERE state = ?1 AND no < ?2 ORDER BY no DESC LIMIT ?3")?;
+            for no in statement.query_map(params![state, before, limit], row)? {
+                numbers.push(no?);
+            }
+        }
+    }
+    numbers.sort_unstable_by_key(|no| std::cmp::Reverse(*no));
+    // A state may have been named twice.
+    numbers.dedup();
+    Ok(numbers)
+}
+
+/// As [`list_numbers`], of a listing that is narrowed: within an index where a state or a principal is named, else from
+/// the newest on until there are enough.
+fn narrow_numbers(conn: &Connection, query: &ListQuery, before: i64) -> Result<Vec<i64>, StoreError> {
+    let mut ways: Vec<Vec<(&str, &str)>> = vec![Vec::new()];
+    if !query.principals.is_empty() {
+        ways = query.principals.iter().map(|principal| vec![("principal", principal.as_str())]).collect();
+    }
+    if !query.states.is_empty() || !query.principals.is_empty() {
+        let states = if query.states.is_empty() { &ChangeState::ALL[..] } else { &query.states };
+        let with = |way: &Vec<_>| -> Vec<Vec<_>> {
+            states.iter().map(|state| way.iter().copied().chain([("state", state.as_str())]).collect()).collect()
+        };
+        ways = ways.iter().flat_map(with).collect();
+    }
+    let mut found = Vec::new();
+    for way in ways {
+        found.extend(numbers(conn, &way, &query.narrow, before, query.limit.saturating_add(1))?);
+    }
+    found.sort_unstable_by_key(|no| std::cmp::Reverse(*no));
+    found.dedup();
+    Ok(found)
+}
+
 /// The numbers of the changes that are looked for, newest first; `who` is a condition on their principal and state, in
 /// the columns of an index.
-pub(super) fn numbers(
+fn numbers(
     conn: &Connection,
     who: &[(&str, &str)],
     narrow: &Narrow,
@@ -125,11 +210,11 @@ pub(super) fn numbers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ListQuery, open, rows, suite};
+    use crate::{open, rows, suite};
 
     fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
         let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };
-        rows::list(conn, &query).unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
+        list(conn, &query).unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
     }
 
     #[test]
