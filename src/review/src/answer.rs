@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{DecideError, MAX_COMMENT, commit::StepError, start::Inner, store_error};
+use super::{DecideError, MAX_COMMENT, commit::StepError, inner::Inner, store_error};
 use countersign_domain::{
     changes::{Change, ChangeState, machine::IllegalTransition, people::Person},
     principal::Principal,

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp, Unit};
 use tokio::sync::oneshot;
 
 use super::{
     actor::{Admission, AdvanceChange, ProposeChange, WriteFailure},
+    inner::Inner,
     record,
-    start::Inner,
 };
 use countersign_domain::changes::{
     Change,
@@ -43,17 +42,6 @@ impl From<WriteFailure> for StepError {
 }
 
 impl Inner {
-    /// The wall clock, to the millisecond.
-    pub(super) fn now(&self) -> Timestamp {
-        let now = (self.config.clock)();
-        now.round(Unit::Millisecond).unwrap_or(now)
-    }
-
-    /// Whether the change's time is over.
-    pub(super) fn expired(&self, change: &Change) -> bool {
-        change.expires_at.duration_since(self.now()) <= SignedDuration::ZERO
-    }
-
     /// Takes one step from exactly this state of the change, and returns when it is durable and announced.
     /// Waits for a place in the queue and for the store as long as it takes: for the gateway's own work, which
     /// must know how it ended.

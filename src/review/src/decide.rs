@@ -11,8 +11,8 @@ use super::{
         not_found, self_approval, shutting_down, version_conflict,
     },
     commit::StepError,
+    inner::Inner,
     refresh::check_target,
-    start::Inner,
     votes,
 };
 use countersign_domain::{

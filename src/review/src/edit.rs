@@ -9,8 +9,8 @@ use super::{
     answer::{
         Decided, about, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load, version_conflict,
     },
+    inner::Inner,
     recheck::{Obstacle, presentable},
-    start::Inner,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Editing, Terms, arguments, machine::ChangeEvent, visible},

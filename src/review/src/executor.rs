@@ -20,9 +20,9 @@ use tokio::{
 use super::{
     actor::Approved,
     commit::StepError,
+    inner::Inner,
     inquiry::Inquiry,
     recheck::{Moved, Recheck, fault, proposer},
-    start::Inner,
     votes,
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};

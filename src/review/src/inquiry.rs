@@ -4,16 +4,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dashmap::DashMap;
 use futures_util::future::select_all;
 use serde_json::value::RawValue;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::start::Inner;
+use super::{
+    inner::Inner,
+    inquiries::{Heard, Said, Word},
+};
 use countersign_domain::changes::{
     Change, Dialogue,
     dialogue::{Closed, Question},
@@ -31,42 +30,12 @@ use countersign_upstream::{
     questions::{ELICITATION, may_ask},
 };
 
-/// Questions, and what is said of them, that wait for the Executor.
+/// Questions of one change that wait for the Executor.
 const QUEUE: usize = 64;
 /// The longest key of a question, in bytes; what is longer gets another name.
 const MAX_KEY: usize = 128;
 /// A change waits for answers so many times the time for one, in all.
 const STRETCH: u32 = 6;
-
-/// An answer, or why there is none.
-pub type Said = Result<Arc<RawValue>, String>;
-
-/// What a client says of the questions of its change.
-pub(super) enum Word {
-    Answers { by: String, answers: Vec<(String, Said)> },
-    GiveUp { by: String },
-}
-
-type Heard = (Word, oneshot::Sender<Result<(), McpError>>);
-
-/// The ways to the changes that run now and may ask.
-#[derive(Default)]
-pub(super) struct Inquiries(DashMap<String, mpsc::Sender<Heard>>);
-
-impl Inquiries {
-    pub(super) async fn tell(&self, id: &str, word: Word) -> Result<(), McpError> {
-        // One that does not run asks nothing.
-        let Some(sender) = self.0.get(id).map(|sender| sender.clone()) else { return Ok(()) };
-        let (done, heard) = oneshot::channel();
-        match sender.try_send((word, done)) {
-            Ok(()) => heard.await.unwrap_or(Ok(())),
-            Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                Err(McpError::new(ErrorKind::Overloaded, "Too many answers to this change are on their way; try again"))
-            }
-        }
-    }
-}
 
 /// The tool's side.
 struct Asker {
@@ -123,7 +92,7 @@ pub(super) struct Inquiry<'a> {
 
 impl Drop for Inquiry<'_> {
     fn drop(&mut self) {
-        self.inner.inquiries.0.remove(&self.change.id);
+        self.inner.inquiries.close(&self.change.id);
     }
 }
 
@@ -136,8 +105,7 @@ impl<'a> Inquiry<'a> {
             return None;
         }
         let (asking, questions) = mpsc::channel(QUEUE);
-        let (saying, words) = mpsc::channel(QUEUE);
-        inner.inquiries.0.insert(change.id.clone(), saying);
+        let words = inner.inquiries.open(&change.id);
         let inquiry = Self {
             inner,
             change: Arc::clone(change),

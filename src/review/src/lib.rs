@@ -20,6 +20,8 @@ mod executor;
 mod expiry;
 pub mod feed;
 pub mod gateway_tools;
+mod inner;
+mod inquiries;
 mod inquiry;
 mod ledger;
 mod proposal_rate;
@@ -213,7 +215,7 @@ impl From<&ChangesConfig> for PendingConfig {
 /// The handle to everything about changes. Cheap to clone; methods may be called from any thread.
 #[derive(Clone)]
 pub struct Changes {
-    inner: Arc<start::Inner>,
+    inner: Arc<inner::Inner>,
 }
 
 /// The longest comment of a decision, in bytes.
@@ -322,9 +324,9 @@ impl Changes {
         &self,
         id: &str,
         principal: &Principal,
-        answers: Vec<(String, inquiry::Said)>,
+        answers: Vec<(String, inquiries::Said)>,
     ) -> Result<(), McpError> {
-        self.inner.inquiries.tell(id, inquiry::Word::Answers { by: principal.name.clone(), answers }).await
+        self.inner.inquiries.tell(id, inquiries::Word::Answers { by: principal.name.clone(), answers }).await
     }
 
     /// The proposer's client wants nothing more of a running change: what its tool asks gets no answer.
@@ -332,7 +334,7 @@ impl Changes {
     /// # Errors
     /// As [`Self::answer`].
     pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
-        self.inner.inquiries.tell(id, inquiry::Word::GiveUp { by: principal.name.clone() }).await
+        self.inner.inquiries.tell(id, inquiries::Word::GiveUp { by: principal.name.clone() }).await
     }
 
     /// A reviewer says how an unknown outcome ended.

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use jiff::SignedDuration;
 
 use super::{
-    MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, duplicate_calls, recheck, record, start::Inner, store_error,
+    MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, duplicate_calls, inner::Inner, recheck, record, store_error,
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::start::Inner;
+use super::inner::Inner;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
 use countersign_store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError};

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::start::Inner;
+use super::inner::Inner;
 use countersign_domain::{
     changes::{Change, ChangeFault, Preview, ServedBy},
     principal::{Principal, Role},

@@ -6,8 +6,8 @@ use super::{
     Changes, DecideError,
     answer::{Decided, about, check_endpoint, conflict, expire, finish, load, version_conflict},
     commit::StepError,
+    inner::Inner,
     recheck::{Moved, Recheck},
-    start::Inner,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, ServedBy, machine::ChangeEvent},

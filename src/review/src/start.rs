@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::{Actor, Addr, Arbiter, ArbiterHandle, System};
+use actix::{Actor, Arbiter, System};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,8 @@ use super::{
     duplicate_calls::Twins,
     executor, expiry,
     feed::Feed,
-    inquiry::Inquiries,
+    inner::Inner,
+    inquiries::Inquiries,
     ledger::{Counts, Deadlines, Ledger},
     proposal_rate::Flood,
     prune, votes,
@@ -34,39 +35,6 @@ use countersign_domain::changes::{
 use countersign_protocol::ErrorKind;
 use countersign_provider::ProviderDirectory;
 use countersign_store::{LiveChange, Record, Store, StoreError, WriteError};
-
-/// What all handles share.
-pub(super) struct Inner {
-    pub config: PendingConfig,
-    pub store: Arc<dyn Store>,
-    pub directory: Arc<dyn ProviderDirectory>,
-    /// The one sender to the actor: an address clone would bring its own mailbox capacity.
-    pub addr: Addr<PendingChanges>,
-    /// The thread of the Executor, of rechecks and of the expiry.
-    pub executor: ArbiterHandle,
-    writer: ArbiterHandle,
-    pub feed: Feed,
-    pub watchers: Arc<Watchers>,
-    pub counts: Arc<Counts>,
-    pub deadlines: Arc<Deadlines>,
-    pub twins: Arc<Twins>,
-    pub flood: Flood,
-    pub inquiries: Inquiries,
-    pub places: Arc<Semaphore>,
-    pub place_bytes: Arc<Semaphore>,
-    pub started: Instant,
-    /// No new work from endpoints.
-    pub closing: AtomicBool,
-    /// No new claims.
-    pub stop: CancellationToken,
-    /// Running calls are ended.
-    pub kill: CancellationToken,
-    /// Outcomes that cannot be recorded are given up.
-    pub abandon: CancellationToken,
-    executor_ended: Mutex<Option<oneshot::Receiver<()>>>,
-    /// The Executor has ended, in order or not.
-    executor_gone: CancellationToken,
-}
 
 /// What could not be started.
 #[derive(Debug, thiserror::Error)]

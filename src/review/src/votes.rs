@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{commit::StepError, start::Inner};
+use super::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, Decision, Verdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
