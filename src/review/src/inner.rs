@@ -12,13 +12,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     PendingConfig,
-    actor::PendingChanges,
-    duplicate_calls::Twins,
+    actor::{
+        PendingChanges,
+        duplicate_calls::Twins,
+        ledger::{Counts, Deadlines},
+        proposal_rate::Flood,
+        watch::Watchers,
+    },
     feed::Feed,
     inquiries::Inquiries,
-    ledger::{Counts, Deadlines},
-    proposal_rate::Flood,
-    watch::Watchers,
 };
 use countersign_domain::changes::Change;
 use countersign_provider::ProviderDirectory;

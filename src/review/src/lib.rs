@@ -3,46 +3,35 @@
 //!
 //! Never runs a write that was not approved, never runs one twice, and never tells of a transition that is not durable.
 //!
-//! `propose.rs`, `decide.rs`, `edit.rs` and `refresh.rs` do what an endpoint asks for; `commit.rs` takes a step to the store
-//! and back through `actor.rs`; `recheck.rs` compares a change with the live state; `executor.rs` claims, calls and
-//! records. [`feed`] is the stream of events, [`gateway_tools`] are the tools by which an agent follows its own
-//! changes.
+//! `requests` does what an endpoint asks for; `commit.rs` takes a step to the store and back through `actor`, which also
+//! counts and bounds what is under way; `recheck.rs` compares a change with the live state; `upkeep` expires, prunes and
+//! drops votes; `executor` claims, calls and records. [`feed`] is the stream of events, [`gateway_tools`] are the tools by
+//! which an agent follows its own changes.
 
 mod actor;
-mod answer;
 pub mod bench;
 mod commit;
-mod daily;
-mod decide;
-mod duplicate_calls;
-mod edit;
 mod executor;
-mod expiry;
 pub mod feed;
 pub mod gateway_tools;
 mod inner;
 mod inquiries;
-mod inquiry;
-mod ledger;
-mod proposal_rate;
-mod propose;
-mod prune;
 mod recheck;
 mod record;
-mod refresh;
+mod requests;
 mod start;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
-mod votes;
-mod watch;
+mod upkeep;
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
+use self::requests::{decide, edit, propose, refresh};
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{

@@ -15,18 +15,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Changes, PendingConfig,
-    actor::{Approved, Metrics, PendingChanges},
+    actor::{
+        Approved, Metrics, PendingChanges,
+        daily::{self, Daily},
+        duplicate_calls::Twins,
+        ledger::{Counts, Deadlines, Ledger},
+        proposal_rate::Flood,
+        watch::Watchers,
+    },
     commit::StepError,
-    daily::{self, Daily},
-    duplicate_calls::Twins,
-    executor, expiry,
+    executor,
     feed::Feed,
     inner::Inner,
     inquiries::Inquiries,
-    ledger::{Counts, Deadlines, Ledger},
-    proposal_rate::Flood,
-    prune, votes,
-    watch::Watchers,
+    upkeep::{expiry, prune, votes},
 };
 use countersign_domain::changes::{
     ChangeFault, ChangeState,

@@ -194,7 +194,7 @@ async fn a_change_whose_time_is_over_cannot_be_approved() {
     let bench = Bench::new().await;
     let change = bench.propose("{}").await;
     bench.skew.store(59, Ordering::SeqCst);
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
     bench.skew.store(60, Ordering::SeqCst);
     let expired = refused(bench.decide(&change, Verdict::Approve).await, ErrorKind::ChangeExpired).unwrap();
     assert_eq!((expired.state, expired.version), (ChangeState::Expired, 2));
@@ -215,12 +215,12 @@ async fn what_nobody_decides_on_expires_with_a_reason_and_is_announced() {
     bench.decide(&decided, Verdict::Reject).await.unwrap();
     // A clock that goes back keeps nothing from happening, and nothing from being in order.
     bench.skew.store(-7200, Ordering::SeqCst);
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
     bench.skew.store(61, Ordering::SeqCst);
-    let first = super::super::expiry::round(&bench.changes.inner).await;
-    let second = super::super::expiry::round(&bench.changes.inner).await;
+    let first = super::super::upkeep::expiry::round(&bench.changes.inner).await;
+    let second = super::super::upkeep::expiry::round(&bench.changes.inner).await;
     assert_eq!((first, second), (256, 43));
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
     let counts = bench.changes.counts();
     assert!(counts.contains(&(ChangeState::Expired, 299)) && counts.contains(&(ChangeState::Pending, 0)));
     for seq in 1..=600 {

@@ -116,7 +116,7 @@ async fn approved_but_not_run_in_time_expires() {
     bench.until(&first.id, ChangeState::Executing).await;
     bench.decide(&second, Verdict::Approve).await.unwrap();
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 1, "not the one that runs");
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 1, "not the one that runs");
     let expired = bench.get(&second.id).await;
     assert!(expired.state == ChangeState::Expired && expired.fault.as_ref().unwrap().message.contains("not run"));
     bench.fake.gate.add_permits(1_000_000);

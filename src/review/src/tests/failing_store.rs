@@ -210,8 +210,8 @@ async fn refused_expiries_stay_due() {
     let (bench, _store, _dir) = flaky(EventKind::Expired, Trouble::Refuse(StoreError::DiskFull), 1).await;
     let change = bench.propose("{}").await;
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 0);
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 1);
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 0);
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 1);
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Expired);
     bench.end().await;
 }

@@ -167,7 +167,7 @@ async fn silence_is_a_no_where_the_rule_says_so() {
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
     let error = refused(bench.decide(&late, Verdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
-    assert_eq!(super::super::expiry::round(&bench.changes.inner).await, 1);
+    assert_eq!(super::super::upkeep::expiry::round(&bench.changes.inner).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
     assert!(rejected.decisions.is_empty() && rejected.fault.as_ref().unwrap().message.contains("takes that for a no"));

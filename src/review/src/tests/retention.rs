@@ -8,7 +8,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::super::{prune, testing::*};
+use super::super::{testing::*, upkeep::prune};
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::bytes_hash};
 use countersign_store::verify_audit;

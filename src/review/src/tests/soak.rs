@@ -44,7 +44,7 @@ async fn wander(bench: &Bench, mut choices: Choices, ids: &[String]) {
             }
             _ => {
                 bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
-                super::super::expiry::round(&bench.changes.inner).await;
+                super::super::upkeep::expiry::round(&bench.changes.inner).await;
                 bench.skew.store(0, Ordering::SeqCst);
             }
         }

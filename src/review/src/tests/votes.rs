@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{DecideError, Proposal, testing::*, votes};
+use super::super::{DecideError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, Verdict},
     policy::Reviewers,

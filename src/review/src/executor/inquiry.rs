@@ -1,6 +1,6 @@
 //! What a running change's tool asks the client of its proposer, where the rule has that (`questions: ask`). A question
 //! is durable before anybody can see it, an answer before the tool gets it. Nobody needs to be there: after
-//! [`super::PendingConfig::answer_timeout`] a question ends without an answer, and the tool decides what that means.
+//! [`crate::PendingConfig::answer_timeout`] a question ends without an answer, and the tool decides what that means.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use crate::{
     inner::Inner,
     inquiries::{Heard, Said, Word},
 };
@@ -68,7 +68,7 @@ struct Open {
 }
 
 /// What happens to questions.
-pub(super) enum Happened {
+pub(crate) enum Happened {
     Asked(UpstreamRequest),
     Said(Heard),
     TooLong,
@@ -77,7 +77,7 @@ pub(super) enum Happened {
 }
 
 /// The questions of one running change.
-pub(super) struct Inquiry<'a> {
+pub(crate) struct Inquiry<'a> {
     inner: &'a Inner,
     /// As it was stored last.
     pub change: Arc<Change>,
@@ -98,7 +98,7 @@ impl Drop for Inquiry<'_> {
 
 impl<'a> Inquiry<'a> {
     /// `None` for a change that may not ask.
-    pub(super) fn of(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    pub(crate) fn of(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
         let capabilities = ClientCapabilities::declared(dialogue.client.get());
         if capabilities.asks_nothing() {
@@ -120,12 +120,12 @@ impl<'a> Inquiry<'a> {
     }
 
     /// Whether the call waits for an answer: its time stands still.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         !self.open.is_empty()
     }
 
     /// What happens next. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Happened {
+    pub(crate) async fn next(&mut self) -> Happened {
         let due = self.open.iter().map(|open| open.until).min();
         let tokens: Vec<_> = self.open.iter().map(|open| Box::pin(open.cancelled.clone().cancelled_owned())).collect();
         let taken_back = async {
@@ -144,7 +144,7 @@ impl<'a> Inquiry<'a> {
     }
 
     /// Acts on it, to its end: what it stores is stored. How long the call has stood still, when it goes on.
-    pub(super) async fn take(&mut self, happened: Happened) -> Duration {
+    pub(crate) async fn take(&mut self, happened: Happened) -> Duration {
         match happened {
             Happened::Asked(question) => self.asked(question).await,
             Happened::Said((Word::Answers { by, answers }, done)) => {

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::inner::Inner;
+use crate::inner::Inner;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
 use countersign_store::{Deletion, OldBefore, Pruning, Redaction, StoreError, WriteError};
@@ -27,19 +27,19 @@ const DOUBT: Duration = Duration::from_secs(24 * 3600);
 
 /// A wall clock that jumped forwards would make everything old at once. It is believed while it keeps pace with the
 /// steady clock, and after a jump only once it has kept pace for a day.
-pub(super) struct Trust {
+pub(crate) struct Trust {
     wall: Timestamp,
     steady: Instant,
     doubted_until: Option<Instant>,
 }
 
 impl Trust {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self { wall: now, steady: Instant::now(), doubted_until: None }
     }
 
     /// Whether `now` may be used to tell what is old.
-    pub(super) fn holds(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn holds(&mut self, now: Timestamp) -> bool {
         let passed = SignedDuration::try_from(self.steady.elapsed()).unwrap_or(SignedDuration::MAX);
         let drift = now.duration_since(self.wall).checked_sub(passed).unwrap_or(SignedDuration::MAX);
         if drift.abs() > TOLERANCE {
@@ -54,7 +54,7 @@ impl Trust {
 }
 
 /// Looks for what is old until the gateway closes.
-pub(super) async fn run(inner: Arc<Inner>) {
+pub(crate) async fn run(inner: Arc<Inner>) {
     let mut trust = Trust::new(inner.now());
     let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = inner.config.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
@@ -95,7 +95,7 @@ fn before(retention: &RetentionConfig, now: Timestamp) -> OldBefore {
 }
 
 /// One transaction's worth. Whether there is more.
-pub(super) async fn round(inner: &Inner) -> Result<bool, StoreError> {
+pub(crate) async fn round(inner: &Inner) -> Result<bool, StoreError> {
     let now = inner.now();
     let old = inner.store.old(before(&inner.config.retention, now)).await?;
     if old.contents.is_empty() && old.changes.is_empty() && old.events_to == 0 {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{commit::StepError, inner::Inner};
+use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, Decision, Verdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
@@ -12,7 +12,7 @@ use countersign_protocol::McpError;
 const MAX_NAMES: usize = 10;
 
 /// The event that takes out the approvals which count no more; none where all do.
-pub(super) fn void(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
+pub(crate) fn void(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut kept, mut void) = (Vec::new(), Vec::new());
     for vote in &change.decisions {
         let counts = vote.verdict != Verdict::Approve || inner.config.people.stands(&change.terms, vote)?;
@@ -33,7 +33,7 @@ fn reason(void: &[&Decision]) -> String {
 }
 
 /// Looks at the votes that were given so far, whenever somebody's may have ceased to count, until the gateway closes.
-pub(super) async fn run(inner: Arc<Inner>) {
+pub(crate) async fn run(inner: Arc<Inner>) {
     let mut seen = None;
     loop {
         // What cannot be read is asked for again; nothing runs on it meanwhile.
@@ -51,7 +51,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
 }
 
 /// Whether all votes were looked at.
-pub(super) async fn sweep(inner: &Inner) -> bool {
+pub(crate) async fn sweep(inner: &Inner) -> bool {
     let Ok(ids) = inner.store.voted().await else { return false };
     let mut all = true;
     for id in ids {

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::value::RawValue;
 
-use super::{
+use super::answer::{
+    Decided, about, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load, version_conflict,
+};
+use crate::{
     Changes, DecideError, EditChange,
-    answer::{
-        Decided, about, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load, version_conflict,
-    },
     inner::Inner,
     recheck::{Obstacle, presentable},
 };
@@ -21,7 +21,7 @@ use countersign_provider::ProviderDirectory;
 use countersign_runtime::lanes::aside;
 use countersign_store::crash::crash_point;
 
-pub(super) async fn edit(changes: &Changes, edit: EditChange) -> Decided {
+pub(crate) async fn edit(changes: &Changes, edit: EditChange) -> Decided {
     check_endpoint(&changes.inner, &edit.reviewer, edit.comment.as_deref())?;
     let inner = Arc::clone(&changes.inner);
     changes.inner.aside(async move { edit_now(&inner, edit).await }).await

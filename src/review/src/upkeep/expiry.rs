@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
 
-use super::{commit::StepError, inner::Inner};
+use crate::{commit::StepError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_store::crash::crash_point;
 
@@ -12,7 +12,7 @@ use countersign_store::crash::crash_point;
 const ROUND: usize = 256;
 
 /// The event that ends this change for its time.
-pub(super) fn event(change: &Change) -> ChangeEvent {
+pub(crate) fn event(change: &Change) -> ChangeEvent {
     let reason = match change.state {
         ChangeState::Approved => format!("Approved, but not run by {}", change.expires_at),
         _ if change.terms.on_expiry == OnExpiry::Reject => {
@@ -24,7 +24,7 @@ pub(super) fn event(change: &Change) -> ChangeEvent {
 }
 
 /// Looks for expired changes until the gateway closes.
-pub(super) async fn run(inner: Arc<Inner>) {
+pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         tokio::select! {
             () = inner.stop.cancelled() => return,
@@ -35,7 +35,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
 }
 
 /// Expires what is due; returns how many were. What the store refuses stays due.
-pub(super) async fn round(inner: &Inner) -> usize {
+pub(crate) async fn round(inner: &Inner) -> usize {
     let due = inner.deadlines.due(inner.now(), ROUND);
     let done = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
     done.filter(|done| std::future::ready(*done)).count().await

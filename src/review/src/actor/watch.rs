@@ -16,7 +16,7 @@ struct WatchedChange {
     watchers: usize,
 }
 
-pub(super) struct Watchers {
+pub(crate) struct Watchers {
     limit: usize,
     state: Mutex<State>,
 }
@@ -29,12 +29,12 @@ struct State {
 }
 
 impl Watchers {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, state: Mutex::default() })
     }
 
     /// Hears of the change from now on; `None` if too many wait already.
-    pub(super) fn watch(self: &Arc<Self>, id: &str) -> Option<Watch> {
+    pub(crate) fn watch(self: &Arc<Self>, id: &str) -> Option<Watch> {
         let mut state = self.lock();
         if state.total >= self.limit {
             return None;
@@ -51,14 +51,14 @@ impl Watchers {
     }
 
     /// Only by `PendingChanges`, after the commit.
-    pub(super) fn announce(&self, change: &Arc<Change>) {
+    pub(crate) fn announce(&self, change: &Arc<Change>) {
         if let Some(entry) = self.lock().changes.get(&change.id) {
             entry.latest.send_replace(Some(Arc::clone(change)));
         }
     }
 
     /// Wakes everybody: nothing more will be announced.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         for entry in state.changes.values_mut() {
@@ -73,7 +73,7 @@ impl Watchers {
 }
 
 /// Counts as a watcher until it is dropped.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     watchers: Arc<Watchers>,
     id: String,
     latest: watch::Receiver<Latest>,
@@ -82,7 +82,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// The next state that is announced; `None` when the gateway is shutting down. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Latest {
+    pub(crate) async fn next(&mut self) -> Latest {
         if self.closed || self.latest.changed().await.is_err() {
             return None;
         }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{
+use super::answer::{Decided, about, check_endpoint, conflict, expire, finish, load, version_conflict};
+use crate::{
     Changes, DecideError,
-    answer::{Decided, about, check_endpoint, conflict, expire, finish, load, version_conflict},
     commit::StepError,
     inner::Inner,
     recheck::{Moved, Recheck},
@@ -16,7 +16,7 @@ use countersign_domain::{
 use countersign_protocol::ErrorKind;
 use countersign_store::crash::crash_point;
 
-pub(super) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> Decided {
+pub(crate) async fn refresh(changes: &Changes, id: String, reviewer: Arc<Principal>, version: u64) -> Decided {
     check_endpoint(&changes.inner, &reviewer, None)?;
     let inner = Arc::clone(&changes.inner);
     changes.inner.aside(async move { refresh_now(&inner, &id, version).await }).await
@@ -80,7 +80,7 @@ async fn look_again(inner: &Inner, change: &Arc<Change>) -> Result<Looked, Decid
 }
 
 /// Refuses an approval of what is no longer as it was shown, and records that.
-pub(super) async fn check_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
+pub(crate) async fn check_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
     match look_again(inner, change).await? {
         Looked::Same => Ok(()),
         Looked::Moved(step, why) => Err(refused_as_stale(inner, change, step, why).await),

@@ -11,7 +11,7 @@ use countersign_domain::changes::digest::PartHasher;
 use countersign_protocol::arguments::canonical_text_hash;
 
 /// Hash of a call: who asks for which tool, with which arguments, whatever their spacing and order.
-pub(super) fn call_hash(principal: &str, provider: &str, tool: &str, arguments: &RawValue) -> String {
+pub(crate) fn call_hash(principal: &str, provider: &str, tool: &str, arguments: &RawValue) -> String {
     let mut hasher = PartHasher::new("countersign.call.1");
     for part in [principal, provider, tool, &canonical_text_hash(arguments.get())] {
         hasher.part(part.as_bytes());
@@ -21,7 +21,7 @@ pub(super) fn call_hash(principal: &str, provider: &str, tool: &str, arguments: 
 
 /// Bounded by how many changes are not final.
 #[derive(Default)]
-pub(super) struct Twins(Mutex<Open>);
+pub(crate) struct Twins(Mutex<Open>);
 
 #[derive(Default)]
 struct Open {
@@ -32,7 +32,7 @@ struct Open {
 
 impl Twins {
     /// Notes an open change; gives the oldest one that asks for the same.
-    pub(super) fn add(&self, call: &str, id: &str) -> Option<String> {
+    pub(crate) fn add(&self, call: &str, id: &str) -> Option<String> {
         let mut open = self.lock();
         open.calls.insert(id.to_owned(), call.to_owned());
         let same = open.by_call.entry(call.to_owned()).or_default();
@@ -41,7 +41,7 @@ impl Twins {
     }
 
     /// A change that is final, or that was not stored.
-    pub(super) fn remove(&self, id: &str) {
+    pub(crate) fn remove(&self, id: &str) {
         let mut open = self.lock();
         let Some(call) = open.calls.remove(id) else { return };
         if let Some(same) = open.by_call.get_mut(&call) {

@@ -24,7 +24,7 @@ struct Usage {
 }
 
 /// Per principal; owned by `PendingChanges`.
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     max_changes: usize,
     max_bytes: u64,
     usage: HashMap<String, Usage>,
@@ -33,12 +33,12 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(max_changes: usize, max_bytes: u64) -> Self {
+    pub(crate) fn new(max_changes: usize, max_bytes: u64) -> Self {
         Self { max_changes, max_bytes, usage: HashMap::new(), live: HashMap::new() }
     }
 
     /// Reserves room for a change that is about to be written.
-    pub(super) fn reserve(&mut self, principal: &str, bytes: u64) -> Result<(), McpError> {
+    pub(crate) fn reserve(&mut self, principal: &str, bytes: u64) -> Result<(), McpError> {
         let usage = self.usage.entry(principal.to_owned()).or_default();
         let over = if usage.changes >= self.max_changes {
             Some(("changes.max_pending", self.max_changes as u64, usage.changes as u64))
@@ -63,7 +63,7 @@ impl Ledger {
     }
 
     /// Gives back what was reserved for a write that failed.
-    pub(super) fn release(&mut self, principal: &str, bytes: u64) {
+    pub(crate) fn release(&mut self, principal: &str, bytes: u64) {
         if let Some(usage) = self.usage.get_mut(principal) {
             usage.changes = usage.changes.saturating_sub(1);
             usage.bytes = usage.bytes.saturating_sub(bytes);
@@ -72,19 +72,19 @@ impl Ledger {
     }
 
     /// A change that was reserved for is durable.
-    pub(super) fn opened(&mut self, id: &str, principal: &str, bytes: u64) {
+    pub(crate) fn opened(&mut self, id: &str, principal: &str, bytes: u64) {
         self.live.insert(id.to_owned(), (principal.to_owned(), bytes));
     }
 
     /// A change is final.
-    pub(super) fn closed(&mut self, id: &str) {
+    pub(crate) fn closed(&mut self, id: &str) {
         if let Some((principal, bytes)) = self.live.remove(id) {
             self.release(&principal, bytes);
         }
     }
 
     /// One that was stored earlier; over the bound too, if the bound was lowered.
-    pub(super) fn restore(&mut self, change: &LiveChange) {
+    pub(crate) fn restore(&mut self, change: &LiveChange) {
         let usage = self.usage.entry(change.principal.clone()).or_default();
         usage.changes += 1;
         usage.bytes += change.bytes;
@@ -99,12 +99,12 @@ impl Ledger {
 }
 
 /// How many changes are in each state; read by anyone.
-pub(super) struct Counts {
+pub(crate) struct Counts {
     states: [(AtomicU64, Gauge); ChangeState::ALL.len()],
 }
 
 impl Counts {
-    pub(super) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
+    pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Arc<Self> {
         let states = ChangeState::ALL.map(|state| {
             let n = counts.iter().find(|(s, _)| *s == state).map_or(0, |(_, n)| *n);
             let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
@@ -114,7 +114,7 @@ impl Counts {
         Arc::new(Self { states })
     }
 
-    pub(super) fn moved(&self, from: Option<ChangeState>, to: ChangeState) {
+    pub(crate) fn moved(&self, from: Option<ChangeState>, to: ChangeState) {
         if let Some((n, gauge)) = from.and_then(|s| self.of(s)) {
             n.fetch_sub(1, Ordering::Relaxed);
             gauge.decrement(1.0);
@@ -126,14 +126,14 @@ impl Counts {
     }
 
     /// One of this state was deleted.
-    pub(super) fn gone(&self, state: ChangeState) {
+    pub(crate) fn gone(&self, state: ChangeState) {
         if let Some((n, gauge)) = self.of(state) {
             n.fetch_sub(1, Ordering::Relaxed);
             gauge.decrement(1.0);
         }
     }
 
-    pub(super) fn read(&self) -> Vec<(ChangeState, u64)> {
+    pub(crate) fn read(&self) -> Vec<(ChangeState, u64)> {
         ChangeState::ALL.into_iter().zip(&self.states).map(|(s, (n, _))| (s, n.load(Ordering::Relaxed))).collect()
     }
 
@@ -150,7 +150,7 @@ fn approximate(n: u64) -> f64 {
 /// When which change expires. By the wall clock, and by the monotonic one too, so that a clock that was set back
 /// keeps no change alive; whichever comes first counts.
 #[derive(Default)]
-pub(super) struct Deadlines(Mutex<Times>);
+pub(crate) struct Deadlines(Mutex<Times>);
 
 #[derive(Default)]
 struct Times {
@@ -160,7 +160,7 @@ struct Times {
 }
 
 impl Deadlines {
-    pub(super) fn insert(&self, id: &str, expires_at: Timestamp, now: Timestamp) {
+    pub(crate) fn insert(&self, id: &str, expires_at: Timestamp, now: Timestamp) {
         let left = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
         // A time beyond what `Instant` holds is one the process will not see.
         let Some(steady) = Instant::now().checked_add(left) else { return };
@@ -171,12 +171,12 @@ impl Deadlines {
         times.of.insert(id.to_owned(), (expires_at, steady));
     }
 
-    pub(super) fn remove(&self, id: &str) {
+    pub(crate) fn remove(&self, id: &str) {
         self.lock().remove(id);
     }
 
     /// At most `limit` that are due. They stay until they are removed.
-    pub(super) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
+    pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
         let times = self.lock();
         let steady_now = Instant::now();
         let mut due: Vec<String> =

@@ -3,6 +3,8 @@
 //!
 //! Changes to one target run one after another, others side by side.
 
+mod inquiry;
+
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     panic::AssertUnwindSafe,
@@ -17,13 +19,13 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{
+use self::inquiry::Inquiry;
+use crate::{
     actor::Approved,
     commit::StepError,
     inner::Inner,
-    inquiry::Inquiry,
     recheck::{Moved, Recheck, fault, proposer},
-    votes,
+    upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
@@ -36,7 +38,7 @@ const RECHECKS: u32 = 4;
 const SOON: Duration = Duration::from_millis(20);
 
 /// Runs what is approved until the gateway closes, then waits for what is running.
-pub(super) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
+pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<Approved>) {
     let slots = Arc::new(Semaphore::new(inner.config.concurrency.max(1)));
     // A key is present while one of its changes is running; the others wait in its queue.
     let mut queues: HashMap<String, VecDeque<Approved>> = HashMap::new();
@@ -159,7 +161,7 @@ async fn ready(
         }
     };
     if inner.expired(&change) {
-        take(inner, &change, super::expiry::event(&change)).await?;
+        take(inner, &change, expiry::event(&change)).await?;
         return Ok(None);
     }
     match inner.recheck(&change).await {

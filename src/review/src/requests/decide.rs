@@ -5,16 +5,13 @@ use std::sync::{Arc, atomic::Ordering};
 use tokio::sync::oneshot;
 
 use super::{
-    Changes, DecideChange, DecideError,
     answer::{
         Decided, about, check_comment, check_endpoint, check_reviewer, conflict, expire, finish, is_proposer, load,
         not_found, self_approval, shutting_down, version_conflict,
     },
-    commit::StepError,
-    inner::Inner,
     refresh::check_target,
-    votes,
 };
+use crate::{Changes, DecideChange, DecideError, commit::StepError, inner::Inner, upkeep::votes};
 use countersign_domain::{
     changes::{
         Change, ChangeState, Decision, Verdict,
@@ -28,7 +25,7 @@ use countersign_store::crash::crash_point;
 
 /// Runs on the Executor's thread, so that an endpoint that goes away leaves nothing half done, and so that providers are
 /// never called on the threads that serve connections.
-pub(super) async fn decide(changes: &Changes, decision: DecideChange) -> Decided {
+pub(crate) async fn decide(changes: &Changes, decision: DecideChange) -> Decided {
     check_endpoint(&changes.inner, &decision.reviewer, decision.comment.as_deref())?;
     let inner = Arc::clone(&changes.inner);
     changes.inner.aside(async move { decide_now(&inner, decision).await }).await
@@ -36,7 +33,7 @@ pub(super) async fn decide(changes: &Changes, decision: DecideChange) -> Decided
 
 impl Inner {
     /// Runs an endpoint's work to its end on the Executor's thread.
-    pub(super) async fn aside(&self, work: impl Future<Output = Decided> + Send + 'static) -> Decided {
+    pub(crate) async fn aside(&self, work: impl Future<Output = Decided> + Send + 'static) -> Decided {
         let (reply, answer) = oneshot::channel();
         self.executor.spawn(async move {
             let _ = reply.send(work.await);
@@ -121,7 +118,7 @@ fn check_terms(change: &Arc<Change>, verdict: Verdict, bulk: bool) -> Result<(),
 
 /// By who gave the approval, or an admin. Whoever the rule asks for, and without a comment: it takes nothing but leave
 /// away, and must not wait.
-pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
+pub(crate) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version: u64) -> Decided {
     check_endpoint(inner, reviewer, None)?;
     let change = load(inner, id).await?;
     if change.state == ChangeState::Pending && change.version == version {
@@ -146,7 +143,7 @@ pub(super) async fn undo(inner: &Inner, id: &str, reviewer: &Principal, version:
     finish(inner, &change, step).await
 }
 
-pub(super) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> Decided {
+pub(crate) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> Decided {
     if inner.closing.load(Ordering::Acquire) {
         return Err(shutting_down().into());
     }
@@ -165,7 +162,7 @@ pub(super) async fn withdraw(inner: &Inner, id: &str, principal: &Principal) -> 
     finish(inner, &change, step).await
 }
 
-pub(super) async fn settle(
+pub(crate) async fn settle(
     inner: &Inner,
     id: &str,
     reviewer: &Principal,

@@ -16,12 +16,12 @@ const HOURS: i64 = 24;
 
 /// How far back the store is asked at the start.
 #[must_use]
-pub(super) fn since(now: Timestamp) -> Timestamp {
+pub(crate) fn since(now: Timestamp) -> Timestamp {
     now.checked_sub(SignedDuration::from_hours(HOURS)).unwrap_or(Timestamp::MIN)
 }
 
 /// Per principal; owned by `PendingChanges`.
-pub(super) struct Daily {
+pub(crate) struct Daily {
     /// None where there is no limit.
     max: Option<u64>,
     /// Hours of the Unix epoch in which something was proposed, and bytes, in order.
@@ -29,12 +29,12 @@ pub(super) struct Daily {
 }
 
 impl Daily {
-    pub(super) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self { max: (max > 0).then_some(max as u64), of: HashMap::new() }
     }
 
     /// What was proposed before the start.
-    pub(super) fn restore(&mut self, proposed: &[Proposed]) {
+    pub(crate) fn restore(&mut self, proposed: &[Proposed]) {
         if self.max.is_none() {
             return;
         }
@@ -53,7 +53,7 @@ impl Daily {
     ///
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
-    pub(super) fn admit(&mut self, principal: &str, bytes: u64, now: Timestamp) -> Result<(), McpError> {
+    pub(crate) fn admit(&mut self, principal: &str, bytes: u64, now: Timestamp) -> Result<(), McpError> {
         let Some(max) = self.max else { return Ok(()) };
         let hour = now.as_second().div_euclid(HOUR);
         let hours = self.of.entry(principal.to_owned()).or_default();
@@ -88,7 +88,7 @@ impl Daily {
     }
 
     /// Takes back what was counted for a write that failed.
-    pub(super) fn release(&mut self, principal: &str, bytes: u64) {
+    pub(crate) fn release(&mut self, principal: &str, bytes: u64) {
         let Some(hours) = self.of.get_mut(principal) else { return };
         if let Some((_, sum)) = hours.back_mut() {
             *sum = sum.saturating_sub(bytes);

@@ -3,6 +3,12 @@
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
+pub mod daily;
+pub mod duplicate_calls;
+pub mod ledger;
+pub mod proposal_rate;
+pub mod watch;
+
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -12,13 +18,13 @@ use actix::{Actor, AsyncContext, Context, Handler, Message, StreamHandler};
 use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use super::{
+use self::{
     daily::Daily,
     duplicate_calls::Twins,
-    feed::{Feed, FeedEvent},
     ledger::{Counts, Deadlines, Ledger},
     watch::Watchers,
 };
+use crate::feed::{Feed, FeedEvent};
 use countersign_domain::changes::{Change, ChangeState, machine::EventKind};
 use countersign_protocol::McpError;
 use countersign_store::{Draft, Store, WriteError, Written, crash::crash_point};
@@ -26,43 +32,43 @@ use countersign_telemetry::metrics as telemetry;
 
 /// Why a transition did not happen.
 #[derive(Debug)]
-pub(super) enum WriteFailure {
+pub(crate) enum WriteFailure {
     /// Over a bound, before the store was asked.
     Refused(McpError),
     Write(WriteError),
 }
 
-pub(super) type Reply = oneshot::Sender<Result<Arc<Change>, WriteFailure>>;
+pub(crate) type Reply = oneshot::Sender<Result<Arc<Change>, WriteFailure>>;
 
 /// A place in the queue, given back when the transition is announced or has failed.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     pub _place: OwnedSemaphorePermit,
     pub _bytes: OwnedSemaphorePermit,
 }
 
-/// Stores a new change. Sent by [`super::Changes::propose`]; the reply is the stored change, or
+/// Stores a new change. Sent by [`crate::Changes::propose`]; the reply is the stored change, or
 /// [`WriteFailure::Refused`] over a bound of its principal, or what the store says.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct ProposeChange {
+pub(crate) struct ProposeChange {
     pub draft: Draft,
     pub admission: Admission,
     pub reply: Reply,
 }
 
 /// Takes a change to its next state, if it is still at the version the draft was made from. Sent by the
-/// [`super::Changes`] handle for people's decisions, and by the Executor and the expiry.
+/// [`crate::Changes`] handle for people's decisions, and by the Executor and the expiry.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct AdvanceChange {
+pub(crate) struct AdvanceChange {
     pub draft: Draft,
     pub admission: Admission,
     pub reply: Reply,
 }
 
 /// What the store said of a transition; from its thread, in commit order.
-pub(super) struct StoreAnswered {
+pub(crate) struct StoreAnswered {
     result: Result<Written, WriteError>,
     step: Step,
 }
@@ -79,7 +85,7 @@ struct Step {
 
 /// An approved change, for the Executor.
 #[derive(Clone, Debug)]
-pub(super) struct Approved {
+pub(crate) struct Approved {
     pub id: String,
     /// At its approval.
     pub version: u64,
@@ -89,7 +95,7 @@ pub(super) struct Approved {
 }
 
 impl Approved {
-    pub(super) fn of(change: &Change, now: Timestamp) -> Self {
+    pub(crate) fn of(change: &Change, now: Timestamp) -> Self {
         let left = change.run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
         // A clock that was set back makes nobody wait longer than the rule says.
         let grace = left.map(|left| left.min(Duration::from_secs(change.terms.undo_for)));
@@ -99,7 +105,7 @@ impl Approved {
     }
 }
 
-pub(super) struct PendingChanges {
+pub(crate) struct PendingChanges {
     pub store: Arc<dyn Store>,
     pub feed: Feed,
     pub watchers: Arc<Watchers>,
@@ -108,7 +114,7 @@ pub(super) struct PendingChanges {
     pub counts: Arc<Counts>,
     pub deadlines: Arc<Deadlines>,
     pub twins: Arc<Twins>,
-    pub clock: super::Clock,
+    pub clock: crate::Clock,
     /// Bounded by how many changes are not final.
     pub approved: mpsc::UnboundedSender<Approved>,
     /// Bounded by the admissions.
@@ -118,14 +124,14 @@ pub(super) struct PendingChanges {
     pub metrics: Metrics,
 }
 
-pub(super) struct Metrics {
+pub(crate) struct Metrics {
     proposed: metrics::Counter,
     refused: metrics::Counter,
     transitions: [metrics::Counter; EventKind::ALL.len()],
 }
 
 impl Metrics {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             proposed: metrics::counter!(telemetry::CHANGES_PROPOSED),
             refused: metrics::counter!(telemetry::CHANGES_REFUSED),

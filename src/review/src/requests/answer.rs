@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{DecideError, MAX_COMMENT, commit::StepError, inner::Inner, store_error};
+use crate::{DecideError, MAX_COMMENT, commit::StepError, inner::Inner, store_error, upkeep::expiry};
 use countersign_domain::{
     changes::{Change, ChangeState, machine::IllegalTransition, people::Person},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-pub(super) type Decided = Result<Arc<Change>, DecideError>;
+pub(crate) type Decided = Result<Arc<Change>, DecideError>;
 
-pub(super) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
+pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
     if inner.closing.load(Ordering::Acquire) {
         return Err(shutting_down().into());
     }
@@ -27,12 +27,12 @@ pub(super) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Optio
 }
 
 /// Whether this is whoever proposed it, by the name, the owner or the key.
-pub(super) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
+pub(crate) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
     change.is_proposed_by(Person::of(reviewer))
 }
 
 /// Refuses what comes without a comment where the rule asks for one with each decision. What nobody can see is none.
-pub(super) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Result<(), DecideError> {
+pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Result<(), DecideError> {
     if !change.terms.require_comment || comment.is_some() {
         return Ok(());
     }
@@ -42,7 +42,7 @@ pub(super) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
 }
 
 /// Refuses whom the rule does not ask.
-pub(super) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
+pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
     if inner.config.people.may_decide(&change.terms, reviewer) {
         return Ok(());
     }
@@ -51,7 +51,7 @@ pub(super) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<C
     Err(DecideError { error, current: Some(Arc::clone(change)) })
 }
 
-pub(super) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideError> {
+pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideError> {
     if id.len() > 64 {
         return Err(not_found().into());
     }
@@ -59,7 +59,7 @@ pub(super) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideE
 }
 
 /// The answer to a step, with the state as it is now where somebody else was quicker.
-pub(super) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> Decided {
+pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> Decided {
     match step {
         Ok(change) => Ok(change),
         Err(StepError::Conflict) => {
@@ -100,7 +100,7 @@ fn capital(text: &str) -> String {
 }
 
 /// The error for a change that is not in the state that was needed.
-pub(super) fn conflict(current: Arc<Change>) -> DecideError {
+pub(crate) fn conflict(current: Arc<Change>) -> DecideError {
     let (kind, message) = match current.state {
         ChangeState::Pending => return version_conflict(current),
         ChangeState::Expired => (ErrorKind::ChangeExpired, "The change has expired".to_owned()),
@@ -116,7 +116,7 @@ pub(super) fn conflict(current: Arc<Change>) -> DecideError {
     DecideError { error: about(kind, message, &current), current: Some(current) }
 }
 
-pub(super) fn version_conflict(current: Arc<Change>) -> DecideError {
+pub(crate) fn version_conflict(current: Arc<Change>) -> DecideError {
     let error = about(
         ErrorKind::VersionConflict,
         "The change is no longer as it was shown; look at it as it is now, and decide anew",
@@ -125,14 +125,14 @@ pub(super) fn version_conflict(current: Arc<Change>) -> DecideError {
     DecideError { error, current: Some(current) }
 }
 
-pub(super) fn self_approval(change: &Arc<Change>) -> DecideError {
+pub(crate) fn self_approval(change: &Arc<Change>) -> DecideError {
     let error = about(ErrorKind::SelfApproval, "Whoever proposed a change cannot approve it", change);
     DecideError { error, current: Some(Arc::clone(change)) }
 }
 
 /// Ends a change whose time is over, for whoever came to it too late.
-pub(super) async fn expire(inner: &Inner, change: Arc<Change>) -> DecideError {
-    let step = inner.step_for_endpoint(&change, super::expiry::event(&change), None).await;
+pub(crate) async fn expire(inner: &Inner, change: Arc<Change>) -> DecideError {
+    let step = inner.step_for_endpoint(&change, expiry::event(&change), None).await;
     match finish(inner, &change, step).await {
         Ok(expired) => {
             let error = about(ErrorKind::ChangeExpired, "The change has expired", &expired);
@@ -142,17 +142,17 @@ pub(super) async fn expire(inner: &Inner, change: Arc<Change>) -> DecideError {
     }
 }
 
-pub(super) fn about(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static, str>>, change: &Change) -> McpError {
+pub(crate) fn about(kind: ErrorKind, message: impl Into<std::borrow::Cow<'static, str>>, change: &Change) -> McpError {
     McpError::new(kind, message)
         .with("changeId", change.id.as_str())
         .with("state", change.state.as_str())
         .with("version", change.version)
 }
 
-pub(super) fn not_found() -> McpError {
+pub(crate) fn not_found() -> McpError {
     McpError::new(ErrorKind::ChangeNotFound, "Change not found")
 }
 
-pub(super) fn shutting_down() -> McpError {
+pub(crate) fn shutting_down() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down")
 }

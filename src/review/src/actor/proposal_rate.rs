@@ -7,21 +7,21 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Keyed by the authenticated name, of which there are as many as there are keys.
-pub(super) struct Flood {
+pub(crate) struct Flood {
     limiter: Option<DefaultKeyedRateLimiter<String>>,
     max: u32,
 }
 
 impl Flood {
     /// So many at once, and as many a minute in the long run; 0 is no limit.
-    pub(super) fn new(per_minute: u32) -> Self {
+    pub(crate) fn new(per_minute: u32) -> Self {
         let limiter = NonZeroU32::new(per_minute).map(|rate| RateLimiter::keyed(Quota::per_minute(rate)));
         Self { limiter, max: per_minute }
     }
 
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
-    pub(super) fn admit(&self, principal: &str) -> Result<(), McpError> {
+    pub(crate) fn admit(&self, principal: &str) -> Result<(), McpError> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         limiter.check_key(&principal.to_owned()).map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());

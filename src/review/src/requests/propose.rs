@@ -4,8 +4,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use jiff::SignedDuration;
 
-use super::{
-    MAX_IDEMPOTENCY_KEY, Proposal, commit::StepError, duplicate_calls, inner::Inner, recheck, record, store_error,
+use crate::{
+    MAX_IDEMPOTENCY_KEY, Proposal, actor::duplicate_calls, commit::StepError, inner::Inner, recheck, record,
+    store_error,
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
@@ -14,7 +15,7 @@ use countersign_store::{Draft, crash::crash_point};
 /// What a client says of itself is cut to this many characters.
 const MAX_CLIENT_TEXT: usize = 200;
 
-pub(super) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+pub(crate) async fn propose(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {
     if inner.closing.load(Ordering::Acquire) {
         return Err(McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down"));
     }
@@ -83,7 +84,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
 impl Inner {
     /// # Errors
     /// `TOO_LARGE`
-    pub(super) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
+    pub(crate) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
         let (size, max) = (draft.body.len(), self.config.max_change_bytes);
         if size <= max {
             return Ok(());
