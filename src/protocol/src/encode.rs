@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{McpError, RequestId, Revision};
+use super::{McpError, RequestId, Revision, json::one_line};
 
 /// The answer to a request that succeeded. `result` is JSON text, as it travels on.
 #[must_use]
@@ -113,12 +113,7 @@ fn concat(parts: &[&str]) -> Bytes {
     for part in parts {
         out.extend_from_slice(part.as_bytes());
     }
-    // Raw line breaks stand only between tokens: inside strings JSON wants them escaped.
-    let mut from = 0;
-    while let Some(at) = out.get(from..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
-        from += at;
-        out[from] = b' ';
-    }
+    one_line(&mut out);
     Bytes::from(out)
 }
 

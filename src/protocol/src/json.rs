@@ -110,5 +110,15 @@ pub fn push_quoted(out: &mut impl Write, text: &str) {
     };
 }
 
+/// Makes JSON text one line: line breaks stand only between its tokens, since strings want them escaped, and there a space
+/// means the same. Many readers take a carriage return for a line end too.
+pub fn one_line(text: &mut [u8]) {
+    let mut from = 0;
+    while let Some(at) = text.get(from..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
+        from += at;
+        text[from] = b' ';
+    }
+}
+
 #[cfg(test)]
 mod tests;

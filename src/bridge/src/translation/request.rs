@@ -3,13 +3,12 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use compact_str::{CompactString, ToCompactString};
 use smallvec::SmallVec;
 
 use countersign_protocol::{
     Era, Revision,
-    json::{Op, push_quoted},
+    json::{Op, one_line, push_quoted},
     outline::{Object, Params},
     params::{LoggingLevel, keys},
 };
@@ -138,10 +137,12 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     body.push_str(r#","params":"#);
     draft.params.object.edit_into(&mut body, &edits);
     body.push('}');
+    let mut body = body.into_bytes();
+    one_line(&mut body);
     Outgoing {
         id,
         method: draft.method.into(),
-        body: one_line(body),
+        body: body.into(),
         name: match draft.subject {
             Subject::Name(own) | Subject::Uri(own) | Subject::Task(own) => Some(own.into()),
             Subject::Reference(_) | Subject::Method(_) | Subject::None => None,
@@ -214,17 +215,6 @@ fn quoted(text: &str) -> CompactString {
     let mut out = CompactString::with_capacity(text.len() + 2);
     push_quoted(&mut out, text);
     out
-}
-
-/// Line breaks stand only between the tokens of JSON text, and on stdio a line is a frame.
-fn one_line(text: String) -> Bytes {
-    let mut bytes = text.into_bytes();
-    let mut from = 0;
-    while let Some(at) = bytes.get(from..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
-        from += at;
-        bytes[from] = b' ';
-    }
-    bytes.into()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
     received::{self, Received},
     server_requests::{self, Asked},
-    wire::{Hints, cancelled, cancelled_id, integer, is_about_server, notification, own_id},
+    wire::{Hints, Line, cancelled, cancelled_id, integer, is_about_server, notification, own_id},
 };
 use countersign_protocol::{Era, RequestId};
 
@@ -44,9 +44,9 @@ pub struct Message {
     pub text: Bytes,
 }
 
-impl From<Bytes> for Message {
-    fn from(text: Bytes) -> Self {
-        Self { request: None, text }
+impl From<Line> for Message {
+    fn from(line: Line) -> Self {
+        Self { request: None, text: line.into() }
     }
 }
 

@@ -5,12 +5,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::wire::{cancelled_id, response};
+use super::wire::{Line, cancelled_id, response};
 use countersign_protocol::{RequestId, rpc_error::RpcError};
 use countersign_provider::request::{Replier, UpstreamRequest};
 
@@ -18,7 +17,7 @@ use countersign_provider::request::{Replier, UpstreamRequest};
 const MAX_OPEN: usize = 256;
 
 /// Queues one message to the upstream; it must not block.
-pub type Queue = Arc<dyn Fn(Bytes) + Send + Sync>;
+pub type Queue = Arc<dyn Fn(Line) + Send + Sync>;
 
 /// See the module's page.
 #[derive(Clone, Default)]
@@ -85,12 +84,16 @@ impl Asked {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn outbox() -> (Queue, Arc<Mutex<Vec<String>>>) {
         let sent = Arc::new(Mutex::new(Vec::new()));
         let out = Arc::clone(&sent);
-        let send: Queue = Arc::new(move |message: Bytes| out.lock().push(String::from_utf8(message.to_vec()).unwrap()));
+        let send: Queue = Arc::new(move |message: Line| {
+            out.lock().push(String::from_utf8(Bytes::from(message).to_vec()).unwrap());
+        });
         (send, sent)
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use countersign_protocol::{RequestId, rpc_error::RpcError};
+use countersign_protocol::{RequestId, encode, json::one_line, rpc_error::RpcError};
 
 /// What attribution goes by.
 #[derive(Default, Deserialize)]
@@ -55,38 +55,50 @@ pub(super) fn cancelled_id(params: Option<&RawValue>) -> Option<RequestId> {
 }
 
 /// `notifications/cancelled` for a request of ours.
-pub(super) fn cancelled(id: u64) -> Bytes {
+pub(super) fn cancelled(id: u64) -> Line {
     let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
     notification("notifications/cancelled", Some(&params))
 }
 
-/// A JSON-RPC notification, as one line.
-pub(super) fn notification(method: &str, params: Option<&str>) -> Bytes {
-    let method = serde_json::Value::from(method);
-    match params {
-        Some(params) => format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into(),
-        None => format!(r#"{{"jsonrpc":"2.0","method":{method}}}"#).into(),
+/// A JSON-RPC notification.
+pub(super) fn notification(method: &str, params: Option<&str>) -> Line {
+    Line(encode::notification(method, params))
+}
+
+/// A JSON-RPC response.
+pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Line {
+    match outcome {
+        Ok(result) => Line(encode::result(id, result)),
+        Err(error) => {
+            let message = serde_json::Value::from(error.message.as_str());
+            let data = error.data.as_ref().map_or_else(String::new, |data| format!(r#","data":{data}"#));
+            let error = format!(r#"{{"code":{},"message":{message}{data}}}"#, error.code);
+            Line::of(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.as_json()).into())
+        }
     }
 }
 
-/// A JSON-RPC response, as one line.
-pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Bytes {
-    let id = id.as_json();
-    let body = match outcome {
-        // What a client wrote may stand on several lines, and stdio has one line for a message.
-        Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{}}}"#, one_line(result)),
-        Err(error) => {
-            let message = serde_json::Value::from(error.message.as_str());
-            let data = error.data.as_ref().map_or_else(String::new, |d| format!(r#","data":{}"#, one_line(d.get())));
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{},"message":{message}{data}}}}}"#, error.code)
+/// A message on one line, which on stdio is a frame: what a client wrote may stand on several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line(Bytes);
+
+impl Line {
+    /// Of JSON text, copied only where it has line breaks.
+    #[must_use]
+    pub fn of(text: Bytes) -> Self {
+        if memchr::memchr2(b'\n', b'\r', &text).is_none() {
+            return Self(text);
         }
-    };
-    body.into()
+        let mut text = text.to_vec();
+        one_line(&mut text);
+        Self(text.into())
+    }
 }
 
-/// Line breaks in valid JSON stand between tokens only, where a space means the same.
-fn one_line(json: &str) -> std::borrow::Cow<'_, str> {
-    if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
+impl From<Line> for Bytes {
+    fn from(line: Line) -> Self {
+        line.0
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +114,6 @@ mod tests {
             status: None,
         };
         let text = response(&RequestId::from_json("5").unwrap(), Err(&error));
-        assert_eq!(&text[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[1.0]}}"#);
+        assert_eq!(&text.0[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[1.0]}}"#);
     }
 }

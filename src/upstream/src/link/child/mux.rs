@@ -24,7 +24,7 @@ use self::errors::{error_of, refused, unsent};
 use super::queue::{Queue, Refused};
 use crate::link::{
     LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    wire::{Hints, cancelled, integer, is_about_server, notification, own_id, response},
+    wire::{Hints, Line, cancelled, integer, is_about_server, notification, own_id, response},
 };
 use countersign_protocol::{
     Era, RequestId,
@@ -115,12 +115,13 @@ impl Mux {
         listener: Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
         let (answer, answered) = oneshot::channel();
+        let line = Line::of(outgoing.body.clone());
         {
             let mut state = self.state.lock();
             if let Some(end) = &state.end {
                 return Err(unsent(end));
             }
-            self.queue.push(Some(outgoing.id), outgoing.body.clone()).map_err(refused)?;
+            self.queue.push(Some(outgoing.id), line).map_err(refused)?;
             let listen = &*outgoing.method == LISTEN;
             state.flights.insert(outgoing.id, Flight { listener, answer, listen });
         }

@@ -6,6 +6,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::link::wire::Line;
+
 /// What may wait, in bytes. One message always may, however long.
 const MAX_BYTES: usize = 16 << 20;
 /// What an entry costs beside its bytes.
@@ -50,18 +52,18 @@ impl QueuedLine {
 }
 
 impl Queue {
-    /// Puts one JSON text in; it becomes one line. Callable from any thread.
-    pub(super) fn push(&self, id: Option<u64>, text: Bytes) -> Result<(), Refused> {
-        self.put(id, text, false)
+    /// Puts one message in. Callable from any thread.
+    pub(super) fn push(&self, id: Option<u64>, line: Line) -> Result<(), Refused> {
+        self.put(id, line, false)
     }
 
     /// Puts in what is bounded by something else.
-    pub(super) fn push_anyway(&self, text: Bytes) -> Result<(), Refused> {
-        self.put(None, text, true)
+    pub(super) fn push_anyway(&self, line: Line) -> Result<(), Refused> {
+        self.put(None, line, true)
     }
 
-    fn put(&self, id: Option<u64>, text: Bytes, anyway: bool) -> Result<(), Refused> {
-        let entry = QueuedLine { id, line: one_line(text) };
+    fn put(&self, id: Option<u64>, line: Line, anyway: bool) -> Result<(), Refused> {
+        let entry = QueuedLine { id, line: line.into() };
         let mut inner = self.inner.lock();
         if inner.closed {
             return Err(Refused::Closed);
@@ -141,18 +143,13 @@ impl Queue {
     }
 }
 
-/// In JSON text a line break can only be whitespace between tokens, and a space means the same. A client may have
-/// written its arguments over several lines; many readers take a carriage return for a line end too.
-fn one_line(text: Bytes) -> Bytes {
-    if memchr::memchr2(b'\n', b'\r', &text).is_none() {
-        return text;
-    }
-    text.iter().map(|&byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn line(text: impl Into<Bytes>) -> Line {
+        Line::of(text.into())
+    }
 
     async fn next(queue: &Queue) -> Option<String> {
         let mut out = BytesMut::new();
@@ -162,12 +159,12 @@ mod tests {
     #[tokio::test]
     async fn messages_are_lines_in_order() {
         let queue = Queue::default();
-        queue.push(Some(1), "{\"a\":\r\n 1}".into()).unwrap();
-        queue.push(None, "{}".into()).unwrap();
+        queue.push(Some(1), line("{\"a\":\r\n 1}")).unwrap();
+        queue.push(None, line("{}")).unwrap();
         assert_eq!(next(&queue).await.unwrap(), "{\"a\":   1}\n{}\n");
-        queue.push(Some(2), "[2]".into()).unwrap();
+        queue.push(Some(2), line("[2]")).unwrap();
         queue.close();
-        assert_eq!(queue.push(Some(3), "3".into()), Err(Refused::Closed));
+        assert_eq!(queue.push(Some(3), line("3")), Err(Refused::Closed));
         assert_eq!(next(&queue).await.unwrap(), "[2]\n");
         assert_eq!(next(&queue).await, None);
     }
@@ -175,16 +172,16 @@ mod tests {
     #[tokio::test]
     async fn what_waits_is_bounded_and_can_be_taken_back() {
         let queue = Queue::default();
-        let large = Bytes::from(vec![b'1'; MAX_BYTES + 1]);
+        let large = line(vec![b'1'; MAX_BYTES + 1]);
         queue.push(Some(1), large.clone()).unwrap();
-        assert_eq!(queue.push(Some(2), "2".into()), Err(Refused::Full));
-        queue.push_anyway("3".into()).unwrap();
+        assert_eq!(queue.push(Some(2), line("2")), Err(Refused::Full));
+        queue.push_anyway(line("3")).unwrap();
         assert!(queue.withdraw(1) && !queue.withdraw(1));
-        queue.push(Some(4), "4".into()).unwrap();
+        queue.push(Some(4), line("4")).unwrap();
         assert_eq!(queue.push(Some(5), large), Err(Refused::Full));
         assert_eq!(next(&queue).await.unwrap(), "3\n4\n");
         assert!(!queue.withdraw(4));
-        queue.push(Some(6), "6".into()).unwrap();
+        queue.push(Some(6), line("6")).unwrap();
         queue.unwritten();
         assert_eq!(queue.abandon(), [4, 6]);
         assert_eq!(next(&queue).await, None);
@@ -194,7 +191,7 @@ mod tests {
     async fn a_batch_is_not_much_longer_than_it_should_be() {
         let queue = Queue::default();
         for id in 0..4 {
-            queue.push(Some(id), Bytes::from(vec![b'1'; BATCH / 2])).unwrap();
+            queue.push(Some(id), line(vec![b'1'; BATCH / 2])).unwrap();
         }
         assert!(next(&queue).await.unwrap().len() <= BATCH);
         assert!(queue.withdraw(3), "it still waits");

@@ -138,7 +138,7 @@ impl HttpLink {
         let (chores, shared) = (self.chores.get().cloned(), Arc::downgrade(&self.shared));
         Arc::new(move |message| {
             let Some(chores) = &chores else { return };
-            if chores.try_send(Chore::Post(message)).is_err()
+            if chores.try_send(Chore::Post(message.into())).is_err()
                 && let Some(shared) = shared.upgrade().filter(|shared| !shared.closed.is_cancelled())
             {
                 // It asks faster than it reads: nothing good comes of that session.
@@ -195,7 +195,7 @@ impl HttpLink {
 
     async fn tell(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
         let mode = self.shared.mode.load_full();
-        chores::post(&self.shared, &mode, wire::notification(method, params), method).await?;
+        chores::post(&self.shared, &mode, wire::notification(method, params).into(), method).await?;
         if method == "notifications/initialized" {
             self.later(Chore::Listen(self.queue()));
             if self.chores.get().is_some() {
@@ -247,7 +247,7 @@ struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.link.later(Chore::Post(wire::cancelled(self.id)));
+            self.link.later(Chore::Post(wire::cancelled(self.id).into()));
         }
     }
 }
@@ -309,7 +309,7 @@ mod tests {
         link.chores.get_or_init(|| chores::start(Arc::clone(&link.shared)));
         let queue = link.queue();
         for _ in 0..chores::WAITING {
-            queue("{}".into());
+            queue(wire::cancelled(1));
         }
         assert!(!link.shared.closed.is_cancelled());
         // Those that are being sent make room for as many.
@@ -320,7 +320,7 @@ mod tests {
             connections.extend(server.accept());
         }
         for _ in 0..=2 * chores::AT_ONCE {
-            queue("{}".into());
+            queue(wire::cancelled(1));
         }
         assert!(link.shared.closed.is_cancelled());
         while let Ok(connection) = server.accept() {
