@@ -1,6 +1,7 @@
 //! Whose message is it? For links with one ordered stream for everything ([`super::LinkKind::Shared`]): WebSocket and the
-//! 2024-11-05 pair use this; nothing here knows a transport. `child/mux.rs` has the same rules for stdio, with a queue that
-//! can take back what was not written.
+//! 2024-11-05 pair use this; nothing here knows a transport. `child/mux.rs` goes by the same rules ([`Whose`]) for stdio. Its
+//! queue can take back what was not written, and what belongs to nobody goes elsewhere there: late progress to the link's own
+//! listener, a message of an ended subscription to nobody, and an answer that is none fails its request.
 //!
 //! Responses go by id, `notifications/progress` by its token (which is the request's id), messages of a subscription
 //! by `_meta["io.modelcontextprotocol/subscriptionId"]`, what is about the server as a whole (list changes, updated
@@ -29,7 +30,7 @@ use super::{
     Link, LinkError, LinkKind, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
     received::{self, Received},
     server_requests::{self, Asked},
-    wire::{Hints, Line, cancelled, cancelled_id, integer, is_about_server, notification, own_id},
+    wire::{Line, Whose, cancelled, cancelled_id, notification, only_one, own_id},
 };
 use countersign_protocol::{Era, RequestId};
 
@@ -181,7 +182,7 @@ impl Attribution {
         let id = match id {
             Some(id) => own_id(id),
             // It could not read the id of what it answers: that was the only one, or nobody knows.
-            None => alone(&pending),
+            None => alone(&pending).map(|(id, _)| id),
         };
         let found = id.and_then(|id| pending.remove(&id));
         drop(pending);
@@ -194,22 +195,16 @@ impl Attribution {
     }
 
     fn notified(&self, notification: UpstreamNotification) {
-        if notification.method == "notifications/cancelled" {
-            return self.was_cancelled(notification);
-        }
-        let hints = Hints::of(notification.params.as_deref());
-        if notification.method == "notifications/progress" {
+        let listener = match Whose::of(&notification.method, notification.params.as_deref()) {
+            Whose::Cancelled => return self.was_cancelled(notification.params.as_deref()),
             // Without a request that has that token it is late, and nobody else's.
-            let listener = hints.progress_token.and_then(integer).and_then(|id| self.listener(id));
-            return match listener {
-                Some(listener) => listener.notification(notification),
-                None => tracing::debug!("progress that no request waits for"),
-            };
-        }
-        let listener = match hints.subscription() {
-            Some(id) => integer(id).and_then(|id| self.listener(id)),
-            None if is_about_server(&notification.method) => None,
-            None => self.only_one(),
+            Whose::Progress(id) => match id.and_then(|id| self.listener(id)) {
+                None => return tracing::debug!("progress that no request waits for"),
+                listener => listener,
+            },
+            Whose::Subscription(id) => id.and_then(|id| self.listener(id)),
+            Whose::Server => None,
+            Whose::OnlyOne => self.only_one(),
         };
         listener.as_ref().unwrap_or(&self.unsolicited).notification(notification);
     }
@@ -224,8 +219,7 @@ impl Attribution {
         self.only_one().as_ref().unwrap_or(&self.unsolicited).request(request);
     }
 
-    fn was_cancelled(&self, notification: UpstreamNotification) {
-        let params = notification.params.as_deref();
+    fn was_cancelled(&self, params: Option<&RawValue>) {
         if self.asked.cancel(params) || !self.modern.load(Ordering::Relaxed) {
             return;
         }
@@ -246,8 +240,7 @@ impl Attribution {
 
     fn only_one(&self) -> Option<Arc<dyn Listener>> {
         let pending = self.pending.lock();
-        let id = alone(&pending)?;
-        pending.get(&id).map(|pending| Arc::clone(&pending.listener))
+        alone(&pending).map(|(_, pending)| Arc::clone(&pending.listener))
     }
 }
 
@@ -294,11 +287,8 @@ impl Drop for SharedLink {
     }
 }
 
-/// The one request in flight.
-fn alone(pending: &HashMap<u64, Pending>) -> Option<u64> {
-    let mut calls = pending.iter().filter(|(_, pending)| !pending.listens);
-    let (id, _) = calls.next()?;
-    calls.next().is_none().then_some(*id)
+fn alone(pending: &HashMap<u64, Pending>) -> Option<(u64, &Pending)> {
+    only_one(pending, |pending| pending.listens)
 }
 
 /// Removes a request whose future is dropped, and tells the upstream.

@@ -1,5 +1,7 @@
 //! What links read of messages to know whose they are, and the messages that they write themselves.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -44,9 +46,47 @@ pub(super) fn own_id(id: &RequestId) -> Option<u64> {
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).parse().ok()
 }
 
+/// Whose a notification is, by its method and what it says, on a link with one stream for everything.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// It takes a request of the server's back, or ends a subscription.
+    Cancelled,
+    /// Of the request with that token, which is its id.
+    Progress(Option<u64>),
+    /// Of that subscription.
+    Subscription(Option<u64>),
+    /// About the server as a whole, and so never about one request.
+    Server,
+    /// Of the one request in flight, if it is exactly one.
+    OnlyOne,
+}
+
+impl Whose {
+    pub(super) fn of(method: &str, params: Option<&RawValue>) -> Self {
+        let hints = Hints::of(params);
+        match method {
+            "notifications/cancelled" => Self::Cancelled,
+            "notifications/progress" => Self::Progress(hints.progress_token.and_then(integer)),
+            _ => match hints.subscription() {
+                Some(id) => Self::Subscription(integer(id)),
+                None if is_about_server(method) => Self::Server,
+                None => Self::OnlyOne,
+            },
+        }
+    }
+}
+
 /// Whether a notification is about the server as a whole and so never about one request, however it came.
 pub(super) fn is_about_server(method: &str) -> bool {
     method.ends_with("/list_changed") || method == "notifications/resources/updated"
+}
+
+/// The one request in flight, if it is exactly one. A `subscriptions/listen` does not count: it always is, and its messages
+/// say that they are its own (2026-07-28/basic/patterns/subscriptions).
+pub(super) fn only_one<T>(flights: &HashMap<u64, T>, listens: impl Fn(&T) -> bool) -> Option<(u64, &T)> {
+    let mut calls = flights.iter().filter(|(_, flight)| !listens(flight));
+    let (id, flight) = calls.next()?;
+    calls.next().is_none().then_some((*id, flight))
 }
 
 /// Whose cancellation a `notifications/cancelled` is.

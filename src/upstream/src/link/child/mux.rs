@@ -24,7 +24,7 @@ use self::errors::{error_of, refused, unsent};
 use super::queue::{Queue, Refused};
 use crate::link::{
     LinkError, Listener, Negotiated, Outgoing, Response, UpstreamNotification,
-    wire::{Hints, Line, cancelled, integer, is_about_server, notification, own_id, response},
+    wire::{Line, Whose, cancelled, cancelled_id, integer, notification, only_one, own_id, response},
 };
 use countersign_protocol::{
     Era, RequestId,
@@ -78,9 +78,7 @@ struct Asked {
 impl State {
     /// What belongs to nobody else belongs to the one request in flight.
     fn only(&self) -> Option<(u64, Arc<dyn Listener>)> {
-        let mut calls = self.flights.iter().filter(|(_, flight)| !flight.listen);
-        let (id, flight) = calls.next()?;
-        calls.next().is_none().then(|| (*id, flight.listener.clone()))
+        only_one(&self.flights, |flight| flight.listen).map(|(id, flight)| (id, flight.listener.clone()))
     }
 
     /// Whoever was asked on behalf of that request need not answer any more.
@@ -253,24 +251,17 @@ impl Mux {
     }
 
     fn notified(&self, method: &str, params: Option<&RawValue>) {
-        let hints = Hints::of(params);
-        let listener = match method {
-            "notifications/cancelled" => return self.cancelled(hints.request_id),
-            "notifications/progress" => {
-                // Without its call it may still belong to a task, whose token outlives it: its owner knows.
-                let id = hints.progress_token.and_then(integer);
-                id.and_then(|id| self.listener(id))
-            }
-            _ => match hints.subscription() {
-                // For a subscription that has ended it is too late.
-                Some(id) => match integer(id).and_then(|id| self.listener(id)) {
-                    Some(listener) => Some(listener),
-                    None => return,
-                },
-                // By their nature these belong to no call, whichever is in flight.
-                None if is_about_server(method) => None,
-                None => self.state.lock().only().map(|(_, listener)| listener),
+        let listener = match Whose::of(method, params) {
+            Whose::Cancelled => return self.cancelled(cancelled_id(params)),
+            // Without its call it may still belong to a task, whose token outlives it: its owner knows.
+            Whose::Progress(id) => id.and_then(|id| self.listener(id)),
+            // For a subscription that has ended it is too late.
+            Whose::Subscription(id) => match id.and_then(|id| self.listener(id)) {
+                None => return,
+                listener => listener,
             },
+            Whose::Server => None,
+            Whose::OnlyOne => self.state.lock().only().map(|(_, listener)| listener),
         };
         let notification = UpstreamNotification { method: method.to_owned(), params: params.map(RawValue::to_owned) };
         listener.as_ref().unwrap_or(&self.unsolicited).notification(notification);
@@ -282,8 +273,8 @@ impl Mux {
 
     /// The server takes back a question of its own, or ends a subscription
     /// (2026-07-28/basic/patterns/cancellation#behavior-requirements). Anything else is ignored.
-    fn cancelled(&self, id: Option<&RawValue>) {
-        let Some(id) = id.and_then(|id| RequestId::from_json(id.get())) else { return };
+    fn cancelled(&self, id: Option<RequestId>) {
+        let Some(id) = id else { return };
         let mut state = self.state.lock();
         if let Some(asked) = state.asked.remove(&id) {
             asked.cancelled.cancel();
