@@ -5,7 +5,7 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
-use super::{McpError, params::invalid};
+use super::McpError;
 
 /// Where the next page starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,9 @@ pub fn encode(tag: &str, cursor: Cursor) -> String {
 /// # Errors
 /// `InvalidParams` for anything that [`encode`] does not write for that list.
 pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
-    read(tag, text).ok_or_else(|| invalid("cursor", "`params.cursor` is not valid here; leave it out to begin again"))
+    read(tag, text).ok_or_else(|| {
+        McpError::invalid_param("cursor", "`params.cursor` is not valid here; leave it out to begin again")
+    })
 }
 
 /// The cursor in `text`, or the start of the list.
@@ -44,7 +46,10 @@ pub fn start(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u
     if cursor.generation == generation {
         Ok(cursor.offset)
     } else {
-        Err(invalid("cursor", "the list has changed since `params.cursor` was given out; leave it out to begin again"))
+        Err(McpError::invalid_param(
+            "cursor",
+            "the list has changed since `params.cursor` was given out; leave it out to begin again",
+        ))
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::{
     ErrorKind, McpError, RequestId, json,
     outline::{Outline, Params},
-    params::{self, Meta},
+    params::{self, CallTool, Meta},
 };
 
 mod members;
@@ -107,6 +107,14 @@ impl Request<'_> {
     /// As [`params::meta`].
     pub fn meta(&self) -> Result<Meta<'_>, McpError> {
         params::of(self.object())
+    }
+
+    /// Its `params` as those of `tools/call`.
+    ///
+    /// # Errors
+    /// As [`params::parse`].
+    pub fn tool_call(&self) -> Result<CallTool<'_>, McpError> {
+        CallTool::of(self.params, self.object().object)
     }
 }
 

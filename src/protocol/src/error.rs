@@ -181,6 +181,16 @@ impl McpError {
         Self::new(ErrorKind::ValidationFailed, message).with("details", serde_json::json!({ "errors": errors }))
     }
 
+    /// `INVALID_PARAMS`, about that member.
+    pub(crate) fn invalid_param(member: &str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidParams, message).with("member", member)
+    }
+
+    /// A member is there more than once: two readers could go by two different ones.
+    pub(crate) fn repeated(member: &str) -> Self {
+        Self::invalid_param(member, format!("`{member}` is given more than once"))
+    }
+
     /// Adds a member to `data`.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {

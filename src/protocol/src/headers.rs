@@ -10,7 +10,7 @@ use super::{
     Era, ErrorKind, McpError, Method, Revision,
     envelope::{Message, Notification, Request},
     json, negotiate,
-    params::{Meta, invalid, keys},
+    params::{Meta, keys},
 };
 
 mod value;
@@ -209,7 +209,8 @@ fn about_envelope(error: &McpError) -> bool {
 
 /// The protocol version, if `_meta` has all that every request must have.
 fn required<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
-    let missing = |key: &str| invalid(&format!("_meta.{key}"), format!("`params._meta.{key}` is missing"));
+    let missing =
+        |key: &str| McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` is missing"));
     let version = meta.protocol_version.as_deref().ok_or_else(|| missing(keys::PROTOCOL_VERSION))?;
     if meta.client_capabilities.is_none() {
         return Err(missing(keys::CLIENT_CAPABILITIES));

@@ -6,7 +6,6 @@ use std::{borrow::Cow, ops::Range, sync::Arc};
 use super::{
     McpError,
     json::{self, Member, Op},
-    params::repeated,
 };
 
 /// A member of an object, as places in the object's text.
@@ -163,7 +162,7 @@ impl<'a> Object<'a> {
     pub fn sole(&self, key: &str) -> Result<Option<&'a str>, McpError> {
         let mut found = self.members().filter(|member| member.key == key).map(|member| member.value);
         let first = found.next();
-        if found.next().is_some() { Err(repeated(key)) } else { Ok(first) }
+        if found.next().is_some() { Err(McpError::repeated(key)) } else { Ok(first) }
     }
 
     /// As [`json::edit_into`].

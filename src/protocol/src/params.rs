@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{ErrorKind, McpError, RequestId, envelope::Request, json};
+use super::{McpError, RequestId, json, outline::Object};
 
 mod fields;
 mod meta;
@@ -25,7 +25,7 @@ pub use types::{Implementation, LoggingLevel};
 pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, McpError> {
     let text = params.map_or("{}", RawValue::get);
     if !text.starts_with('{') {
-        return Err(invalid("params", "`params` must be an object"));
+        return Err(McpError::invalid_param("params", "`params` must be an object"));
     }
     serde_json::from_str(text).map_err(|_| explain::<T>(text))
 }
@@ -34,7 +34,7 @@ pub fn parse<'a, T: Deserialize<'a>>(params: Option<&'a RawValue>) -> Result<T, 
 fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
-        return invalid("params", "`params` are invalid");
+        return McpError::invalid_param("params", "`params` are invalid");
     };
     let mut reason = error.inner().to_string();
     // The position is one within `params`, which the client cannot see.
@@ -44,14 +44,14 @@ fn explain<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     let (field, what) = verdict(&reason);
     let path = error.path().to_string();
     let member = match (path.as_str(), field) {
-        ("." | "?", None) => return invalid("params", format!("`params` {what}")),
+        ("." | "?", None) => return McpError::invalid_param("params", format!("`params` {what}")),
         ("." | "?", Some(field)) => field.to_owned(),
         (path, None) => path.chars().take(128).collect(),
         // A member that is there twice is already part of the path.
         (path, Some(field)) if path.rsplit('.').next() == Some(field) => path.to_owned(),
         (path, Some(field)) => format!("{path}.{field}"),
     };
-    invalid(&member, format!("`params.{member}` {what}"))
+    McpError::invalid_param(&member, format!("`params.{member}` {what}"))
 }
 
 /// The member that serde names, and what is wrong. Only our own part of serde's text is passed on: the rest
@@ -64,16 +64,6 @@ fn verdict(reason: &str) -> (Option<&str>, String) {
     }
     let expected = reason.strip_prefix("expected ").or_else(|| reason.rsplit_once(", expected ").map(|(_, tail)| tail));
     (None, expected.map_or_else(|| "is invalid".to_owned(), |expected| format!("must be {expected}")))
-}
-
-/// A member is there more than once: two readers could go by two different ones.
-pub(super) fn repeated(member: &str) -> McpError {
-    invalid(member, format!("`{member}` is given more than once"))
-}
-
-/// An `InvalidParams` error about that member.
-pub(super) fn invalid(member: &str, message: impl Into<Cow<'static, str>>) -> McpError {
-    McpError::new(ErrorKind::InvalidParams, message).with("member", member)
 }
 
 /// `initialize` (2025-11-25/basic/lifecycle, "Initialization").
@@ -102,12 +92,8 @@ pub struct CallTool<'a> {
 }
 
 impl<'a> CallTool<'a> {
-    /// The parameters of a request.
-    ///
-    /// # Errors
-    /// As [`parse`].
-    pub fn of(request: &'a Request<'_>) -> Result<Self, McpError> {
-        let object = request.object().object;
+    /// As [`parse`], of `params` whose members are known.
+    pub(crate) fn of(params: Option<&'a RawValue>, object: Object<'a>) -> Result<Self, McpError> {
         let sole = |key| object.sole(key).ok().flatten();
         // What is in order is taken from where it is known to be; what is wrong with the rest is told by its parser.
         if let Some(name) = sole("name").and_then(json::string)
@@ -117,7 +103,7 @@ impl<'a> CallTool<'a> {
         {
             return Ok(Self { name, arguments: Some(arguments), task: None });
         }
-        parse(request.params)
+        parse(params)
     }
 }
 

@@ -309,7 +309,7 @@ fn statuses() {
     for (member, status) in
         [("params", 400), ("_meta", 400), ("_meta.progressToken", 400), ("_metal", 200), ("name", 200)]
     {
-        assert_eq!(http_status(&invalid(member, "x")), status, "{member}");
+        assert_eq!(http_status(&McpError::invalid_param(member, "x")), status, "{member}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{Implementation, LoggingLevel, invalid, repeated};
+use super::{Implementation, LoggingLevel};
 use crate::{
     McpError, RequestId,
     id::is_string_or_integer,
@@ -87,12 +87,12 @@ pub fn is_modern(meta: &Meta<'_>) -> bool {
 pub fn meta<'a>(params: Option<&'a RawValue>) -> Result<Meta<'a>, McpError> {
     let Some(params) = params else { return Ok(Meta::default()) };
     if !params.get().starts_with('{') {
-        return Err(invalid("params", "`params` must be an object"));
+        return Err(McpError::invalid_param("params", "`params` must be an object"));
     }
     let mut all = json::members(params.get()).filter(|member| member.key == "_meta").map(|member| member.value);
     let found = all.next();
     if all.next().is_some() {
-        return Err(repeated("_meta"));
+        return Err(McpError::repeated("_meta"));
     }
     found.map_or_else(|| Ok(Meta::default()), |meta| read(meta, json::members(meta)))
 }
@@ -109,7 +109,7 @@ pub(crate) fn of<'a>(params: Params<'a>) -> Result<Meta<'a>, McpError> {
 
 fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Meta<'a>, McpError> {
     if !text.starts_with('{') {
-        return Err(invalid("_meta", "`params._meta` must be an object"));
+        return Err(McpError::invalid_param("_meta", "`params._meta` must be an object"));
     }
     let mut values: [Option<&'a str>; KEYS.len()] = Default::default();
     let mut repeated = None;
@@ -149,7 +149,7 @@ fn read<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Result<Met
 }
 
 fn wrong(key: &str, what: &str) -> McpError {
-    invalid(&format!("_meta.{key}"), format!("`params._meta.{key}` {what}"))
+    McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` {what}"))
 }
 
 /// Indices into [`KEYS`].

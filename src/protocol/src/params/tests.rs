@@ -1,6 +1,7 @@
 use serde_json::{json, value::to_raw_value};
 
 use super::*;
+use crate::ErrorKind;
 
 fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_else(|e| panic!("{text}: {e}"))

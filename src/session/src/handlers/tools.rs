@@ -117,7 +117,7 @@ impl Stage {
 /// `tools/call`. It is found, decided on and carried out, each once. A module's arguments are checked before policy is
 /// asked, an upstream's by the upstream itself: here only those that a person is to see.
 pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
-    let params = params::CallTool::of(request)?;
+    let params = request.tool_call()?;
     let route = find(exchange, &params.name).await?;
     let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
     let is_module = route.provider.upstream().is_none();
@@ -167,7 +167,7 @@ pub async fn call_admitted(
     cancel: &Cancel,
 ) -> Result<Reply, McpError> {
     let Some(call) = bridged(exchange, admitted.route(), request) else {
-        let params = params::CallTool::of(request)?;
+        let params = request.tool_call()?;
         return finish(exchange, request, Stage::Decided(Gate::Open(admitted)), params.arguments, cancel).await;
     };
     match countersign_bridge::call(call).await {
