@@ -1,5 +1,5 @@
 //! What every request passes on its way in and every answer on its way out, whatever its path: the guard of hosts and
-//! origins ([`guard`]), the limit of connections ([`limit`]), compression ([`compress`]).
+//! origins ([`guard`]), the limit of connections ([`limit`]), compression ([`mod@compress`]).
 //!
 //! One middleware for the three: each would wrap the future of a request and the body of its answer once more.
 

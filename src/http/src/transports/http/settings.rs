@@ -2,7 +2,7 @@
 //!
 //! actix-http has no way to set it, and without it the number is unlimited. So the setting is added to the first frame
 //! that the server sends, which is always its settings; nothing else on the connection is touched. Who opens more all
-//! the same is answered 503 ([`super::limit`]).
+//! the same is answered 503 ([`crate::front`]).
 
 use std::{
     io::{self, IoSlice},
