@@ -3,7 +3,6 @@
 
 use serde::Deserialize;
 use serde_json::json;
-use similar::{ChangeTag, TextDiff};
 
 use super::{
     args::{AcceptArgs, AllowArgs, ServersArgs, ServersCommand},
@@ -11,7 +10,7 @@ use super::{
     exit::{Exit, Failure},
     output::{self, Output, Style, asks, columns, one_line, remark, yes_or_no},
 };
-use countersign_domain::changes::visible::visible;
+use countersign_domain::changes::{LineOp, diff::compare_lines, visible::visible};
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = client::target(&args.connect)?;
@@ -351,13 +350,13 @@ fn definition(tool: &Tool, out: &mut Output) -> Result<(), Failure> {
     match &tool.previous {
         Some(previous) => {
             let before = indented(previous);
-            for change in TextDiff::from_lines(before.as_str(), now.as_str()).iter_all_changes() {
-                let (sign, style) = match change.tag() {
-                    ChangeTag::Delete => ("-", Style::Red),
-                    ChangeTag::Insert => ("+", Style::Green),
-                    ChangeTag::Equal => (" ", Style::Plain),
+            for (op, line) in compare_lines(&before, &now) {
+                let (sign, style) = match op {
+                    LineOp::Delete => ("-", Style::Red),
+                    LineOp::Insert => ("+", Style::Green),
+                    _ => (" ", Style::Plain),
                 };
-                out.styled(style, &format!("  {sign} {}", one_line(change.value().trim_end_matches('\n'))))?;
+                out.styled(style, &format!("  {sign} {}", one_line(line.trim_end_matches('\n'))))?;
                 out.line("")?;
             }
         }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use similar::{ChangeTag, TextDiff};
 
 use super::waiting::{Content, Line, Loosening, Op, Waiting};
 use countersign_config::{Config, reader::Setting, show};
+use countersign_domain::changes::{LineOp, diff::compare_lines};
 
 /// Lines of one key's content.
 const MAX_LINES: usize = 400;
@@ -140,16 +140,15 @@ impl Shown {
 }
 
 fn content(key: &str, before: &str, after: &str) -> Content {
-    let compared = TextDiff::from_lines(before, after);
-    let changes = compared.iter_all_changes();
-    let mut lines: Vec<Line> = changes
-        .map(|change| {
-            let op = match change.tag() {
-                ChangeTag::Equal => Op::Same,
-                ChangeTag::Delete => Op::Removed,
-                ChangeTag::Insert => Op::Added,
+    let mut lines: Vec<Line> = compare_lines(before, after)
+        .into_iter()
+        .map(|(op, line)| {
+            let op = match op {
+                LineOp::Delete => Op::Removed,
+                LineOp::Insert => Op::Added,
+                _ => Op::Same,
             };
-            let text = change.value().trim_end_matches(['\n', '\r']);
+            let text = line.trim_end_matches(['\n', '\r']);
             let mut shown: String = text.chars().take(MAX_LINE).collect();
             if shown.len() < text.len() {
                 shown.push('…');

@@ -4,9 +4,12 @@
 //! left out silently. The text stays as it was written: making odd characters visible is for whoever shows it
 //! ([`crate::changes::visible`]).
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
-use similar::{Algorithm, DiffOp, TextDiff};
+use similar::{Algorithm, DiffOp, capture_diff_slices_deadline, diff_ratio, group_diff_ops};
 
 use super::{Diff, DiffLine, FieldDiff, LineOp};
 
@@ -200,11 +203,10 @@ impl DiffBuilder {
             self.diff.truncated = true;
             return Vec::new();
         };
-        let text_diff =
-            TextDiff::configure().algorithm(Algorithm::Patience).deadline(self.deadline).diff_slices(&old, &new);
+        let operations = compared(Algorithm::Patience, &old, &new, Some(self.deadline));
         let mut out = LineWriter { lines: Vec::new(), full: false, builder: self };
         let mut seen = 0;
-        for group in text_diff.grouped_ops(out.builder.limits.context) {
+        for group in group_diff_ops(operations, out.builder.limits.context) {
             let start = group.first().map_or(seen, |op| op.old_range().start);
             out.skip(start.saturating_sub(seen));
             for op in &group {
@@ -256,6 +258,66 @@ impl LineWriter<'_> {
         let text = self.builder.cut(line);
         self.lines.push(DiffLine { op, text });
     }
+}
+
+/// How `new` comes of `old`. Compared are numbers, one for each text that differs, so that all comparisons are one piece of
+/// code.
+fn compared<'a>(algorithm: Algorithm, old: &[&'a str], new: &[&'a str], deadline: Option<Instant>) -> Vec<DiffOp> {
+    let mut numbers: HashMap<&'a str, usize> = HashMap::new();
+    let mut number = |text: &&'a str| {
+        let next = numbers.len();
+        *numbers.entry(text).or_insert(next)
+    };
+    let old: Vec<usize> = old.iter().map(&mut number).collect();
+    let new: Vec<usize> = new.iter().map(&mut number).collect();
+    capture_diff_slices_deadline(algorithm, &old, &new, deadline)
+}
+
+/// What both have, what only the one has and what only the other has, in the order in which it is read.
+fn read<'a>(operations: &[DiffOp], old: &[&'a str], new: &[&'a str]) -> Vec<(LineOp, &'a str)> {
+    let mut all = Vec::with_capacity(old.len().max(new.len()));
+    for op in operations {
+        if let DiffOp::Equal { .. } = op {
+            all.extend(old[op.old_range()].iter().map(|text| (LineOp::Equal, *text)));
+        } else {
+            all.extend(old[op.old_range()].iter().map(|text| (LineOp::Delete, *text)));
+            all.extend(new[op.new_range()].iter().map(|text| (LineOp::Insert, *text)));
+        }
+    }
+    all
+}
+
+/// Compares texts of the operator's own line by line, without a budget. A line has its line break.
+#[must_use]
+pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a str)> {
+    let old: Vec<&str> = before.split_inclusive('\n').collect();
+    let new: Vec<&str> = after.split_inclusive('\n').collect();
+    read(&compared(Algorithm::Myers, &old, &new, None), &old, &new)
+}
+
+/// Compares two lines word by word, and what stands between words too. `None` where less than three tenths are the same,
+/// of which nobody learns what was changed. After the deadline the comparison gets coarser.
+#[must_use]
+pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> Option<Vec<(LineOp, &'a str)>> {
+    let (old, new) = (words(before), words(after));
+    let operations = compared(Algorithm::Myers, &old, &new, Some(deadline));
+    (diff_ratio(&operations, old.len(), new.len()) >= 0.3).then(|| read(&operations, &old, &new))
+}
+
+/// The words of a text and the white space between them.
+fn words(text: &str) -> Vec<&str> {
+    let (mut all, mut start) = (Vec::new(), 0);
+    let mut space = None;
+    for (at, c) in text.char_indices() {
+        if space.replace(c.is_whitespace()).is_some_and(|before| before != c.is_whitespace()) {
+            all.push(&text[start..at]);
+            start = at;
+        }
+    }
+    if start < text.len() {
+        all.push(&text[start..]);
+    }
+    all
 }
 
 /// The lines of the text, unless there are more than `max`.
@@ -323,6 +385,36 @@ mod tests {
         after[9] = "ten".into();
         let field = one(Some(&before.join("\n")), Some(&after.join("\n")));
         assert_eq!(shown(&field), ["@6", " 7", " 8", " 9", "-10", "+ten", " 11", " 12", " 13", "@7"]);
+    }
+
+    #[test]
+    fn lines_of_whole_texts_are_compared_with_their_line_breaks() {
+        let compared = compare_lines("a: 1\nb: 2\n", "a: 1\nb: 3\nc: 4");
+        let expected = [
+            (LineOp::Equal, "a: 1\n"),
+            (LineOp::Delete, "b: 2\n"),
+            (LineOp::Insert, "b: 3\n"),
+            (LineOp::Insert, "c: 4"),
+        ];
+        assert_eq!(compared, expected);
+        assert!(compare_lines("", "").is_empty());
+    }
+
+    #[test]
+    fn words_are_compared_where_enough_of_a_line_stayed() {
+        let soon = || Instant::now() + Duration::from_secs(60);
+        let compared = compare_words("a  good day", "a  bad day", soon()).unwrap();
+        let expected = [
+            (LineOp::Equal, "a"),
+            (LineOp::Equal, "  "),
+            (LineOp::Delete, "good"),
+            (LineOp::Insert, "bad"),
+            (LineOp::Equal, " "),
+            (LineOp::Equal, "day"),
+        ];
+        assert_eq!(compared, expected);
+        assert_eq!(compare_words("one", "two", soon()), None);
+        assert_eq!(words("\u{3000}x "), ["\u{3000}", "x", " "]);
     }
 
     #[test]

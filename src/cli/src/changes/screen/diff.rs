@@ -7,10 +7,9 @@ use ratatui::{
     style::{Modifier, Style},
     text::{Line, Span},
 };
-use similar::{ChangeTag, TextDiff};
 
 use super::paint::{Paint, wrap};
-use countersign_domain::changes::{Diff, DiffLine, FieldDiff, LineOp};
+use countersign_domain::changes::{Diff, DiffLine, FieldDiff, LineOp, diff::compare_words};
 
 /// Bytes of a line in which changed words are looked for.
 const MAX_WORDS: usize = 4 << 10;
@@ -145,21 +144,18 @@ impl Writer {
         if old.len().max(new.len()) > MAX_WORDS || Instant::now() > self.deadline {
             return None;
         }
-        let diff = TextDiff::configure().deadline(self.deadline).diff_words(old, new);
-        if diff.ratio() < 0.3 {
-            return None;
-        }
+        let compared = compare_words(old, new, self.deadline)?;
         let strong = Modifier::REVERSED.union(Modifier::BOLD);
         let (mut left, mut right) = (Pieces::new(), Pieces::new());
-        for change in diff.iter_all_changes() {
-            let text = self.paint.code(change.value());
-            match change.tag() {
-                ChangeTag::Equal => {
+        for (op, word) in compared {
+            let text = self.paint.code(word);
+            match op {
+                LineOp::Delete => left.push((text, self.paint.bad().add_modifier(strong))),
+                LineOp::Insert => right.push((text, self.paint.good().add_modifier(strong))),
+                _ => {
                     left.push((text.clone(), self.paint.bad()));
                     right.push((text, self.paint.good()));
                 }
-                ChangeTag::Delete => left.push((text, self.paint.bad().add_modifier(strong))),
-                ChangeTag::Insert => right.push((text, self.paint.good().add_modifier(strong))),
             }
         }
         Some((left, right))
