@@ -85,6 +85,20 @@ impl Inner {
         aside(weight, move || draft(&change, event, now, key_id.as_deref())).await.map_err(StepError::Refused)?
     }
 
+    /// Whether a change may be this large.
+    ///
+    /// # Errors
+    /// `TOO_LARGE`
+    pub(super) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
+        let (size, max) = (draft.body.len(), self.config.max_change_bytes);
+        if size <= max {
+            return Ok(());
+        }
+        Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
+            .with("max", max)
+            .with("size", size))
+    }
+
     pub(super) async fn write_for_endpoint(&self, draft: Draft) -> Result<Arc<Change>, StepError> {
         let admission = self.admit(&draft)?;
         match tokio::time::timeout(self.config.write_timeout, self.send(draft, admission)).await {

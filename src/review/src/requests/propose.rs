@@ -81,20 +81,6 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     draft.inspect_err(|_| inner.twins.remove(&id))
 }
 
-impl Inner {
-    /// # Errors
-    /// `TOO_LARGE`
-    pub(crate) fn check_size(&self, draft: &Draft) -> Result<(), McpError> {
-        let (size, max) = (draft.body.len(), self.config.max_change_bytes);
-        if size <= max {
-            return Ok(());
-        }
-        Err(McpError::new(ErrorKind::TooLarge, "The change is too large to be reviewed")
-            .with("max", max)
-            .with("size", size))
-    }
-}
-
 fn refused(error: StepError) -> McpError {
     match error {
         StepError::Refused(error) => error,
