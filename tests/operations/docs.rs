@@ -433,7 +433,7 @@ fn what_release_compiles_fast_is_optimized_in_what_is_published() {
     for name in release.keys() {
         assert_eq!(dist.get(name), Some(&"3"), "{name} in profile dist");
     }
-    for name in release.keys().chain(dist.keys()) {
+    for name in release.keys().chain(dist.keys()).filter(|name| **name != "\"*\"") {
         assert!(lock.contains(&format!("\nname = \"{name}\"\n")), "there is no package {name}");
     }
     assert_eq!(dist.get("countersign"), None, "its level is that of the whole program when it is linked");

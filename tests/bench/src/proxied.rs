@@ -144,7 +144,7 @@ pub async fn run(setting: &Setting) -> Result<()> {
                 "nginx {nginx:5.1} µs, HTTP {http:5.1} µs, WebSocket {web_socket:5.1} µs ({CONNECTIONS} connections)"
             ),
         );
-        goal("", format!("HTTP {over_http:.2}"), "≤ 1.5 times nginx", over_http <= 1.5);
+        goal("", format!("HTTP {over_http:.2}"), "≤ 1.4 times nginx", over_http <= 1.4);
         line("", &format!("WebSocket to HTTP upstream: {over_ws:.2} times nginx's HTTP to HTTP"));
         line(
             &format!("{name}, a call takes"),
