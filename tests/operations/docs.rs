@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use serde_json::Value;
@@ -437,6 +437,31 @@ fn what_release_compiles_fast_is_optimized_in_what_is_published() {
         assert!(lock.contains(&format!("\nname = \"{name}\"\n")), "there is no package {name}");
     }
     assert_eq!(dist.get("countersign"), None, "its level is that of the whole program when it is linked");
+}
+
+/// The packages that `cargo test` of what is chosen builds, each with its features.
+fn built(chosen: &[String]) -> BTreeSet<String> {
+    let tree = ["tree", "--locked", "--offline", "--edges", "features", "--prefix", "none", "--format", "{p}|{f}"];
+    let output = Command::new(env!("CARGO")).args(tree).args(chosen).current_dir(ROOT).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let packages = text.lines().filter(|line| line.contains('|')).map(|line| line.trim_end_matches(" (*)").to_owned());
+    packages.collect()
+}
+
+/// Else the first `cargo test -p` of each crate would compile most of all packages once more, with other features.
+#[test]
+fn the_tests_of_one_crate_build_what_all_crates_build() {
+    let all = built(&["--workspace".to_owned()]);
+    assert!(all.len() > 300, "{}", all.len());
+    for name in crates() {
+        let own = format!("countersign-{name} ");
+        let other: Vec<String> = built(&["--package".to_owned(), own.trim().to_owned()])
+            .into_iter()
+            .filter(|package| !all.contains(package) && !package.starts_with(&own))
+            .collect();
+        assert!(other.is_empty(), "with {name} alone: {other:#?}\nSee tests/features/Cargo.toml.");
+    }
 }
 
 #[test]
