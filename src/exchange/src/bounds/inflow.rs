@@ -100,6 +100,7 @@ impl Held {
             return Ok(());
         }
         let of = Arc::clone(&self.of);
+        let held = self.bytes;
         let waited = tokio::time::timeout(of.all.patience, async {
             take(&of.room, bytes).await;
             // It counts for the connection while it waits for all, or several of its bodies would count none.
@@ -110,7 +111,8 @@ impl Held {
             self.counted += counted;
         });
         waited.await.map_err(|_| {
-            let max = if of.room.available_permits() < bytes { of.all.max_connection } else { of.all.max };
+            // Its connection had room where the bytes were counted already.
+            let max = if self.bytes == held { of.all.max_connection } else { of.all.max };
             let why = "there is no room for the body at the moment (transports.http.max_body_bytes and \
                        max_connection_body_bytes); try again";
             McpError::new(ErrorKind::Overloaded, why).with("limit", max as u64).with("retryAfter", 1)
@@ -208,6 +210,18 @@ mod tests {
         assert!(other.hold().try_grow(100 * KIB));
         drop(held);
         assert!(one.hold().try_grow(100 * KIB));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_finds_no_room_is_told_of_the_bound_that_is_reached() {
+        let told = async |held: &mut Held, bytes| held.grow(bytes).await.unwrap_err().data["limit"].as_u64();
+        let all = inflow(100 * KIB, 200 * KIB);
+        let (one, other) = (all.intake(), all.intake());
+        let mut first = one.hold();
+        assert!(first.try_grow(FREE + 90 * KIB));
+        // Its connection has room for this, and nearly none is left then.
+        assert_eq!(told(&mut other.hold(), 150 * KIB).await, Some(100 * KIB as u64));
+        assert_eq!(told(&mut one.hold(), 150 * KIB).await, Some(200 * KIB as u64));
     }
 
     #[tokio::test(start_paused = true)]

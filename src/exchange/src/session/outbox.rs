@@ -336,6 +336,26 @@ mod tests {
     }
 
     #[test]
+    fn a_pump_that_is_attached_hears_of_what_waits_for_it_and_of_nothing_else() {
+        let outbox = Outbox::new(LIMITS);
+        let (wake, n) = counted();
+        assert!(outbox.attach(0, wake) && outbox.is_empty());
+        assert_eq!(n.load(Ordering::Relaxed), 0);
+        outbox.detach();
+        outbox.push(Bytes::from_static(b"a")).unwrap();
+        let (wake, n) = counted();
+        assert!(outbox.attach(0, wake) && !outbox.is_empty());
+        assert_eq!(n.load(Ordering::Relaxed), 1);
+        // The end waits too, without a frame.
+        assert_eq!(outbox.drain(0, 1000).unwrap().frames.len(), 1);
+        outbox.detach();
+        outbox.close(1000, "done");
+        let (wake, n) = counted();
+        assert!(outbox.attach(0, wake) && outbox.is_empty());
+        assert_eq!(n.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
     fn overflow_is_final_until_reattached() {
         let outbox = Outbox::new(LIMITS);
         let (wake, _) = counted();

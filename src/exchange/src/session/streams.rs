@@ -286,6 +286,17 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_untouched_until_something_came_or_it_ended() {
+        let streams = Streams::new(10, 1000);
+        let (one, other) = (streams.open(), streams.open());
+        assert!(streams.is_untouched(one) && streams.is_untouched(other));
+        streams.push(one, b("one"));
+        streams.finish(other);
+        assert!(!streams.is_untouched(one) && !streams.is_untouched(other));
+        assert!(!streams.is_untouched(other + 1), "there is none");
+    }
+
+    #[test]
     fn a_second_reader_supersedes_the_first() {
         let streams = Streams::new(10, 1000);
         let (first, _, _) = streams.attach(GET_STREAM).unwrap();
