@@ -4,12 +4,11 @@
 //! left out silently. The text stays as it was written: making odd characters visible is for whoever shows it
 //! ([`crate::changes::visible`]).
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use similar::{Algorithm, DiffOp, capture_diff_slices_deadline, diff_ratio, group_diff_ops};
+use similar::{
+    Algorithm, DiffOp, DiffableStr, algorithms::IdentifyDistinct, capture_diff_deadline, diff_ratio, group_diff_ops,
+};
 
 use super::{Diff, DiffLine, FieldDiff, LineOp};
 
@@ -211,7 +210,9 @@ impl DiffBuilder {
             out.skip(start.saturating_sub(seen));
             for op in &group {
                 seen = op.old_range().end;
-                out.op(op, &old, &new);
+                for (op, line) in spread(op, &old, &new) {
+                    out.push(op, line);
+                }
             }
         }
         out.skip(old.len().saturating_sub(seen));
@@ -233,21 +234,6 @@ impl LineWriter<'_> {
         }
     }
 
-    fn op(&mut self, op: &DiffOp, old: &[&str], new: &[&str]) {
-        if let DiffOp::Equal { .. } = op {
-            self.all(LineOp::Equal, &old[op.old_range()]);
-        } else {
-            self.all(LineOp::Delete, &old[op.old_range()]);
-            self.all(LineOp::Insert, &new[op.new_range()]);
-        }
-    }
-
-    fn all(&mut self, op: LineOp, lines: &[&str]) {
-        for line in lines {
-            self.push(op, line);
-        }
-    }
-
     fn push(&mut self, op: LineOp, line: &str) {
         let limits = self.builder.limits;
         if self.full || self.lines.len() >= limits.lines || self.builder.bytes >= limits.total_bytes {
@@ -262,29 +248,18 @@ impl LineWriter<'_> {
 
 /// How `new` comes of `old`. Compared are numbers, one for each text that differs, so that all comparisons are one piece of
 /// code.
-fn compared<'a>(algorithm: Algorithm, old: &[&'a str], new: &[&'a str], deadline: Option<Instant>) -> Vec<DiffOp> {
-    let mut numbers: HashMap<&'a str, usize> = HashMap::new();
-    let mut number = |text: &&'a str| {
-        let next = numbers.len();
-        *numbers.entry(text).or_insert(next)
-    };
-    let old: Vec<usize> = old.iter().map(&mut number).collect();
-    let new: Vec<usize> = new.iter().map(&mut number).collect();
-    capture_diff_slices_deadline(algorithm, &old, &new, deadline)
+fn compared(algorithm: Algorithm, old: &[&str], new: &[&str], deadline: Option<Instant>) -> Vec<DiffOp> {
+    let n = IdentifyDistinct::<u32>::new(old, 0..old.len(), new, 0..new.len());
+    capture_diff_deadline(algorithm, n.old_lookup(), n.old_range(), n.new_lookup(), n.new_range(), deadline)
 }
 
-/// What both have, what only the one has and what only the other has, in the order in which it is read.
-fn read<'a>(operations: &[DiffOp], old: &[&'a str], new: &[&'a str]) -> Vec<(LineOp, &'a str)> {
-    let mut all = Vec::with_capacity(old.len().max(new.len()));
-    for op in operations {
-        if let DiffOp::Equal { .. } = op {
-            all.extend(old[op.old_range()].iter().map(|text| (LineOp::Equal, *text)));
-        } else {
-            all.extend(old[op.old_range()].iter().map(|text| (LineOp::Delete, *text)));
-            all.extend(new[op.new_range()].iter().map(|text| (LineOp::Insert, *text)));
-        }
-    }
-    all
+/// What a step is about, in the order in which it is read: what both have, or what only the one has and then the other.
+fn spread<'a>(op: &DiffOp, old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (LineOp, &'a str)> {
+    let (first, added) = match op {
+        DiffOp::Equal { .. } => (LineOp::Equal, &[][..]),
+        _ => (LineOp::Delete, &new[op.new_range()]),
+    };
+    old[op.old_range()].iter().map(move |text| (first, *text)).chain(added.iter().map(|text| (LineOp::Insert, *text)))
 }
 
 /// Compares texts of the operator's own line by line, without a budget. A line has its line break.
@@ -292,32 +267,17 @@ fn read<'a>(operations: &[DiffOp], old: &[&'a str], new: &[&'a str]) -> Vec<(Lin
 pub fn compare_lines<'a>(before: &'a str, after: &'a str) -> Vec<(LineOp, &'a str)> {
     let old: Vec<&str> = before.split_inclusive('\n').collect();
     let new: Vec<&str> = after.split_inclusive('\n').collect();
-    read(&compared(Algorithm::Myers, &old, &new, None), &old, &new)
+    compared(Algorithm::Myers, &old, &new, None).iter().flat_map(|op| spread(op, &old, &new)).collect()
 }
 
 /// Compares two lines word by word, and what stands between words too. `None` where less than three tenths are the same,
 /// of which nobody learns what was changed. After the deadline the comparison gets coarser.
 #[must_use]
 pub fn compare_words<'a>(before: &'a str, after: &'a str, deadline: Instant) -> Option<Vec<(LineOp, &'a str)>> {
-    let (old, new) = (words(before), words(after));
+    let (old, new) = (before.tokenize_words(), after.tokenize_words());
     let operations = compared(Algorithm::Myers, &old, &new, Some(deadline));
-    (diff_ratio(&operations, old.len(), new.len()) >= 0.3).then(|| read(&operations, &old, &new))
-}
-
-/// The words of a text and the white space between them.
-fn words(text: &str) -> Vec<&str> {
-    let (mut all, mut start) = (Vec::new(), 0);
-    let mut space = None;
-    for (at, c) in text.char_indices() {
-        if space.replace(c.is_whitespace()).is_some_and(|before| before != c.is_whitespace()) {
-            all.push(&text[start..at]);
-            start = at;
-        }
-    }
-    if start < text.len() {
-        all.push(&text[start..]);
-    }
-    all
+    (diff_ratio(&operations, old.len(), new.len()) >= 0.3)
+        .then(|| operations.iter().flat_map(|op| spread(op, &old, &new)).collect())
 }
 
 /// The lines of the text, unless there are more than `max`.
@@ -414,7 +374,8 @@ mod tests {
         ];
         assert_eq!(compared, expected);
         assert_eq!(compare_words("one", "two", soon()), None);
-        assert_eq!(words("\u{3000}x "), ["\u{3000}", "x", " "]);
+        let same = ["\u{3000}", "x", " "].map(|text| (LineOp::Equal, text));
+        assert_eq!(compare_words("\u{3000}x ", "\u{3000}x ", soon()).unwrap(), same);
     }
 
     #[test]

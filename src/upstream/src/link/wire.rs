@@ -6,7 +6,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use countersign_protocol::{RequestId, encode, json::one_line, rpc_error::RpcError};
+use countersign_protocol::{
+    RequestId, encode,
+    json::{one_line, quoted},
+    rpc_error::RpcError,
+};
 
 /// What attribution goes by.
 #[derive(Default, Deserialize)]
@@ -110,7 +114,7 @@ pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Line
     match outcome {
         Ok(result) => Line(encode::result(id, result)),
         Err(error) => {
-            let message = serde_json::Value::from(error.message.as_str());
+            let message = quoted(&error.message);
             let data = error.data.as_ref().map_or_else(String::new, |data| format!(r#","data":{data}"#));
             let error = format!(r#"{{"code":{},"message":{message}{data}}}"#, error.code);
             Line::of(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.as_json()).into())
