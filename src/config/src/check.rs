@@ -77,7 +77,7 @@ pub(super) fn provider(text: &str) -> Result<(), Wrong> {
     }
     Err((
         format!("{} is not the name of a provider", quoted(text)),
-        "Write a name of mcpServers, or tracker.".to_owned(),
+        "Write a name of mcpServers, or tracker or docs.".to_owned(),
     ))
 }
 

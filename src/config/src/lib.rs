@@ -8,6 +8,7 @@
 //! `rules.rs` reads the rules of the policy, and [`show`] prints what is in force.
 
 mod check;
+mod docs;
 pub mod environment;
 pub mod error;
 mod fields;
@@ -32,6 +33,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
+pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, Loaded, load};
@@ -137,6 +139,7 @@ pub struct StdioConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModulesConfig {
     pub tracker: TrackerConfig,
+    pub docs: DocsConfig,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig,
-    RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, reader::Reader,
-    servers, terms, webhooks,
+    RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, docs,
+    reader::Reader, servers, terms, webhooks,
 };
 use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms},
@@ -48,7 +48,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         public_url: r.optional_text("public_url", check::public_url),
         strict_versions: r.boolean("strict_versions"),
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
-        modules: ModulesConfig { tracker: tracker(r) },
+        modules: ModulesConfig { tracker: tracker(r), docs: docs::read(r) },
         upstreams: servers::read(r),
         routes: routes(r),
         policy: policy(r),

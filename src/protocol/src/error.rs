@@ -110,6 +110,20 @@ error_table! {
     Truncated = -31043, "TRUNCATED", 409;
     /// One person has one vote, whatever keys they have.
     AlreadyVoted = -31044, "ALREADY_VOTED", 409;
+    /// A call about documents names no project, and its session has none active.
+    ProjectNotActive = -31046, "PROJECT_NOT_ACTIVE", 409;
+    /// A project, branch or root that is not configured, not checked out or not the active one.
+    TenantMismatch = -31047, "TENANT_MISMATCH", 403;
+    DocumentNotFound = -31048, "DOCUMENT_NOT_FOUND", 404;
+    InvalidDocType = -31049, "INVALID_DOC_TYPE", 422;
+    /// The front matter of a document breaks the schema of its type.
+    SchemaValidationFailed = -31050, "SCHEMA_VALIDATION_FAILED", 422;
+    /// The model for embeddings did not answer, or not with embeddings.
+    EmbeddingFailed = -31051, "EMBEDDING_FAILED", 502;
+    ExternalDocsNotConfigured = -31052, "EXTERNAL_DOCS_NOT_CONFIGURED", 404;
+    ExternalDocsNotPromotable = -31053, "EXTERNAL_DOCS_NOT_PROMOTABLE", 403;
+    /// A file of a project could not be read or written.
+    FileSystem = -31054, "FILE_SYSTEM_ERROR", 500;
 }
 
 /// An error as a client sees it. What the log should know beyond it is logged where it happens.

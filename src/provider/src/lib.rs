@@ -31,7 +31,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations, capabilities::ClientCapabilities};
 
 /// Names of the providers that are compiled in, whether they are enabled or not.
-pub const BUILT_IN: [&str; 2] = ["tracker", "gateway"];
+pub const BUILT_IN: [&str; 3] = ["tracker", "docs", "gateway"];
 
 /// A tool as its provider defines it.
 #[derive(Clone, Debug)]

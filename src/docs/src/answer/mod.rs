@@ -1,0 +1,1 @@
+//! Answers from passages, and the sources that they cite.

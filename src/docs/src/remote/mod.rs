@@ -1,0 +1,1 @@
+//! Models that other programs run: embeddings and answers.

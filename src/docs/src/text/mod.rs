@@ -1,0 +1,1 @@
+//! Documents as text: front matter, Markdown, chunks, types and their schemas.

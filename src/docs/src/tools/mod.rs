@@ -1,0 +1,1 @@
+//! What clients see: tools, their arguments, previews, resources and the prompt.
