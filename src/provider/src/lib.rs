@@ -15,7 +15,11 @@ pub mod request;
 pub mod testing;
 pub mod text;
 
-use std::{future::ready, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    future::ready,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -48,6 +52,9 @@ pub struct ToolDef {
     pub self_service: bool,
     /// Sends progress or waits: its answer may have to be streamed.
     pub long_running: bool,
+    /// Of a module's tool that writes: tells by their arguments which of its calls only read (a dry run). Policy takes
+    /// these for calls of a tool that says so of itself.
+    pub reads_when: Option<fn(&RawValue) -> bool>,
     /// The whole definition as an upstream wrote it, under the name that clients use; `None` for a module.
     pub raw: Option<Arc<RawValue>>,
 }
@@ -167,6 +174,23 @@ pub trait Inquirer: Send + Sync {
     fn ask(&self, question: UpstreamRequest);
 }
 
+/// What modules note of a session of the handshake era; it ends with the session.
+#[derive(Debug, Default)]
+pub struct SessionNotes(Mutex<BTreeMap<&'static str, Arc<str>>>);
+
+impl SessionNotes {
+    /// What the module of that name noted last.
+    #[must_use]
+    pub fn get(&self, module: &'static str) -> Option<Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
+    }
+
+    /// Notes something in place of what was noted before. A module notes no more than some hundred bytes.
+    pub fn set(&self, module: &'static str, note: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(module, note.into());
+    }
+}
+
 /// On whose behalf a call is made.
 #[derive(Clone)]
 pub struct CallContext {
@@ -178,6 +202,8 @@ pub struct CallContext {
     pub change_id: Option<String>,
     /// Who answers what the tool asks; none where every question is declined.
     pub inquirer: Option<Arc<dyn Inquirer>>,
+    /// What was noted of the session that the call is made in; none for a stateless call, and for the Executor's.
+    pub session: Option<Arc<SessionNotes>>,
 }
 
 /// A text resource that was read. `json` and Markdown are both text.
@@ -284,6 +310,21 @@ pub trait Provider: Send + Sync + 'static {
         arguments: &'a RawValue,
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>>;
+
+    /// Of a module: the arguments as they are meant in this session, where its notes say more than the arguments do;
+    /// `None` where they stay as they are. They are completed before policy is asked, so that what a rule looks at, a
+    /// reviewer sees and the Executor runs is the whole call, which no session can give another meaning later.
+    ///
+    /// # Errors
+    /// Where the arguments contradict what the session is about.
+    fn in_session(
+        &self,
+        _tool: &str,
+        _arguments: &RawValue,
+        _notes: &SessionNotes,
+    ) -> Result<Option<Box<RawValue>>, McpError> {
+        Ok(None)
+    }
 
     /// Computes what a write would do, against the live state, without doing it.
     ///

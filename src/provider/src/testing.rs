@@ -336,6 +336,7 @@ pub fn context(principal: Principal) -> CallContext {
         progress: Arc::new(NoProgress),
         change_id: None,
         inquirer: None,
+        session: None,
     }
 }
 
@@ -351,6 +352,7 @@ pub fn tool(name: &str, properties: &Value) -> ToolDef {
         annotations: ToolAnnotations::default(),
         self_service: false,
         long_running: false,
+        reads_when: None,
         raw: None,
     }
 }

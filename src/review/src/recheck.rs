@@ -142,6 +142,7 @@ impl Inner {
             progress: Arc::new(NoProgress),
             change_id: None,
             inquirer: None,
+            session: None,
         };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =

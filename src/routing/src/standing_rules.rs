@@ -260,7 +260,7 @@ impl StandingRules {
             key_id: proposer.key_id.clone(),
             owner: proposer.owner.clone(),
         };
-        let decision = route.ruling.decide(&CallFacts {
+        let decision = route.ruling_on(&change.arguments).decide(&CallFacts {
             principal: &caller,
             transport: &proposer.transport,
             revision: proposer.revision.as_deref().unwrap_or_default(),

@@ -54,11 +54,12 @@ pub enum Counted {
 /// `INTERNAL_ERROR` where the policy could not be asked.
 pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<Judged, McpError> {
     let judged = |decision| Judged { route: Arc::clone(route), decision };
-    if let Some(decision) = route.ruling.fixed() {
+    let ruling = route.ruling_on(arguments);
+    if let Some(decision) = ruling.fixed() {
         return Ok(judged(Arc::clone(decision)));
     }
     let principal = &exchange.identity.principal;
-    let decision = if route.ruling.may_take_long(principal, arguments) {
+    let decision = if ruling.may_take_long(principal, arguments) {
         let (route, exchange, arguments) = (route.clone(), exchange.clone(), arguments.to_owned());
         let work = actix_web::web::block(move || decide(&exchange, &route, &arguments));
         work.await.map_err(|_| McpError::new(ErrorKind::Internal, "the policy could not be asked"))?
@@ -70,7 +71,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
 
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
     let Asker { principal, transport, revision, client } = asker(exchange);
-    route.ruling.decide(&CallFacts { principal, transport, revision, client, arguments })
+    route.ruling_on(arguments).decide(&CallFacts { principal, transport, revision, client, arguments })
 }
 
 impl Judged {

@@ -21,7 +21,7 @@ use crate::{
 use countersign_auth::Identity;
 use countersign_domain::{changes::Proposer, policy::Asker, principal::Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, encode, params::LoggingLevel};
-use countersign_provider::{CallContext, NoProgress, ProgressSink};
+use countersign_provider::{CallContext, NoProgress, ProgressSink, SessionNotes};
 use countersign_telemetry::metrics::Transport;
 
 /// One request and everything its handling needs to know.
@@ -79,7 +79,14 @@ impl Exchange {
             progress: self.progress(progress_token),
             change_id: None,
             inquirer: None,
+            session: self.notes().cloned(),
         }
+    }
+
+    /// What modules noted of its session; none of a request that belongs to no session of the handshake era.
+    #[must_use]
+    pub fn notes(&self) -> Option<&Arc<SessionNotes>> {
+        (!self.is_modern() && self.transport != Transport::Rest).then_some(&self.session.notes)
     }
 
     /// Where a call tells of its progress.

@@ -29,6 +29,7 @@ use crate::bounds::{
 use countersign_auth::Identity;
 use countersign_domain::principal::Principal;
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
+use countersign_provider::SessionNotes;
 use countersign_routing::subscribers::Client;
 use countersign_runtime::fast_map::FastMap;
 pub use countersign_telemetry::Transport;
@@ -55,6 +56,8 @@ pub struct SessionShared {
     pub ended: CancellationToken,
     /// What the client was asked and has not answered yet.
     pub questions: Questions,
+    /// What modules note of it, where it is one of the handshake era.
+    pub notes: Arc<SessionNotes>,
     facts: RwLock<Option<Told>>,
     initialized: AtomicBool,
     /// When its client was last heard of, or read on, by [`eviction::now`].
@@ -107,6 +110,7 @@ impl SessionShared {
             channel,
             ended: parent.child_token(),
             questions: Questions::default(),
+            notes: Arc::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
             last_active: AtomicU64::new(eviction::now()),

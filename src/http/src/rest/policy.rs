@@ -120,7 +120,7 @@ impl TestBody {
             McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{meant}"))
         })?;
         let principal = principal(self.principal);
-        let decision = route.ruling.decide(&CallFacts {
+        let decision = route.ruling_on(&arguments).decide(&CallFacts {
             principal: &principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),

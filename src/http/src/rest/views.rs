@@ -91,6 +91,7 @@ async fn provider_infos(services: &HttpServices) -> Vec<ProviderInfo> {
         progress: Arc::new(NoProgress),
         change_id: None,
         inquirer: None,
+        session: None,
     };
     let mut infos = Vec::new();
     for provider in table.providers() {

@@ -164,6 +164,7 @@ mod tests {
             annotations: countersign_protocol::annotations::ToolAnnotations::default(),
             self_service: false,
             long_running: true,
+            reads_when: None,
             raw: Some(std::sync::Arc::from(RawValue::from_string(r#"{"name":"fs__write"}"#.into()).unwrap())),
         }
     }

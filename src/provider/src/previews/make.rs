@@ -192,6 +192,7 @@ impl<'a> Maker<'a> {
             progress: Arc::new(NoProgress),
             change_id: None,
             inquirer: None,
+            session: None,
         };
         self.provider.call(tool, arguments, &context).await.map_err(CallError)
     }

@@ -244,6 +244,7 @@ async fn call(
         progress: Arc::new(NoProgress),
         change_id: Some(change.id.clone()),
         inquirer,
+        session: None,
     };
     let began = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();

@@ -61,6 +61,7 @@ fn def(
         annotations,
         self_service: true,
         long_running: name == "wait_for_change",
+        reads_when: None,
         raw: None,
     }
 }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -60,11 +60,14 @@ pub struct ToolRoute {
     pub standing: Standing,
     /// What the policy says of calls.
     pub ruling: Ruling,
+    /// What it says of those that only read, of a module's tool that writes otherwise.
+    reading: Option<Ruling>,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
     /// The schema of the answer of a call that waits for a person, where that can happen.
     pending: Option<Arc<Value>>,
     input: OnceLock<Result<Option<jsonschema::Validator>, String>>,
+    lists_errors: OnceLock<bool>,
     rendered: Rendered,
 }
 
@@ -91,6 +94,26 @@ impl ToolRoute {
     #[must_use]
     pub fn only_reads(&self) -> bool {
         self.def.annotations.read_only_hint && self.standing.is_believed(self.provider.trust_annotations())
+    }
+
+    /// What the policy says of a call with these arguments.
+    #[must_use]
+    pub fn ruling_on(&self, arguments: &RawValue) -> &Ruling {
+        match (&self.reading, self.def.reads_when) {
+            (Some(reading), Some(reads)) if reads(arguments) => reading,
+            _ => &self.ruling,
+        }
+    }
+
+    /// Whether the answer of a call that failed may have the error in `structuredContent` too: the output schema allows
+    /// for it.
+    #[must_use]
+    pub fn lists_errors(&self) -> bool {
+        *self.lists_errors.get_or_init(|| {
+            let error = json!({ "error": true, "code": "INTERNAL_ERROR", "message": "", "details": {} });
+            let schema = self.def.output_schema.as_ref().filter(|_| self.def.raw.is_none());
+            schema.is_some_and(|schema| jsonschema::validator_for(schema).is_ok_and(|schema| schema.is_valid(&error)))
+        })
     }
 
     /// The input schema, compiled when it is first needed. Network `$ref`s are never followed. `None` for one of an
@@ -609,6 +632,12 @@ fn tool_route(
     }
     let hash = ruling::definition_hash(&def);
     let (standing, ruling) = ruling::ruling(policy, provider, &def, &hash);
+    let reading = def.reads_when.filter(|_| provider.is_module()).map(|_| {
+        let mut reader = def.clone();
+        reader.annotations.read_only_hint = true;
+        reader.annotations.destructive_hint = false;
+        ruling::ruling(policy, provider, &reader, &hash).1
+    });
     let pending = ruling.may_review().then(|| pending.clone());
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
@@ -617,9 +646,11 @@ fn tool_route(
         hash,
         standing,
         ruling,
+        reading,
         param_headers,
         pending,
         input,
+        lists_errors: OnceLock::new(),
         rendered: Rendered::default(),
     })))
 }
@@ -644,7 +675,7 @@ impl ProviderDirectory for Directory {
         // Of no session: what a rule asks of one is not so.
         let call = CallFacts { principal, transport: "", revision: "", client: None, arguments };
         // What simulate mode lets through is hidden all the same once the mode is another.
-        route.ruling.decide(&call).meant()
+        route.ruling_on(arguments).decide(&call).meant()
     }
 
     fn is_pinned(&self, provider: &str, tool: &str) -> bool {
@@ -676,7 +707,7 @@ impl ProviderDirectory for Directory {
             client: by.client_name.as_deref(),
             arguments,
         };
-        Some(self.0.load().served_by(&change.tool, &change.provider)?.ruling.decide(&call))
+        Some(self.0.load().served_by(&change.tool, &change.provider)?.ruling_on(arguments).decide(&call))
     }
 
     fn has_tools(&self, provider: &str) -> bool {

@@ -2,6 +2,7 @@
 //! client's revision wants.
 
 pub mod arrival;
+mod asking;
 pub mod lifecycle;
 pub mod listen;
 pub mod page;

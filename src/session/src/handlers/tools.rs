@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{
     arrival,
+    asking::Asking,
     page::page,
     reviewed::{
         self,
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::{
     Handling,
+    owned::OwnedRequest,
     policy::{self, Admitted, Counted, Gate, Judged},
 };
 use countersign_bridge::{self, request::Subject, tasks as foreign};
@@ -27,10 +29,11 @@ use countersign_exchange::{
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,
-    json::{known, string},
+    json::{Op, edit, known, string},
+    outline::Outline,
     params,
 };
-use countersign_provider::ToolResult;
+use countersign_provider::{CallContext, ToolResult};
 use countersign_review::gateway_tools::pending_result;
 use countersign_routing::{ToolRoute, validate};
 
@@ -119,8 +122,20 @@ impl Stage {
 pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
     let params = request.tool_call()?;
     let route = find(exchange, &params.name).await?;
-    let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
     let is_module = route.provider.upstream().is_none();
+    let completed;
+    let completed_request;
+    let (request, params) = match is_module.then(|| in_session(exchange, &route, request, params.arguments)) {
+        Some(Err(error)) if is_the_tools_own(error.kind) => return Ok(failed(exchange, &route, &error)),
+        Some(Err(error)) => return Err(error),
+        Some(Ok(Some(whole))) => {
+            completed = whole;
+            completed_request = completed.as_request();
+            (&completed_request, completed_request.tool_call()?)
+        }
+        Some(Ok(None)) | None => (request, params),
+    };
+    let wants_task = params.task.is_some() && foreign::wanted(exchange, &request.object().object);
     if is_module && !wants_task {
         return finish(exchange, request, Stage::Found(route), params.arguments, cancel).await;
     }
@@ -154,6 +169,32 @@ pub async fn call_request(exchange: &Handling, request: &Request<'_>, cancel: &C
         return tasks::local::start(exchange, request, admitted);
     }
     call_admitted(exchange, request, admitted, cancel).await
+}
+
+/// The call of a module's tool as it is meant in its session, where that is more than it says.
+fn in_session(
+    exchange: &Handling,
+    route: &ToolRoute,
+    request: &Request<'_>,
+    arguments: Option<&RawValue>,
+) -> Result<Option<OwnedRequest>, McpError> {
+    let Some(notes) = exchange.notes() else { return Ok(None) };
+    let Some(whole) = route.provider.in_session(&route.def.name, given(arguments)?, notes)? else { return Ok(None) };
+    let params = request.params.map_or("{}", RawValue::get);
+    let params = RawValue::from_string(edit(params, &[("arguments", Op::Set(whole.get()))]))
+        .map_err(|_| McpError::new(ErrorKind::InvalidParams, "`params` are not JSON"))?;
+    Ok(Some(OwnedRequest::of(&Request {
+        id: request.id.clone(),
+        method: request.method.clone(),
+        params: Some(&params),
+        outline: Outline::of(params.get()),
+    })))
+}
+
+/// The result of a module's call that failed.
+fn failed(exchange: &Handling, route: &ToolRoute, error: &McpError) -> Reply {
+    let json = encode(&ToolResult::error(error), exchange.revision(), route.lists_errors());
+    Reply::new(json).failing(Some(error.kind))
 }
 
 /// Runs a call that policy has let through: it is not asked again.
@@ -220,6 +261,7 @@ async fn finish(
     };
     // Bad arguments are an error of the protocol in old revisions, and a result that a model can read in newer ones
     // (2025-11-25/server/tools#error-handling).
+    let lists_errors = stage.route().lists_errors();
     let outcome = match self::call(exchange, &call, stage, cancel).await {
         Err(error)
             if error.kind == ErrorKind::ValidationFailed
@@ -241,8 +283,8 @@ async fn finish(
         ToolOutcome::Failed(error) => return Err(error),
         ToolOutcome::Settled(settled, _) => encode(&settled.result, revision, settled.structured),
         ToolOutcome::Done(result, failure) => {
-            // An error's shape would break the tool's own output schema; its text says it all.
-            encode(&result, revision, failure.is_none())
+            // Where an error's shape would break the tool's own output schema, its text says it all.
+            encode(&result, revision, failure.is_none() || lists_errors)
         }
         ToolOutcome::Pending(change) => encode(&pending_result(&change), revision, true),
     };
@@ -391,15 +433,24 @@ async fn run(
     call: &Call<'_>,
     cancel: &Cancel,
 ) -> Result<ToolOutcome, McpError> {
-    let context = exchange.call_context(cancel, call.progress_token);
     let route = admitted.route();
+    let asking = route.def.long_running.then(|| Asking::of(exchange, call.responses)).flatten();
+    let (inquirer, mut asking) = asking.unzip();
+    let context = CallContext { inquirer, ..exchange.call_context(cancel, call.progress_token) };
     let work = route.provider.call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // Bounded by the tool itself; here only their number is.
         let services = &exchange.services;
         let _slot = services.long_lived(&exchange.identity.principal)?;
+        let asks = async {
+            match &mut asking {
+                Some(asking) => asking.serve().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             result = work => result?,
+            asks = asks => return Ok(ToolOutcome::Lacks(asks)),
             // It waits for a person, who will not hurry because the gateway ends.
             () = services.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));

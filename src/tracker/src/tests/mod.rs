@@ -133,6 +133,7 @@ pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
         progress: Arc::new(NoProgress),
         change_id: change_id.map(str::to_owned),
         inquirer: None,
+        session: None,
     }
 }
 

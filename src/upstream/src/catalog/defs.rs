@@ -119,6 +119,7 @@ impl Names {
             self_service: false,
             // Nobody knows: its time-out is the server's.
             long_running: true,
+            reads_when: None,
             raw: Some(self.renamed(&raw, "name")),
             name: self.expose(&tool.name).into_owned(),
         })

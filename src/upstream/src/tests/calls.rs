@@ -246,6 +246,7 @@ fn context() -> CallContext {
         progress: Arc::new(NoProgress),
         change_id: Some("chg_1".into()),
         inquirer: None,
+        session: None,
     }
 }
 
