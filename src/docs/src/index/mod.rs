@@ -1,1 +1,21 @@
 //! One collection of one tenant: its documents, their words and their vectors, and how they are ranked.
+//!
+//! All of it is derived from files: an index that is damaged or of another version is made anew. Everything blocks, so
+//! callers put it on the blocking pool. `storage.rs` has the file and its connections, `documents.rs` what is written,
+//! `words.rs` takes text apart, `lexical.rs` and `vectors.rs` rank, `score.rs` has the formulas, `search.rs` fuses.
+
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod bench;
+mod documents;
+mod lexical;
+mod score;
+mod search;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod vectors;
+mod words;
+
+pub(crate) use documents::{Counts, Entry, PassageId, Stamp};
+pub(crate) use search::{Found, Mode, Query};
+pub(crate) use storage::{Index, IndexError};

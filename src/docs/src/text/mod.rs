@@ -1,1 +1,13 @@
-//! Documents as text: front matter, Markdown, chunks, types and their schemas.
+//! Documents as text: front matter, Markdown, chunks, types and their schemas. Pure.
+
+pub(crate) mod capture;
+mod chunks;
+mod document;
+pub(crate) mod front_matter;
+mod links;
+mod markdown;
+mod schemas;
+mod types;
+
+pub(crate) use document::parse;
+pub(crate) use types::{Checked, DocType, DocTypes, Fault, Refusal};

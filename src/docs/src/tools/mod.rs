@@ -1,1 +1,1 @@
-//! What clients see: tools, their arguments, previews, resources and the prompt.
+//! What clients see.

@@ -1,0 +1,305 @@
+//! What is written to an index, and what is known of each document.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+
+use super::{
+    storage::{Index, IndexError},
+    vectors, words,
+};
+use crate::model::{Document, Level};
+
+/// Passages of one document: what is beyond is not found.
+pub(super) const PASSAGES: i64 = 4096;
+
+/// What a passage is known by as long as its document is not put again.
+pub(crate) type PassageId = i64;
+
+/// What a file was like when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub size: u64,
+    pub mtime_ns: i64,
+    /// When it was read, by the same clock.
+    pub read_at_ns: i64,
+    /// SHA-256 of its bytes.
+    pub hash: [u8; 32],
+}
+
+/// How much there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub documents: usize,
+    pub chunks: usize,
+    pub by_type: BTreeMap<Option<String>, usize>,
+}
+
+/// What is known of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub path: String,
+    pub title: String,
+    pub summary: String,
+    pub doc_type: Option<String>,
+    pub date: Option<String>,
+    pub level: Level,
+    pub char_count: usize,
+    pub links: Vec<String>,
+    pub chunks: usize,
+}
+
+const ENTRY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
+    (SELECT count(*) FROM chunks WHERE document = documents.id) FROM documents";
+
+pub(super) const fn rank(level: Level) -> i64 {
+    match level {
+        Level::Standard => 0,
+        Level::Important => 1,
+        Level::Critical => 2,
+    }
+}
+
+pub(super) const fn level(rank: i64) -> Level {
+    match rank {
+        2 => Level::Critical,
+        1 => Level::Important,
+        _ => Level::Standard,
+    }
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let links: String = row.get(7)?;
+    Ok(Entry {
+        path: row.get(0)?,
+        title: row.get(1)?,
+        summary: row.get(2)?,
+        doc_type: row.get(3)?,
+        date: row.get(4)?,
+        level: level(row.get(5)?),
+        char_count: row.get(6)?,
+        links: serde_json::from_str(&links).unwrap_or_default(),
+        chunks: row.get(8)?,
+    })
+}
+
+impl Index {
+    /// Adds documents, each in place of what was known of its path, in one transaction.
+    pub fn put(&self, documents: &[(Stamp, Document)]) -> Result<(), IndexError> {
+        self.write(
+            |tx| {
+                let mut gone = Vec::new();
+                for (stamp, document) in documents {
+                    gone.extend(delete(tx, &document.path)?);
+                    insert(tx, stamp, document)?;
+                }
+                Ok(gone)
+            },
+            |index, gone: Vec<Vec<PassageId>>| index.drop_vectors(gone.into_iter().flatten()),
+        )
+    }
+
+    /// Removes documents; how many there were.
+    pub fn remove(&self, paths: &[String]) -> Result<usize, IndexError> {
+        self.write(
+            |tx| {
+                let (mut gone, mut count) = (Vec::new(), 0);
+                for path in paths {
+                    let passages = delete(tx, path)?;
+                    count += usize::from(passages.is_some());
+                    gone.extend(passages.into_iter().flatten());
+                }
+                Ok((gone, count))
+            },
+            |index, (gone, count)| {
+                index.drop_vectors(gone);
+                count
+            },
+        )
+    }
+
+    fn drop_vectors(&self, gone: impl IntoIterator<Item = PassageId>) {
+        if let Some(matrix) = &mut *self.matrix.write() {
+            gone.into_iter().for_each(|id| matrix.remove(id));
+        }
+    }
+
+    /// Sets the level of a document and of its chunks, in one transaction; whether it is there.
+    pub fn set_level(&self, path: &str, level: Level) -> Result<bool, IndexError> {
+        self.write(
+            |tx| {
+                let rank = rank(level);
+                let changed = tx.execute("UPDATE documents SET level = ?2 WHERE path = ?1", params![path, rank])?;
+                tx.execute(
+                    "UPDATE chunks SET level = ?2 WHERE document = (SELECT id FROM documents WHERE path = ?1)",
+                    params![path, rank],
+                )?;
+                Ok(changed > 0)
+            },
+            |_, changed| changed,
+        )
+    }
+
+    /// What each file was like when it was read, by its path.
+    pub fn stamps(&self) -> Result<HashMap<String, Stamp>, IndexError> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached("SELECT path, size, mtime_ns, read_at_ns, hash FROM documents")?;
+            let rows = statement.query_map([], |row| {
+                let stamp =
+                    Stamp { size: row.get(1)?, mtime_ns: row.get(2)?, read_at_ns: row.get(3)?, hash: row.get(4)? };
+                Ok((row.get(0)?, stamp))
+            })?;
+            rows.collect()
+        })
+    }
+
+    pub fn counts(&self) -> Result<Counts, IndexError> {
+        self.read(|conn| {
+            let mut counts = Counts::default();
+            let mut statement = conn.prepare_cached("SELECT doc_type, count(*) FROM documents GROUP BY doc_type")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let count: usize = row.get(1)?;
+                counts.documents += count;
+                counts.by_type.insert(row.get(0)?, count);
+            }
+            counts.chunks = conn.prepare_cached("SELECT count(*) FROM chunks")?.query_row([], |row| row.get(0))?;
+            Ok(counts)
+        })
+    }
+
+    pub fn document(&self, path: &str) -> Result<Option<Entry>, IndexError> {
+        self.read(|conn| conn.prepare_cached(&format!("{ENTRY} WHERE path = ?1"))?.query_row([path], entry).optional())
+    }
+
+    /// Documents by their paths, from the first that begins with `prefix`; at most `limit`, and how many there are.
+    pub fn list(&self, prefix: &str, limit: usize) -> Result<(Vec<Entry>, usize), IndexError> {
+        self.read(|conn| {
+            let within = "WHERE path >= ?1 AND substr(path, 1, length(?1)) = ?1";
+            let mut statement = conn.prepare_cached(&format!("{ENTRY} {within} ORDER BY path LIMIT ?2"))?;
+            let entries = statement.query_map(params![prefix, limit], entry)?.collect::<rusqlite::Result<_>>()?;
+            let count = format!("SELECT count(*) FROM documents {within}");
+            let total = conn.prepare_cached(&count)?.query_row([prefix], |row| row.get(0))?;
+            Ok((entries, total))
+        })
+    }
+
+    /// Passages that have no vector of this model, with what is embedded of each: where it stands, and its text.
+    pub fn without_vectors(&self, model: &str, limit: usize) -> Result<Vec<(PassageId, String)>, IndexError> {
+        self.read(|conn| pending(conn, "(vector IS NULL OR model <> ?1) LIMIT ?2", params![model, limit]))
+    }
+
+    /// The same of one document.
+    pub fn without_vectors_of(&self, path: &str, model: &str) -> Result<Vec<(PassageId, String)>, IndexError> {
+        self.read(|conn| pending(conn, "(vector IS NULL OR model <> ?1) AND documents.path = ?2", params![model, path]))
+    }
+
+    /// Sets vectors of passages that are still there. Those that are not finite, or nothing but zeros, are left out.
+    pub fn set_vectors(&self, model: &str, all: &[(PassageId, Vec<f32>)]) -> Result<(), IndexError> {
+        let unit: Vec<(PassageId, Vec<f32>)> =
+            all.iter().filter_map(|(id, vector)| Some((*id, vectors::normalized(vector)?))).collect();
+        self.write(
+            |tx| {
+                let mut there = Vec::new();
+                let mut statement = tx.prepare_cached("UPDATE passages SET vector = ?2, model = ?3 WHERE id = ?1")?;
+                for (id, vector) in &unit {
+                    there.push(statement.execute(params![id, vectors::to_bytes(vector), model])? > 0);
+                }
+                Ok(there)
+            },
+            |index, there| {
+                if let Some(matrix) = &mut *index.matrix.write() {
+                    for ((id, vector), _) in unit.iter().zip(there).filter(|(_, there)| *there) {
+                        matrix.insert(*id, model, vector);
+                    }
+                }
+            },
+        )
+    }
+}
+
+fn pending(
+    conn: &Connection,
+    which: &str,
+    parameters: &[&dyn rusqlite::ToSql],
+) -> rusqlite::Result<Vec<(PassageId, String)>> {
+    let sql = format!(
+        "SELECT passages.id, documents.title, chunks.header_path, passages.text FROM passages
+         JOIN chunks ON chunks.id = passages.chunk JOIN documents ON documents.id = chunks.document WHERE {which}"
+    );
+    let mut statement = conn.prepare_cached(&sql)?;
+    let rows = statement.query_map(parameters, |row| {
+        let (title, header, text): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+        let place = if header.is_empty() { title } else { format!("{title} — {header}") };
+        Ok((row.get(0)?, format!("{place}\n{text}")))
+    })?;
+    rows.collect()
+}
+
+/// The ids of the passages that are gone; none where there was no such document.
+fn delete(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Option<Vec<PassageId>>> {
+    let id: Option<i64> = tx
+        .prepare_cached("SELECT id FROM documents WHERE path = ?1")?
+        .query_row([path], |row| row.get(0))
+        .optional()?;
+    let Some(id) = id else { return Ok(None) };
+    let (from, to) = (id * PASSAGES, (id + 1) * PASSAGES);
+    let passages: Vec<PassageId> = tx
+        .prepare_cached("SELECT id FROM passages WHERE id >= ?1 AND id < ?2")?
+        .query_map([from, to], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut words = tx.prepare_cached("DELETE FROM words WHERE rowid = ?1")?;
+    for passage in &passages {
+        words.execute([passage])?;
+    }
+    tx.prepare_cached("DELETE FROM documents WHERE id = ?1")?.execute([id])?;
+    Ok(Some(passages))
+}
+
+fn insert(tx: &Transaction<'_>, stamp: &Stamp, document: &Document) -> rusqlite::Result<()> {
+    let links = serde_json::to_string(&document.links).unwrap_or_else(|_| "[]".to_owned());
+    let level = rank(document.level);
+    tx.prepare_cached(
+        "INSERT INTO documents (path, title, summary, doc_type, date, level, char_count, links, size, mtime_ns, read_at_ns,
+         hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    )?
+    .execute(params![
+        document.path,
+        document.title,
+        document.summary,
+        document.doc_type,
+        document.date,
+        level,
+        document.char_count,
+        links,
+        stamp.size,
+        stamp.mtime_ns,
+        stamp.read_at_ns,
+        stamp.hash,
+    ])?;
+    let id = tx.last_insert_rowid();
+    // The summary may say what the text does not, and the path what neither does.
+    let title = words::indexed(&format!("{} {} {}", document.title, document.summary, document.path));
+    let mut chunks = tx.prepare_cached(
+        "INSERT INTO chunks (document, header_path, first_line, last_line, level) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    let mut passages =
+        tx.prepare_cached("INSERT INTO passages (id, chunk, first_line, last_line, text) VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    let mut words = tx.prepare_cached("INSERT INTO words (rowid, title, heading, body) VALUES (?1, ?2, ?3, ?4)")?;
+    let mut next = id * PASSAGES;
+    for chunk in &document.chunks {
+        chunks.execute(params![id, chunk.header_path, chunk.first_line, chunk.last_line, level])?;
+        let of = tx.last_insert_rowid();
+        let heading = words::indexed(&chunk.header_path);
+        for passage in &chunk.passages {
+            if next >= (id + 1) * PASSAGES {
+                tracing::warn!(path = %document.path, "a document has more passages than are indexed");
+                return Ok(());
+            }
+            passages.execute(params![next, of, passage.first_line, passage.last_line, passage.text])?;
+            words.execute(params![next, title, heading, words::indexed(&passage.text)])?;
+            next += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Cuts a document into chunks and these into passages. Every line of the body that is not blank is in one chunk and in
+//! one passage of it, in order.
+
+use super::markdown::{Heading, Markdown};
+use crate::model::{Chunk, Passage};
+
+/// Lines of a document up to which it is one chunk.
+const WHOLE: usize = 500;
+/// Lines of a section from which it is cut at paragraphs.
+const SECTION: usize = 1000;
+/// Characters of a passage that is full.
+const PASSAGE: usize = 1500;
+/// Characters of a passage whose block goes on: it is cut at lines then.
+const PASSAGE_MAX: usize = 6000;
+
+/// `lines` are those of the body, which begins after `before` lines of the file.
+pub(super) fn chunks(lines: &[&str], before: usize, markdown: &Markdown) -> Vec<Chunk> {
+    let mut sections = if before + lines.len() <= WHOLE {
+        vec![Section { path: String::new(), from: 0, to: lines.len() }]
+    } else {
+        sections(lines.len(), &markdown.headings)
+    };
+    if sections.iter().any(|section| section.to - section.from > SECTION) {
+        sections = sections.into_iter().flat_map(|section| section.cut(lines, &markdown.boundaries)).collect();
+    }
+    let chunks = sections.iter().filter_map(|section| section.chunk(lines, before, markdown));
+    chunks.collect()
+}
+
+/// Lines of the body, from 0, without the last.
+struct Section {
+    path: String,
+    from: usize,
+    to: usize,
+}
+
+fn sections(lines: usize, headings: &[Heading]) -> Vec<Section> {
+    let mut all = Vec::new();
+    let (mut parent, mut path, mut from) = (String::new(), String::new(), 0);
+    for heading in headings.iter().filter(|heading| matches!(heading.level, 2 | 3)) {
+        all.push(Section { path: std::mem::take(&mut path), from, to: heading.line });
+        from = heading.line;
+        if heading.level == 2 {
+            parent = format!("## {}", heading.text.trim());
+            path.clone_from(&parent);
+        } else {
+            let own = format!("### {}", heading.text.trim());
+            path = if parent.is_empty() { own } else { format!("{parent} > {own}") };
+        }
+    }
+    all.push(Section { path, from, to: lines });
+    all
+}
+
+fn is_blank(line: &str) -> bool {
+    line.trim().is_empty()
+}
+
+impl Section {
+    /// Cuts a long section where a block begins, at the last place before it gets too long, if there is one.
+    fn cut(self, lines: &[&str], boundaries: &[bool]) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut from = self.from;
+        while self.to - from > SECTION {
+            let may = |line: &usize| {
+                boundaries.get(*line).copied().unwrap_or(true) && lines.get(line - 1).is_some_and(|line| is_blank(line))
+            };
+            let end = from + SECTION;
+            let Some(at) = (from + 1..=end).rev().find(may).or_else(|| (end + 1..self.to).find(may)) else { break };
+            all.push(Self { path: self.path.clone(), from, to: at });
+            from = at;
+        }
+        all.push(Self { path: self.path, from, to: self.to });
+        all
+    }
+
+    fn chunk(&self, lines: &[&str], before: usize, markdown: &Markdown) -> Option<Chunk> {
+        let passages = self.passages(lines, before, markdown);
+        let (first, last) = (passages.first()?, passages.last()?);
+        // A heading with nothing below it says nothing.
+        let is_heading = |line: usize| markdown.headings.iter().any(|heading| heading.line == line);
+        let says = (self.from..self.to).any(|at| !is_heading(at) && lines.get(at).is_some_and(|line| !is_blank(line)));
+        let (first_line, last_line) = (first.first_line, last.last_line);
+        (says || self.path.is_empty()).then(|| Chunk {
+            header_path: self.path.clone(),
+            first_line,
+            last_line,
+            passages,
+        })
+    }
+
+    fn passages(&self, lines: &[&str], before: usize, markdown: &Markdown) -> Vec<Passage> {
+        let mut all = Vec::new();
+        let mut from = self.from;
+        let mut size = 0;
+        for at in self.from..self.to {
+            let line = lines.get(at).copied().unwrap_or_default();
+            let begins = markdown.boundaries.get(at).copied().unwrap_or(true);
+            let heads = markdown.headings.iter().any(|heading| heading.line == at);
+            // A heading begins a passage once there is something worth a passage before it.
+            let full = (begins && size >= PASSAGE) || (heads && size >= PASSAGE / 3) || size >= PASSAGE_MAX;
+            // What follows a heading stays with it.
+            let headed = at > from && markdown.headings.iter().any(|heading| heading.line + 1 == at) && size < PASSAGE;
+            if full && !headed && at > from {
+                all.extend(passage(lines, from, at, before));
+                from = at;
+                size = 0;
+            }
+            size += line.len() + 1;
+        }
+        all.extend(passage(lines, from, self.to, before));
+        all
+    }
+}
+
+/// The lines without blank ones at both ends; none where there is nothing else.
+fn passage(lines: &[&str], from: usize, to: usize, before: usize) -> Option<Passage> {
+    let said = |at: &usize| lines.get(*at).is_some_and(|line| !is_blank(line));
+    let first = (from..to).find(said)?;
+    let last = (from..to).rev().find(said)?;
+    let text = lines.get(first..=last)?.join("\n");
+    let number = |at: usize| u32::try_from(before + at + 1).unwrap_or(u32::MAX);
+    Some(Passage { first_line: number(first), last_line: number(last), text })
+}

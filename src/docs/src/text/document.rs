@@ -1,0 +1,79 @@
+//! A document read from its file. Nothing about it is an error: what cannot be made out is left out.
+
+use serde_json::{Map, Value};
+
+use super::{
+    chunks::chunks,
+    front_matter::{fields, split},
+    links,
+    markdown::{self, Markdown},
+    types::DocTypes,
+};
+use crate::model::{Document, Level};
+
+/// Characters of a title, and of a summary.
+const TITLE: usize = 200;
+const SUMMARY: usize = 300;
+/// Characters of a line that are kept in a passage: one that is longer says nothing to anybody.
+const LINE: usize = 20_000;
+
+/// `path` is relative to the folder of the collection.
+pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Document {
+    let fields = fields(text).unwrap_or_default();
+    read(path, text, types, &fields)
+}
+
+/// As [`parse`], with the front matter read.
+pub(super) fn read(path: &str, text: &str, types: &DocTypes, fields: &Map<String, Value>) -> Document {
+    let start = split(text).body;
+    let (head, body) = (text.get(..start).unwrap_or_default(), text.get(start..).unwrap_or(text));
+    let markdown = markdown::read(body);
+    let lines: Vec<&str> = body.lines().map(|line| cut(line, LINE)).collect();
+    let said = |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());
+    let doc_type = match said("doc_type") {
+        Some(name) => Some(one_line(name, TITLE)),
+        None => types.of_path(path).map(|kind| kind.name.clone()),
+    };
+    Document {
+        path: path.to_owned(),
+        title: title(path, said("title"), &markdown),
+        summary: one_line(said("summary").or(markdown.first_paragraph.as_deref()).unwrap_or_default(), SUMMARY),
+        doc_type,
+        date: said("date").map(|date| one_line(date, 40)),
+        level: said("promotion_level").and_then(Level::parse).unwrap_or_default(),
+        char_count: text.chars().count(),
+        links: links::resolve(path, &markdown.links),
+        chunks: chunks(&lines, head.lines().count(), &markdown),
+    }
+}
+
+fn title(path: &str, said: Option<&str>, markdown: &Markdown) -> String {
+    let first = markdown.headings.iter().map(|heading| heading.text.trim()).find(|text| !text.is_empty());
+    let name = || path.rsplit('/').next().map(|name| name.rsplit_once('.').map_or(name, |(stem, _)| stem));
+    one_line(said.or(first).or_else(name).unwrap_or(path), TITLE)
+}
+
+fn cut(text: &str, max: usize) -> &str {
+    text.char_indices().nth(max).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
+}
+
+fn one_line(text: &str, max: usize) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.len() > 4 * max {
+            break;
+        }
+    }
+    if line.chars().nth(max).is_some() {
+        line = cut(&line, max).to_owned();
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! The YAML between two lines of `---` at the beginning of a document.
+
+use std::{fmt, ops::Range};
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::model::Level;
+
+const KEY: &str = "promotion_level";
+/// Bytes of a front matter that are looked at.
+const MAX: usize = 64 << 10;
+
+/// Where the parts of a document lie, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// The YAML, without the lines of dashes; none where there is no front matter.
+    pub yaml: Option<Range<usize>>,
+    /// Where the body begins.
+    pub body: usize,
+}
+
+/// Why a front matter cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable(pub String);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Each line with where it begins, its end included.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    text.split_inclusive('\n').map(move |line| {
+        let start = at;
+        at += line.len();
+        (start, line)
+    })
+}
+
+/// A front matter that never ends is none.
+pub(crate) fn split(text: &str) -> Parts {
+    let none = Parts { yaml: None, body: 0 };
+    let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let rest = text.get(start..).unwrap_or_default();
+    let mut lines = lines(rest);
+    let Some((_, first)) = lines.next().filter(|(_, line)| line.trim_end() == "---") else { return none };
+    let yaml = start + first.len();
+    for (at, line) in lines {
+        if start + at - yaml > MAX {
+            return none;
+        }
+        if matches!(line.trim_end(), "---" | "...") {
+            return Parts { yaml: Some(yaml..start + at), body: start + at + line.len() };
+        }
+    }
+    none
+}
+
+/// The fields of a document's front matter, in their order; empty where it has none.
+///
+/// # Errors
+/// YAML that cannot be read: bad syntax, a key that stands there twice, no map, nesting or aliases beyond any honest file.
+pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, Unreadable> {
+    let Some(yaml) = split(text).yaml.and_then(|range| text.get(range)) else { return Ok(Map::new()) };
+    match read(yaml)? {
+        Value::Object(fields) => Ok(fields),
+        Value::Null => Ok(Map::new()),
+        _ => Err(Unreadable("the front matter is not a map of fields".to_owned())),
+    }
+}
+
+/// YAML as JSON, within bounds.
+pub(crate) fn read(yaml: &str) -> Result<Value, Unreadable> {
+    let options = serde_saphyr::options! {
+        strict_booleans: true,
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: 20_000,
+            max_depth: 16,
+            max_aliases: 20,
+        },
+    };
+    serde_saphyr::from_str_with_options::<Plain>(yaml, options).map(|plain| plain.0).map_err(|error| {
+        let message = error.to_string();
+        let line = message.lines().next().unwrap_or_default();
+        let end = line.find(", set DuplicateKeyPolicy").unwrap_or(line.len());
+        Unreadable(line.get(..end).unwrap_or(line).trim_start_matches("error: ").chars().take(200).collect())
+    })
+}
+
+/// A value as JSON has it: keys are texts, numbers finite, and dates the texts that they were written as.
+struct Plain(Value);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PlainVisitor)
+    }
+}
+
+struct PlainVisitor;
+
+impl<'de> Visitor<'de> for PlainVisitor {
+    type Value = Plain;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+    fn visit_unit<E>(self) -> Result<Plain, E> {
+        Ok(Plain(Value::Null))
+    }
+    fn visit_none<E>(self) -> Result<Plain, E> {
+        Ok(Plain(Value::Null))
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Plain, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Plain, E> {
+        Ok(Plain(Value::Bool(value)))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Plain, E> {
+        Ok(Plain(value.into()))
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Plain, E> {
+        Ok(Plain(value.into()))
+    }
+    fn visit_i128<E>(self, value: i128) -> Result<Plain, E> {
+        Ok(Plain(Value::String(value.to_string())))
+    }
+    fn visit_u128<E>(self, value: u128) -> Result<Plain, E> {
+        Ok(Plain(Value::String(value.to_string())))
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<Plain, E> {
+        Ok(Plain(Number::from_f64(value).map_or_else(|| Value::String(value.to_string()), Value::Number)))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Plain, E> {
+        Ok(Plain(value.into()))
+    }
+    fn visit_string<E>(self, value: String) -> Result<Plain, E> {
+        Ok(Plain(value.into()))
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Plain, A::Error> {
+        let mut all = Vec::new();
+        while let Some(Plain(item)) = items.next_element()? {
+            all.push(item);
+        }
+        Ok(Plain(Value::Array(all)))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Plain, A::Error> {
+        let mut all = Map::new();
+        while let Some((key, Plain(value))) = entries.next_entry::<String, Plain>()? {
+            all.insert(key, value);
+        }
+        Ok(Plain(Value::Object(all)))
+    }
+}
+
+/// The document with that level in its front matter: one line is another or added, and every other byte stays.
+pub(crate) fn with_level(text: &str, level: Level) -> String {
+    let parts = split(text);
+    let Some(yaml) = parts.yaml else {
+        let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+        return format!("---\n{KEY}: {level}\n---\n{body}");
+    };
+    let inside = text.get(yaml.clone()).unwrap_or_default();
+    let line_end = if inside.contains("\r\n") { "\r\n" } else { "\n" };
+    let written = lines(inside).find(|(_, line)| is_level(line));
+    let (from, to, line) = match written {
+        Some((at, line)) => {
+            let end = &line[line.trim_end_matches(['\r', '\n']).len()..];
+            (yaml.start + at, yaml.start + at + line.len(), format!("{KEY}: {level}{end}"))
+        }
+        None => (yaml.end, yaml.end, format!("{KEY}: {level}{line_end}")),
+    };
+    let (before, after) = (text.get(..from).unwrap_or_default(), text.get(to..).unwrap_or_default());
+    format!("{before}{line}{after}")
+}
+
+/// Whether this line of a map's own level sets the promotion level.
+fn is_level(line: &str) -> bool {
+    let key = line.split_once(':').map(|(key, _)| key.trim_end());
+    matches!(key, Some(KEY | "\"promotion_level\"" | "'promotion_level'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_front_matter_stands_at_the_beginning_between_dashes() {
+        let body = |text: &str| text[split(text).body..].to_owned();
+        assert_eq!(body("---\na: 1\n---\nText"), "Text");
+        assert_eq!(body("---\r\na: 1\r\n...\r\nText"), "Text");
+        assert_eq!(body("\u{feff}---\na: 1\n---\n"), "");
+        assert_eq!(body("---\n---\nText"), "Text");
+        for none in ["", "Text", "---", "---\na: 1\n", " ---\na: 1\n---\n", "a\n---\nb\n---\n", "----\na\n----\n"] {
+            assert_eq!(split(none), Parts { yaml: None, body: 0 }, "{none:?}");
+        }
+        let endless = format!("---\n{}", "a: 1\n".repeat(100_000));
+        assert_eq!(split(&endless).yaml, None);
+    }
+
+    #[test]
+    fn fields_are_json_and_dates_are_texts() {
+        let of = |yaml: &str| fields(&format!("---\n{yaml}\n---\n"));
+        let read = of("date: 2026-11-23\nn: 1.5\nlist: [a, b]\nyes: yes\nnothing:\nmap: {x: true}").unwrap();
+        assert_eq!(
+            Value::Object(read),
+            json!({ "date": "2026-11-23", "n": 1.5, "list": ["a", "b"], "yes": "yes", "nothing": null,
+                    "map": { "x": true } })
+        );
+        assert_eq!(of("").unwrap(), Map::new());
+        for bad in ["a: 1\na: 2", "- a", "text", "a: [", "a: 'x"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+        let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b, *b]\nd: [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c, *c]";
+        assert!(of(bomb).is_err());
+        assert!(of(&format!("a: {}{}", "[".repeat(5000), "]".repeat(5000))).is_err(), "too deep");
+    }
+
+    #[test]
+    fn a_level_changes_one_line() {
+        let of = |text: &str| with_level(text, Level::Critical);
+        assert_eq!(
+            of("---\na: 1\npromotion_level: standard # why\nb: 2\n---\nx"),
+            "---\na: 1\npromotion_level: critical\nb: 2\n---\nx"
+        );
+        assert_eq!(of("---\na: 1\n---\nx"), "---\na: 1\npromotion_level: critical\n---\nx");
+        assert_eq!(of("---\r\na: 1\r\n---\r\nx"), "---\r\na: 1\r\npromotion_level: critical\r\n---\r\nx");
+        assert_eq!(of("x\n"), "---\npromotion_level: critical\n---\nx\n");
+        assert_eq!(
+            of("---\nm:\n  promotion_level: x\n---\n"),
+            "---\nm:\n  promotion_level: x\npromotion_level: critical\n---\n"
+        );
+        let written = of("---\n\"promotion_level\": standard\n---\n");
+        assert_eq!(fields(&written).unwrap()["promotion_level"], "critical");
+    }
+}

@@ -1,0 +1,78 @@
+//! Links from one document to another of the same folder.
+
+use percent_encoding::percent_decode_str;
+
+/// The documents that these targets lead to from the document at `path`, each once, in their order. What leads elsewhere,
+/// or out of the folder, is none.
+pub(super) fn resolve(path: &str, targets: &[String]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for target in targets {
+        if let Some(to) = one(path, target)
+            && to != path
+            && !found.contains(&to)
+        {
+            found.push(to);
+        }
+    }
+    found
+}
+
+fn one(path: &str, target: &str) -> Option<String> {
+    let target = target.split(['#', '?']).next()?;
+    // A scheme, an address without one, or a path of the machine.
+    if target.is_empty() || target.starts_with('/') || target.contains([':', '\\']) {
+        return None;
+    }
+    let decoded = percent_decode_str(target).decode_utf8().ok()?;
+    if decoded.contains(['\0', '\\']) || !is_document(&decoded) {
+        return None;
+    }
+    let mut parts: Vec<&str> = path.split('/').collect();
+    parts.pop();
+    for part in decoded.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Whether the name is one of a Markdown file.
+pub(crate) fn is_document(path: &str) -> bool {
+    let lower = path.to_ascii_lowercase();
+    lower.ends_with(".md") || lower.ends_with(".markdown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_stay_within_the_folder() {
+        let of = |target: &str| resolve("problems/a.md", &[target.to_owned()]);
+        assert_eq!(of("b.md"), ["problems/b.md"]);
+        assert_eq!(of("./../tools/x%20y.md#part"), ["tools/x y.md"]);
+        assert_eq!(of("../c.markdown?raw=1"), ["c.markdown"]);
+        for none in [
+            "../../x.md",
+            "/x.md",
+            "https://h/x.md",
+            "mailto:x.md",
+            "a.md",
+            "b.txt",
+            "#part",
+            "",
+            "..\\x.md",
+            "%00.md",
+            "//h/x.md",
+            "..",
+            "%2e%2e/%2e%2e/x.md",
+        ] {
+            assert_eq!(of(none), Vec::<String>::new(), "{none}");
+        }
+        let twice = ["b.md".to_owned(), "./b.md".to_owned(), "c.md".to_owned()];
+        assert_eq!(resolve("a.md", &twice), ["b.md", "c.md"]);
+    }
+}

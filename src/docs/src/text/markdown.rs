@@ -1,0 +1,117 @@
+//! What of a document's Markdown matters here, with the lines that it stands on.
+
+use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+/// A heading of the document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Heading {
+    /// From 1 to 6.
+    pub level: u8,
+    pub text: String,
+    /// Of the body, from 0.
+    pub line: usize,
+}
+
+/// A body, read.
+#[derive(Debug, Default)]
+pub(super) struct Markdown {
+    pub headings: Vec<Heading>,
+    /// The text of the first paragraph that stands outside of lists, quotes and tables.
+    pub first_paragraph: Option<String>,
+    /// Targets of links, as they are written.
+    pub links: Vec<String>,
+    /// For each line of the body: whether a chunk may begin there, since no block is cut in two by that.
+    pub boundaries: Vec<bool>,
+}
+
+/// Characters of a heading or paragraph that are kept.
+const MAX_TEXT: usize = 2000;
+/// Links that are kept.
+const MAX_LINKS: usize = 500;
+
+pub(super) fn read(body: &str) -> Markdown {
+    let starts: Vec<usize> = std::iter::once(0).chain(memchr_lines(body)).collect();
+    let line_of = |offset: usize| starts.partition_point(|start| *start <= offset).saturating_sub(1);
+    let mut out = Markdown { boundaries: vec![true; starts.len()], ..Markdown::default() };
+    let mut depth = 0_usize;
+    let mut heading: Option<Heading> = None;
+    let mut paragraph: Option<String> = None;
+    let options = Options::ENABLE_TABLES | Options::ENABLE_FOOTNOTES | Options::ENABLE_STRIKETHROUGH;
+    for (event, range) in Parser::new_ext(body, options).into_offset_iter() {
+        match &event {
+            Event::Start(tag) => {
+                if depth == 0 && is_whole(tag) {
+                    let last = line_of(range.end.saturating_sub(1).max(range.start));
+                    for inner in out.boundaries.iter_mut().take(last + 1).skip(line_of(range.start) + 1) {
+                        *inner = false;
+                    }
+                }
+                match tag {
+                    Tag::Heading { level, .. } if depth == 0 => {
+                        heading =
+                            Some(Heading { level: number(*level), text: String::new(), line: line_of(range.start) });
+                    }
+                    Tag::Paragraph if depth == 0 && out.first_paragraph.is_none() => paragraph = Some(String::new()),
+                    Tag::Link { dest_url, .. } if out.links.len() < MAX_LINKS => out.links.push(dest_url.to_string()),
+                    _ => {}
+                }
+                depth += 1;
+            }
+            Event::End(tag) => {
+                depth = depth.saturating_sub(1);
+                match tag {
+                    TagEnd::Heading(_) => out.headings.extend(heading.take()),
+                    TagEnd::Paragraph if depth == 0 => {
+                        let text = paragraph.take().filter(|text| !text.trim().is_empty());
+                        out.first_paragraph = out.first_paragraph.take().or(text);
+                    }
+                    _ => {}
+                }
+            }
+            Event::Text(text) | Event::Code(text) => {
+                let into = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut());
+                if let Some(into) = into.filter(|into| into.len() < MAX_TEXT) {
+                    into.push_str(text);
+                }
+            }
+            Event::SoftBreak | Event::HardBreak => {
+                if let Some(into) = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut()) {
+                    into.push(' ');
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Where each line but the first begins.
+fn memchr_lines(body: &str) -> impl Iterator<Item = usize> {
+    body.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1)
+}
+
+/// Blocks whose lines belong together.
+fn is_whole(tag: &Tag<'_>) -> bool {
+    matches!(
+        tag,
+        Tag::Paragraph
+            | Tag::CodeBlock(_)
+            | Tag::Table(_)
+            | Tag::HtmlBlock
+            | Tag::Heading { .. }
+            | Tag::List(_)
+            | Tag::BlockQuote(_)
+            | Tag::FootnoteDefinition(_)
+    )
+}
+
+const fn number(level: HeadingLevel) -> u8 {
+    match level {
+        HeadingLevel::H1 => 1,
+        HeadingLevel::H2 => 2,
+        HeadingLevel::H3 => 3,
+        HeadingLevel::H4 => 4,
+        HeadingLevel::H5 => 5,
+        HeadingLevel::H6 => 6,
+    }
+}

@@ -1,0 +1,140 @@
+//! JSON Schemas of front matter: those that are built in, and what a project's own file becomes.
+
+use serde_json::{Map, Value, json};
+
+use super::front_matter::read;
+
+/// What a type's file says.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub name: String,
+    pub description: String,
+    pub folder: String,
+    pub schema: Value,
+}
+
+const BUILT_IN: [(&str, &str); 5] = [
+    ("problem", include_str!("types/problem.json")),
+    ("insight", include_str!("types/insight.json")),
+    ("codebase", include_str!("types/codebase.json")),
+    ("tool", include_str!("types/tool.json")),
+    ("style", include_str!("types/style.json")),
+];
+
+/// Fields that any document may have.
+pub(super) fn common() -> Map<String, Value> {
+    let common = json!({
+        "doc_type": { "type": "string" },
+        "title": { "type": "string", "minLength": 1, "maxLength": 200 },
+        "date": { "type": "string", "format": "date", "description": "When it was written down, as 2026-11-23." },
+        "summary": { "type": "string", "minLength": 1, "maxLength": 500, "description": "One line for lists of results." },
+        "significance": {
+            "enum": ["architectural", "behavioral", "performance", "correctness", "convention", "integration"],
+            "description": "Why it matters.",
+        },
+        "promotion_level": { "enum": ["standard", "important", "critical"] },
+        "tags": { "type": "array", "items": { "type": "string" } },
+        "related_docs": { "type": "array", "items": { "type": "string" }, "description": "Relative paths." },
+        "supersedes": { "type": "string", "description": "The path of the document that this one replaces." },
+    });
+    match common {
+        Value::Object(common) => common,
+        _ => Map::new(),
+    }
+}
+
+/// What every document with a type says.
+const REQUIRED: [&str; 5] = ["doc_type", "title", "date", "summary", "significance"];
+
+/// The schema of a type with these fields.
+fn schema(name: &str, own: Map<String, Value>, required: Vec<Value>) -> Value {
+    let mut properties = common();
+    properties.insert("doc_type".to_owned(), json!({ "const": name }));
+    properties.extend(own);
+    let mut all: Vec<Value> = REQUIRED.iter().map(|name| (*name).into()).collect();
+    all.extend(required);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object", "properties": properties, "required": all,
+    })
+}
+
+/// The schema of a document that has no type.
+pub(super) fn plain() -> Value {
+    json!({ "type": "object", "properties": common() })
+}
+
+pub(super) fn built_in() -> impl Iterator<Item = Written> {
+    BUILT_IN.iter().filter_map(|(name, file)| {
+        let file: Value = serde_json::from_str(file).ok()?;
+        let own = file.get("properties")?.as_object()?.clone();
+        let required = file.get("required")?.as_array()?.clone();
+        Some(Written {
+            name: (*name).to_owned(),
+            description: file.get("description")?.as_str()?.to_owned(),
+            folder: file.get("folder")?.as_str()?.to_owned(),
+            schema: schema(name, own, required),
+        })
+    })
+}
+
+/// A project's own type: its fields in lists (`required_fields`, `optional_fields`), or a JSON Schema with `name`, `folder`
+/// and `description` beside its keywords. `stem` is the beginning of the file's name.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub(super) fn custom(stem: &str, text: &str) -> Result<Written, String> {
+    let Value::Object(mut file) = read(text).map_err(|error| error.to_string())? else {
+        return Err("it is not a map".to_owned());
+    };
+    let mut take = |key: &str| match file.remove(key) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    };
+    let name = take("name").unwrap_or_else(|| stem.to_owned());
+    let description = take("description").or_else(|| take("title")).unwrap_or_default();
+    let folder = take("folder").unwrap_or_else(|| name.clone());
+    let schema = if file.contains_key("required_fields") || file.contains_key("optional_fields") {
+        let (mut own, mut required) = (Map::new(), Vec::new());
+        for (key, is_required) in [("required_fields", true), ("optional_fields", false)] {
+            let fields = match file.get(key) {
+                None | Some(Value::Null) => continue,
+                Some(Value::Array(fields)) => fields,
+                Some(_) => return Err(format!("{key} is not a list")),
+            };
+            for field in fields {
+                let (name, schema) = listed(field)?;
+                if is_required {
+                    required.push(name.as_str().into());
+                }
+                own.insert(name, schema);
+            }
+        }
+        schema(&name, own, required)
+    } else if file.contains_key("properties") || file.contains_key("type") {
+        json!({ "allOf": [schema(&name, Map::new(), Vec::new()), Value::Object(file)] })
+    } else {
+        return Err("it has neither required_fields nor properties".to_owned());
+    };
+    Ok(Written { name, description, folder, schema })
+}
+
+/// A field of such a list.
+fn listed(field: &Value) -> Result<(String, Value), String> {
+    let of = |key: &str| field.get(key).and_then(Value::as_str);
+    let name = of("name").ok_or("a field has no name")?.to_owned();
+    let mut schema = match of("type").unwrap_or("string") {
+        "enum" => match field.get("values") {
+            Some(Value::Array(values)) if !values.is_empty() => json!({ "enum": values }),
+            _ => return Err(format!("the field {name} has no values")),
+        },
+        kind @ ("string" | "boolean" | "integer" | "number" | "object") => json!({ "type": kind }),
+        "array" => json!({ "type": "array" }),
+        "date" => json!({ "type": "string", "format": "date" }),
+        other => return Err(format!("the field {name} has the type {other}, which is none")),
+    };
+    if let Some(description) = of("description") {
+        schema["description"] = description.into();
+    }
+    Ok((name, schema))
+}

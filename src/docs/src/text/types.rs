@@ -1,0 +1,211 @@
+//! Types of documents: where they lie and what their front matter has to say.
+
+use jsonschema::{Validator, error::ValidationError};
+use serde_json::{Map, Value, json};
+
+use super::{document, front_matter, schemas};
+use crate::model::Document;
+
+/// Types of one project's own.
+const MAX_CUSTOM: usize = 50;
+/// Bytes of a schema's file.
+pub(crate) const MAX_SCHEMA: usize = 64 << 10;
+/// Faults of one document that are named.
+const MAX_FAULTS: usize = 50;
+/// Characters of a fault's message.
+const MAX_MESSAGE: usize = 300;
+
+/// A type of documents.
+#[derive(Debug)]
+pub(crate) struct DocType {
+    pub name: String,
+    pub description: String,
+    /// Relative to the folder of the documents.
+    pub folder: String,
+    /// Where its schema stands in the project; none of one that is built in.
+    pub schema_path: Option<String>,
+    /// JSON Schema of the front matter.
+    pub schema: Value,
+    validator: Validator,
+}
+
+/// The types of a project.
+#[derive(Debug)]
+pub(crate) struct DocTypes {
+    all: Vec<DocType>,
+    /// For documents without a type.
+    plain: Option<Validator>,
+}
+
+/// What is wrong with a front matter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// A JSON pointer; empty for the whole.
+    pub pointer: String,
+    /// The keyword that is broken.
+    pub rule: String,
+    pub message: String,
+}
+
+/// Why a document is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    UnknownType {
+        name: String,
+        known: Vec<String>,
+    },
+    Schema {
+        faults: Vec<Fault>,
+    },
+    /// It cannot be read as a document at all.
+    NotText {
+        why: String,
+    },
+}
+
+/// A document that fits its type.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub document: Document,
+    /// Its front matter.
+    pub fields: Map<String, Value>,
+}
+
+fn compile(schema: &Value) -> Result<Validator, String> {
+    jsonschema::options()
+        .should_validate_formats(true)
+        // No regular expression of a project's file takes more than linear time.
+        .with_pattern_options(jsonschema::PatternOptions::regex().size_limit(1 << 20))
+        .build(schema)
+        .map_err(|error| error.to_string().chars().take(MAX_MESSAGE).collect())
+}
+
+impl DocTypes {
+    pub fn built_in() -> Self {
+        let all = schemas::built_in().filter_map(|written| {
+            let schemas::Written { name, description, folder, schema } = written;
+            let validator = compile(&schema).ok()?;
+            Some(DocType { name, description, folder, schema_path: None, schema, validator })
+        });
+        Self { all: all.collect(), plain: compile(&schemas::plain()).ok() }
+    }
+
+    /// With the types of a project's own: the paths of their files and their texts. Also what is left out, and why.
+    pub fn with_custom(files: Vec<(String, String)>) -> (Self, Vec<(String, String)>) {
+        let mut types = Self::built_in();
+        let mut left_out = Vec::new();
+        for (at, (path, text)) in files.into_iter().enumerate() {
+            let added = if at < MAX_CUSTOM { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
+            if let Err(why) = added {
+                left_out.push((path, why));
+            }
+        }
+        (types, left_out)
+    }
+
+    fn add(&mut self, path: &str, text: &str) -> Result<(), String> {
+        if text.len() > MAX_SCHEMA {
+            return Err(format!("it is longer than {MAX_SCHEMA} bytes"));
+        }
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let stem = file.split('.').next().unwrap_or(file);
+        let schemas::Written { name, description, folder, schema } = schemas::custom(stem, text)?;
+        let is_name = |text: &str| {
+            (1..=64).contains(&text.len())
+                && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+        };
+        if !is_name(&name) {
+            return Err("its name has other characters than letters, digits, - and _".to_owned());
+        }
+        if !folder.split('/').all(is_name) {
+            return Err("its folder is not one below the folder of the documents".to_owned());
+        }
+        if folder == "schemas" {
+            return Err("its folder is that of the schemas".to_owned());
+        }
+        if let Some(other) = self.all.iter().find(|kind| kind.name == name || kind.folder == folder) {
+            return Err(format!("its name or folder is that of the type {}", other.name));
+        }
+        let validator = compile(&schema)?;
+        let schema_path = Some(path.to_owned());
+        self.all.push(DocType { name, description, folder, schema_path, schema, validator });
+        Ok(())
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &DocType> {
+        self.all.iter()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&DocType> {
+        self.all.iter().find(|kind| kind.name == name)
+    }
+
+    /// The type whose folder the document lies in.
+    pub fn of_path(&self, path: &str) -> Option<&DocType> {
+        let within =
+            |kind: &&DocType| path.strip_prefix(kind.folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        self.all.iter().filter(within).max_by_key(|kind| kind.folder.len())
+    }
+
+    /// Checks a document that is proposed for this path.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn check(&self, path: &str, text: &str) -> Result<Checked, Refusal> {
+        if let Some(at) = text.find('\0') {
+            return Err(Refusal::NotText { why: format!("it has a NUL character (byte {at})") });
+        }
+        let fields = front_matter::fields(text).map_err(|why| {
+            let (pointer, rule) = (String::new(), "yaml".to_owned());
+            Refusal::Schema { faults: vec![Fault { pointer, rule, message: why.to_string() }] }
+        })?;
+        let of_folder = self.of_path(path);
+        let kind = match fields.get("doc_type") {
+            None => of_folder,
+            Some(Value::String(name)) => Some(self.get(name).ok_or_else(|| Refusal::UnknownType {
+                name: name.clone(),
+                known: self.all().map(|kind| kind.name.clone()).collect(),
+            })?),
+            Some(_) => {
+                let fault = fault("/doc_type", "type", "it is not a text");
+                return Err(Refusal::Schema { faults: vec![fault] });
+            }
+        };
+        let mut faults = match kind.map(|kind| &kind.validator).or(self.plain.as_ref()) {
+            Some(validator) => faults(validator, &fields),
+            None => Vec::new(),
+        };
+        if let Some(kind) = kind
+            && of_folder.is_none_or(|of_folder| of_folder.name != kind.name)
+        {
+            let message =
+                format!("a document of the type {} lies in {}/, and this path does not", kind.name, kind.folder);
+            faults.push(fault("/doc_type", "folder", &message));
+        }
+        match faults.is_empty() {
+            true => Ok(Checked { document: document::read(path, text, self, &fields), fields }),
+            false => Err(Refusal::Schema { faults }),
+        }
+    }
+}
+
+fn fault(pointer: &str, rule: &str, message: &str) -> Fault {
+    Fault { pointer: pointer.to_owned(), rule: rule.to_owned(), message: message.to_owned() }
+}
+
+fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
+    let value = json!(fields);
+    if validator.is_valid(&value) {
+        return Vec::new();
+    }
+    let said = |error: ValidationError<'_>| Fault {
+        pointer: error.instance_path().to_string(),
+        rule: error.kind().keyword().to_owned(),
+        message: error.to_string().chars().take(MAX_MESSAGE).collect(),
+    };
+    validator.iter_errors(&value).take(MAX_FAULTS).map(said).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use super::*;
+
+const GOOD: &str = "---\ndoc_type: tool\ntitle: T\ndate: 2026-11-23\nsummary: s\nsignificance: integration\ntool_name: x\n\
+                    version: '1.10'\nknowledge_type: gotcha\n---\n# T\n";
+
+fn faults_of(types: &DocTypes, path: &str, text: &str) -> Vec<(String, String)> {
+    match types.check(path, text) {
+        Err(Refusal::Schema { faults }) => faults.into_iter().map(|fault| (fault.pointer, fault.rule)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_five_types_are_there_with_their_folders_and_fields() {
+    let types = DocTypes::built_in();
+    let all: Vec<(&str, &str)> = types.all().map(|kind| (kind.name.as_str(), kind.folder.as_str())).collect();
+    let expected = [
+        ("problem", "problems"),
+        ("insight", "insights"),
+        ("codebase", "codebase"),
+        ("tool", "tools"),
+        ("style", "styles"),
+    ];
+    assert_eq!(all, expected);
+    assert!(types.all().all(|kind| kind.schema_path.is_none() && !kind.description.is_empty()));
+    assert_eq!(types.of_path("tools/a/b.md").unwrap().name, "tool");
+    assert!(types.of_path("tools.md").is_none() && types.of_path("toolsx/a.md").is_none());
+}
+
+#[test]
+fn a_document_that_fits_passes_and_every_fault_of_one_that_does_not_is_named() {
+    let types = DocTypes::built_in();
+    assert_eq!(types.check("tools/x.md", GOOD).unwrap().document.title, "T");
+    assert_eq!(types.check("notes/x.md", "# Anything\n").unwrap().document.doc_type, None);
+
+    let bad = GOOD
+        .replace("'1.10'", "1.10")
+        .replace("gotcha", "trick")
+        .replace("2026-11-23", "yesterday")
+        .replace("title: T\n", "");
+    let mut faults = faults_of(&types, "tools/x.md", &bad);
+    faults.sort();
+    let expected = [("", "required"), ("/date", "format"), ("/knowledge_type", "enum"), ("/version", "type")];
+    assert_eq!(faults, expected.map(|(pointer, rule)| (pointer.to_owned(), rule.to_owned())));
+
+    assert_eq!(faults_of(&types, "problems/x.md", GOOD), [("/doc_type".to_owned(), "folder".to_owned())]);
+    assert_eq!(faults_of(&types, "x.md", GOOD), [("/doc_type".to_owned(), "folder".to_owned())]);
+    assert_eq!(faults_of(&types, "tools/x.md", "# None\n").len(), 8, "a document in a type's folder is of the type");
+    assert_eq!(faults_of(&types, "x.md", "---\npromotion_level: huge\n---\n")[0].0, "/promotion_level");
+    assert_eq!(faults_of(&types, "x.md", "---\na: 1\na: 2\n---\n")[0].1, "yaml");
+    assert_eq!(faults_of(&types, "x.md", "---\ndoc_type: [tool]\n---\n")[0].0, "/doc_type");
+    let unknown = types.check("x.md", "---\ndoc_type: novel\n---\n").unwrap_err();
+    assert!(matches!(unknown, Refusal::UnknownType { ref name, ref known } if name == "novel" && known.len() == 5));
+    assert!(matches!(types.check("x.md", "a\0b"), Err(Refusal::NotText { .. })));
+}
+
+#[test]
+fn a_project_adds_types_in_either_form() {
+    let lists = "name: api-contract\ndescription: Contracts\nfolder: api-contracts\nrequired_fields:\n  - name: endpoint\n    type: string\n  \
+                 - name: change_type\n    type: enum\n    values: [new, breaking]\noptional_fields:\n  - {name: since, type: date}\n";
+    let schema = r#"{"description": "Runbooks", "folder": "ops/runbooks", "type": "object", "properties": {"service": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["service"]}"#;
+    let files = vec![
+        ("schemas/api-contract.schema.yaml".to_owned(), lists.to_owned()),
+        ("schemas/runbook.schema.json".to_owned(), schema.to_owned()),
+    ];
+    let (types, left_out) = DocTypes::with_custom(files);
+    assert_eq!(left_out, Vec::new());
+    let common = "title: T\ndate: 2026-11-23\nsummary: s\nsignificance: integration";
+    let contract = format!("---\ndoc_type: api-contract\n{common}\nendpoint: /x\nchange_type: new\n---\n");
+    assert_eq!(
+        types.check("api-contracts/a.md", &contract).unwrap().document.doc_type.as_deref(),
+        Some("api-contract")
+    );
+    assert_eq!(faults_of(&types, "api-contracts/a.md", &contract.replace("new", "old"))[0].0, "/change_type");
+    let runbook = format!("---\ndoc_type: runbook\n{common}\nservice: web\n---\n");
+    assert!(types.check("ops/runbooks/a.md", &runbook).is_ok());
+    assert_eq!(faults_of(&types, "ops/runbooks/a.md", &runbook.replace("web", "WEB"))[0].1, "pattern");
+    assert_eq!(types.get("runbook").unwrap().schema_path.as_deref(), Some("schemas/runbook.schema.json"));
+}
+
+#[test]
+fn a_type_that_cannot_be_is_left_out_with_the_reason() {
+    let deep = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+    let cases = [
+        ("schemas/problem.schema.yaml", "required_fields: []", "name or folder is that of the type problem"),
+        ("schemas/mine.schema.yaml", "folder: tools\nrequired_fields: []", "that of the type tool"),
+        ("schemas/mine.schema.yaml", "folder: ../up\nrequired_fields: []", "below the folder"),
+        ("schemas/mine.schema.yaml", "folder: /etc\nrequired_fields: []", "below the folder"),
+        ("schemas/mine.schema.yaml", "folder: schemas\nrequired_fields: []", "that of the schemas"),
+        ("schemas/mine.schema.yaml", "name: 'a b'\nrequired_fields: []", "other characters"),
+        ("schemas/mine.schema.yaml", "a: 1", "neither required_fields nor properties"),
+        ("schemas/mine.schema.yaml", "- a", "not a map"),
+        ("schemas/mine.schema.yaml", "required_fields: [{name: a, type: enum}]", "no values"),
+        ("schemas/mine.schema.yaml", "required_fields: [{name: a, type: blob}]", "has the type blob"),
+        ("schemas/mine.schema.yaml", "properties: {a: {$ref: 'https://example.com/x.json'}}", ""),
+        ("schemas/mine.schema.yaml", "properties: {a: {$ref: 'file:///etc/passwd'}}", ""),
+        ("schemas/mine.schema.yaml", "properties: {a: {pattern: '(?<=a)b'}}", ""),
+        ("schemas/mine.schema.yaml", "properties: {a: {pattern: 'x{100000}{100000}'}}", ""),
+        ("schemas/mine.schema.yaml", &deep, ""),
+    ];
+    for (path, text, why) in cases {
+        let (types, left_out) = DocTypes::with_custom(vec![(path.to_owned(), text.to_owned())]);
+        assert_eq!(types.all().count(), 5, "{text}");
+        assert!(left_out.len() == 1 && left_out[0].1.contains(why), "{text}: {left_out:?}");
+    }
+    let many = (0..60).map(|at| (format!("schemas/t{at}.schema.yaml"), "required_fields: []".to_owned())).collect();
+    assert_eq!(DocTypes::with_custom(many).0.all().count(), 55);
+}
