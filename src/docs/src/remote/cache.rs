@@ -1,0 +1,171 @@
+//! Vectors that were paid for once, by what they are of. Made anew where it is damaged: it can be filled again.
+
+use std::{fs, os::unix::fs::OpenOptionsExt as _, path::Path};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use sha2::{Digest as _, Sha256};
+
+/// Vectors that are kept; those that were used longest ago go.
+const KEPT: usize = 500_000;
+/// How many are written between two looks at their number.
+const LOOK_AFTER: usize = 5000;
+
+const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS vectors (
+    key BLOB PRIMARY KEY, vector BLOB NOT NULL, used INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS vectors_by_use ON vectors (used);";
+
+/// What a vector is of.
+pub(super) type Key = [u8; 32];
+
+pub(super) struct Cache {
+    conn: Mutex<Connection>,
+    written: Mutex<usize>,
+    kept: usize,
+}
+
+/// Of the text as it is sent to that model.
+pub(super) fn key(url: &str, model: &str, text: &str) -> Key {
+    let mut hasher = Sha256::new();
+    for part in [url, model, text] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().into()
+}
+
+impl Cache {
+    /// # Errors
+    /// A file that can be neither read nor made.
+    pub fn open(path: &Path) -> rusqlite::Result<Self> {
+        Self::bounded(path, KEPT)
+    }
+
+    fn bounded(path: &Path, kept: usize) -> rusqlite::Result<Self> {
+        let conn = connect(path).or_else(|error| {
+            tracing::warn!(path = %path.display(), %error, "the cache of embeddings is made anew");
+            for end in ["", "-wal", "-shm"] {
+                let mut name = path.as_os_str().to_owned();
+                name.push(end);
+                let _ = fs::remove_file(name);
+            }
+            connect(path)
+        })?;
+        Ok(Self { conn: Mutex::new(conn), written: Mutex::default(), kept })
+    }
+
+    /// The vector of each key that is there. Failing is having none.
+    pub fn get(&self, keys: &[Key], now: i64) -> Vec<Option<Vec<f32>>> {
+        let conn = self.conn.lock();
+        let read = || -> rusqlite::Result<Vec<Option<Vec<f32>>>> {
+            let tx = conn.unchecked_transaction()?;
+            let mut find = tx.prepare_cached("SELECT vector, used FROM vectors WHERE key = ?1")?;
+            let mut touch = tx.prepare_cached("UPDATE vectors SET used = ?2 WHERE key = ?1")?;
+            let mut all = Vec::new();
+            for key in keys {
+                let found = find
+                    .query_row([key], |row| {
+                        let bytes = row.get_ref(0)?.as_blob()?;
+                        let vector = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+                        Ok((vector, row.get::<_, i64>(1)?))
+                    })
+                    .optional()?;
+                // A day is precise enough to say which were used last.
+                if found.as_ref().is_some_and(|(_, used)| now - used > 86_400) {
+                    touch.execute(params![key, now])?;
+                }
+                all.push(found.map(|(vector, _)| vector));
+            }
+            drop((find, touch));
+            tx.commit()?;
+            Ok(all)
+        };
+        read().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the cache of embeddings cannot be read");
+            vec![None; keys.len()]
+        })
+    }
+
+    pub fn put(&self, all: &[(Key, Vec<f32>)], now: i64) {
+        let conn = self.conn.lock();
+        let write = || -> rusqlite::Result<()> {
+            let tx = conn.unchecked_transaction()?;
+            let mut insert =
+                tx.prepare_cached("INSERT OR REPLACE INTO vectors (key, vector, used) VALUES (?1, ?2, ?3)")?;
+            for (key, vector) in all {
+                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                insert.execute(params![key, bytes, now])?;
+            }
+            drop(insert);
+            let mut written = self.written.lock();
+            *written += all.len();
+            if *written >= LOOK_AFTER.min(self.kept) {
+                *written = 0;
+                let over =
+                    "DELETE FROM vectors WHERE key IN (SELECT key FROM vectors ORDER BY used DESC LIMIT -1 OFFSET ?1)";
+                tx.execute(over, [self.kept])?;
+            }
+            tx.commit()
+        };
+        if let Err(error) = write() {
+            tracing::warn!(%error, "embeddings could not be kept");
+        }
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    // Made before SQLite does, so that it is never readable by others.
+    if let Err(error) = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path) {
+        tracing::warn!(path = %path.display(), %error, "the cache of embeddings cannot be made");
+    }
+    let conn = Connection::open(path)?;
+    conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
+    conn.execute_batch(SCHEMA)?;
+    let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    match check.as_str() {
+        "ok" => Ok(conn),
+        _ => Err(rusqlite::Error::InvalidQuery),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_are_kept_over_a_restart_and_the_oldest_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.db");
+        let of = |at: usize| (key("u", "m", &at.to_string()), vec![at as f32, 1.0]);
+        let cache = Cache::bounded(&path, 3).unwrap();
+        for at in 0..3 {
+            cache.put(&[of(at)], at as i64);
+        }
+        drop(cache);
+        let cache = Cache::bounded(&path, 3).unwrap();
+        assert_eq!(cache.get(&[of(1).0, key("u", "other", "1")], 3), [Some(vec![1.0, 1.0]), None]);
+        // Used just now, so that another one is the oldest.
+        cache.get(&[of(0).0], 1_000_000);
+        cache.put(&[of(3), of(4), of(5)], 500);
+        let there = cache.get(&[of(0).0, of(1).0, of(2).0, of(3).0, of(4).0, of(5).0], 1_000_000);
+        assert!(there[0].is_some() && there[1].is_none() && there[2].is_none());
+        assert_eq!(there.iter().flatten().count(), 3);
+    }
+
+    #[test]
+    fn a_damaged_file_is_made_anew_and_belongs_to_nobody_else() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.db");
+        fs::write(&path, "no database at all, but a text of some length to be read as one").unwrap();
+        let cache = Cache::open(&path).unwrap();
+        cache.put(&[(key("u", "m", "t"), vec![1.0])], 0);
+        assert_eq!(cache.get(&[key("u", "m", "t")], 0), [Some(vec![1.0])]);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);
+    }
+
+    #[test]
+    fn keys_tell_parts_apart() {
+        assert_ne!(key("a", "bc", "d"), key("ab", "c", "d"));
+    }
+}

@@ -1,0 +1,57 @@
+//! What goes wrong with a model that another program runs.
+
+use std::time::Duration;
+
+use countersign_provider::text::one_line;
+
+/// Characters of a server's own words that are told.
+const TOLD: usize = 200;
+
+/// In one line, without the key and with no more of an answer than its beginning.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RemoteError {
+    #[error("no connection: {0}")]
+    Unreachable(String),
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error("it answered {status}: {said}")]
+    Status {
+        status: u16,
+        said: String,
+        /// How long it wants to be left alone.
+        after: Option<Duration>,
+    },
+    #[error("its answer is longer than {0} bytes")]
+    TooLong(usize),
+    #[error("its answer is not what was asked for: {0}")]
+    Garbage(String),
+    #[error("it failed several times and is left alone for a while")]
+    Open,
+    #[error("the call was given up")]
+    Cancelled,
+}
+
+impl RemoteError {
+    pub fn status(status: u16, body: &[u8], after: Option<Duration>) -> Self {
+        let said = String::from_utf8_lossy(body);
+        Self::Status { status, said: one_line(said.trim(), TOLD).into_owned(), after }
+    }
+
+    pub fn garbage(why: impl AsRef<str>) -> Self {
+        Self::Garbage(one_line(why.as_ref(), TOLD).into_owned())
+    }
+
+    /// Whether another attempt may go better.
+    pub fn passes(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Late(_) => true,
+            Self::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504),
+            Self::TooLong(_) | Self::Garbage(_) | Self::Open | Self::Cancelled => false,
+        }
+    }
+
+    /// Whether it says that the server is in trouble, and not the request.
+    pub fn counts(&self) -> bool {
+        self.passes() || matches!(self, Self::Garbage(_) | Self::TooLong(_))
+    }
+}

@@ -1,0 +1,68 @@
+//! Answers in words (`POST /chat/completions`).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::{error::RemoteError, http::Http, retry::Patient};
+use countersign_config::ModelEndpoint;
+
+/// Bytes of an answer.
+const MAX_ANSWER: usize = 1 << 20;
+/// Tokens that it may take.
+const MAX_TOKENS: u32 = 1024;
+
+/// Asks one model.
+pub(crate) struct Generator {
+    model: String,
+    server: Patient,
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    message: Message,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    content: Option<String>,
+}
+
+impl Generator {
+    pub fn new(endpoint: &ModelEndpoint) -> Arc<Self> {
+        let server = Patient::new(Http::new(endpoint, "/chat/completions"));
+        Arc::new(Self { model: endpoint.model.clone(), server })
+    }
+
+    /// What the model says to this.
+    ///
+    /// # Errors
+    /// See [`RemoteError`].
+    pub async fn answer(&self, system: &str, user: &str, cancel: &CancellationToken) -> Result<String, RemoteError> {
+        let body = json!({
+            "model": self.model,
+            "messages": [{ "role": "system", "content": system }, { "role": "user", "content": user }],
+            "max_tokens": MAX_TOKENS,
+            "temperature": 0,
+            "stream": false,
+        });
+        tokio::select! {
+            answer = self.server.ask(Bytes::from(body.to_string()), MAX_ANSWER, read) => answer,
+            () = cancel.cancelled() => Err(RemoteError::Cancelled),
+        }
+    }
+}
+
+fn read(answer: &[u8]) -> Result<String, RemoteError> {
+    let answer: Completion = serde_json::from_slice(answer).map_err(|error| RemoteError::garbage(error.to_string()))?;
+    let said = answer.choices.into_iter().next().and_then(|choice| choice.message.content);
+    said.filter(|text| !text.trim().is_empty()).ok_or_else(|| RemoteError::garbage("it says nothing"))
+}

@@ -1,0 +1,115 @@
+//! One request: JSON there, JSON back. Redirects are not followed: they would take the key elsewhere.
+//!
+//! Its client belongs to one thread, so that those who wait for it may be on any.
+
+use std::time::Duration;
+
+use actix::Arbiter;
+use awc::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use super::error::RemoteError;
+use countersign_config::{ModelEndpoint, Secret};
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// Requests that wait for the thread.
+const QUEUE: usize = 64;
+/// Bytes of an answer that says what went wrong.
+const MAX_SAID: usize = 8 << 10;
+/// How long a server may ask to be left alone.
+const MAX_AFTER: Duration = Duration::from_secs(60);
+const AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));
+
+struct Job {
+    body: Bytes,
+    max: usize,
+    reply: oneshot::Sender<Result<Bytes, RemoteError>>,
+}
+
+/// Sends to one address.
+pub(super) struct Http {
+    jobs: mpsc::Sender<Job>,
+    timeout: Duration,
+    thread: Arbiter,
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        self.thread.stop();
+    }
+}
+
+impl Http {
+    /// `path` is put behind the endpoint's own.
+    pub fn new(endpoint: &ModelEndpoint, path: &str) -> Self {
+        let (jobs, mut waiting) = mpsc::channel::<Job>(QUEUE);
+        let url = format!("{}{path}", endpoint.url);
+        let (key, timeout) = (endpoint.key.clone(), endpoint.timeout);
+        let thread = Arbiter::new();
+        // What sends belongs to the thread, so it is made there.
+        thread.spawn_fn(move || {
+            actix::spawn(async move {
+                let connector = awc::Connector::new().timeout(CONNECT).handshake_timeout(CONNECT);
+                let client = awc::Client::builder().connector(connector).disable_timeout().disable_redirects().finish();
+                while let Some(job) = waiting.recv().await {
+                    let (client, url, key) = (client.clone(), url.clone(), key.clone());
+                    actix::spawn(async move {
+                        let Job { body, max, mut reply } = job;
+                        let answer = tokio::select! {
+                            answer = tokio::time::timeout(timeout, attempt(&client, &url, key.as_ref(), body, max)) => {
+                                answer.unwrap_or(Err(RemoteError::Late(timeout)))
+                            }
+                            // Nobody waits any more.
+                            () = reply.closed() => return,
+                        };
+                        let _ = reply.send(answer);
+                    });
+                }
+            });
+        });
+        Self { jobs, timeout, thread }
+    }
+
+    /// One attempt, within the endpoint's time. Dropping it gives the request up. `max` bytes of an answer are read.
+    pub async fn post(&self, body: Bytes, max: usize) -> Result<Bytes, RemoteError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job { body, max, reply };
+        let sent = tokio::time::timeout(self.timeout, self.jobs.send(job)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            return Err(RemoteError::Unreachable("too many requests wait for it".to_owned()));
+        }
+        answer.await.unwrap_or_else(|_| Err(RemoteError::Unreachable("the gateway is stopping".to_owned())))
+    }
+}
+
+async fn attempt(
+    client: &awc::Client,
+    url: &str,
+    key: Option<&Secret>,
+    body: Bytes,
+    max: usize,
+) -> Result<Bytes, RemoteError> {
+    let mut request =
+        client.post(url).insert_header((USER_AGENT, AGENT)).insert_header((CONTENT_TYPE, "application/json"));
+    if let Some(Secret(key)) = key {
+        let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {key}")) else {
+            return Err(RemoteError::Unreachable("its key cannot stand in a header".to_owned()));
+        };
+        value.set_sensitive(true);
+        request = request.insert_header((AUTHORIZATION, value));
+    }
+    // Its text names the host at most, which is no secret.
+    let mut response = request.send_body(body).await.map_err(|error| RemoteError::Unreachable(error.to_string()))?;
+    let status = response.status();
+    if !status.is_success() {
+        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let said = response.body().limit(MAX_SAID).await.unwrap_or_default();
+        let after = after.map(|seconds| Duration::from_secs(seconds).min(MAX_AFTER));
+        return Err(RemoteError::status(status.as_u16(), &said, after));
+    }
+    response.body().limit(max).await.map_err(|error| match error {
+        awc::error::PayloadError::Overflow => RemoteError::TooLong(max),
+        other => RemoteError::Unreachable(other.to_string()),
+    })
+}

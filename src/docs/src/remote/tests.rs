@@ -1,0 +1,215 @@
+//! Against a server that answers what the test says.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use countersign_config::{ModelEndpoint, Secret};
+
+type Answers = Arc<dyn Fn(usize, &str, &Value) -> Option<String> + Send + Sync>;
+
+/// A server, and how many requests it got.
+async fn serve(
+    answers: impl Fn(usize, &str, &Value) -> Option<String> + Send + Sync + 'static,
+) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let (answers, counted): (Answers, _) = (Arc::new(answers), Arc::clone(&count));
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let (answers, counted) = (Arc::clone(&answers), Arc::clone(&counted));
+            tokio::spawn(async move {
+                let mut bytes = Vec::new();
+                let mut buffer = [0; 4096];
+                loop {
+                    let text = String::from_utf8_lossy(&bytes).into_owned();
+                    let whole = text.split_once("\r\n\r\n").and_then(|(head, body)| {
+                        let length = head.lines().find_map(|line| {
+                            line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse::<usize>().ok()
+                        })?;
+                        (body.len() >= length).then(|| (head.to_owned(), body.to_owned()))
+                    });
+                    if let Some((head, body)) = whole {
+                        let number = counted.fetch_add(1, Ordering::SeqCst);
+                        let body = serde_json::from_str(&body).unwrap();
+                        match answers(number, &head, &body) {
+                            Some(answer) => socket.write_all(answer.as_bytes()).await.unwrap_or_default(),
+                            None => std::future::pending().await,
+                        }
+                        return;
+                    }
+                    match socket.read(&mut buffer).await {
+                        Ok(0) | Err(_) => return,
+                        Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                    }
+                }
+            });
+        }
+    });
+    (url, count)
+}
+
+fn status(status: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+fn vectors(body: &Value) -> String {
+    let inputs = body["input"].as_array().unwrap();
+    let data: Vec<Value> = inputs
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(at, text)| json!({ "index": at, "embedding": [text.as_str().unwrap().len(), 1.0] }))
+        .collect();
+    status("200 OK", "", &json!({ "data": data }).to_string())
+}
+
+fn endpoint(url: &str, model: &str) -> ModelEndpoint {
+    let key = Some(Secret("very-secret".to_owned()));
+    ModelEndpoint { url: url.to_owned(), model: model.to_owned(), key, timeout: Duration::from_millis(1500) }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    url: String,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Bench {
+    async fn new(answers: impl Fn(usize, &str, &Value) -> Option<String> + Send + Sync + 'static) -> Self {
+        let (url, requests) = serve(answers).await;
+        Self { dir: tempfile::tempdir().unwrap(), url, requests }
+    }
+
+    fn embedder(&self, model: &str) -> Arc<Embedder> {
+        Embedder::new(&endpoint(&self.url, model), &self.dir.path().join("v.db")).unwrap()
+    }
+
+    fn asked(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+fn texts(count: usize) -> Vec<String> {
+    (0..count).map(|at| "x".repeat(at + 1)).collect()
+}
+
+#[actix::test]
+async fn passages_are_embedded_in_batches_in_order_and_paid_for_once() {
+    let bench = Bench::new(|_, head, body| {
+        assert!(head.starts_with("POST /v1/embeddings ") && head.contains("Bearer very-secret"), "{head}");
+        Some(vectors(body))
+    })
+    .await;
+    let embedder = bench.embedder("m");
+    let got = embedder.passages(&texts(70)).await.unwrap();
+    assert_eq!(got.iter().map(|vector| vector[0] as usize).collect::<Vec<_>>(), (1..=70).collect::<Vec<_>>());
+    assert_eq!(bench.asked(), 3);
+    assert_eq!(embedder.passages(&texts(70)).await.unwrap(), got);
+    drop(embedder);
+    // Also after a restart, and not for another model.
+    assert_eq!(bench.embedder("m").passages(&texts(71)).await.unwrap()[..70], got);
+    assert_eq!(bench.asked(), 4);
+    bench.embedder("other").passages(&texts(1)).await.unwrap();
+    assert_eq!(bench.asked(), 5);
+}
+
+#[actix::test]
+async fn a_query_and_a_passage_are_told_apart_where_the_model_wants_it() {
+    let bench = Bench::new(|_, _, body| Some(vectors(body))).await;
+    let embedder = bench.embedder("multilingual-e5-small");
+    assert_eq!(embedder.query("ab").await.unwrap()[0] as usize, "query: ab".len());
+    assert_eq!(embedder.passages(&["ab".to_owned()]).await.unwrap()[0][0] as usize, "passage: ab".len());
+}
+
+#[actix::test]
+async fn what_passes_is_tried_again_and_what_does_not_is_not() {
+    let bench = Bench::new(|number, _, body| match number {
+        0 => Some(status("503 Service Unavailable", "retry-after: 0\r\n", "busy")),
+        1 => Some(status("429 Too Many Requests", "", "slow down")),
+        _ => Some(vectors(body)),
+    })
+    .await;
+    assert!(bench.embedder("m").query("a").await.is_ok());
+    assert_eq!(bench.asked(), 3);
+    let bench = Bench::new(|_, _, _| Some(status("401 Unauthorized", "", "no such key: \u{1b}[31mvery"))).await;
+    let error = bench.embedder("m").query("a").await.unwrap_err();
+    assert_eq!(bench.asked(), 1);
+    assert!(error.to_string().contains("401") && !error.to_string().contains('\u{1b}'), "{error}");
+    let bench = Bench::new(|_, _, _| Some(status("503 Service Unavailable", "retry-after: 3600\r\n", ""))).await;
+    assert!(bench.embedder("m").query("a").await.is_err());
+    assert_eq!(bench.asked(), 1, "nobody waits an hour");
+}
+
+#[actix::test]
+async fn garbage_is_an_error_that_keeps_the_key_to_itself() {
+    let huge = format!("{{\"data\":[{}]}}", "1,".repeat(400_000));
+    let answers = [
+        status("200 OK", "", "no JSON"),
+        status("200 OK", "", "{\"data\":[]}"),
+        status("200 OK", "", &huge),
+        status("302 Found", "location: http://127.0.0.1:1/v1/embeddings\r\n", ""),
+        "HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n{".to_owned(),
+        format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)),
+        "rubbish\r\n\r\n".to_owned(),
+        String::new(),
+    ];
+    for answer in answers {
+        let (at, given) = (answer.clone(), answer.clone());
+        let bench = Bench::new(move |_, _, _| Some(given.clone())).await;
+        let error = bench.embedder("m").query("a").await.expect_err(&at[..at.len().min(60)]);
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("very-secret") && shown.len() < 1000, "{shown}");
+    }
+}
+
+#[actix::test]
+async fn a_server_that_is_silent_or_away_is_left_alone_after_a_while() {
+    let bench = Bench::new(|_, _, _| None).await;
+    let mut slow = endpoint(&bench.url, "m");
+    slow.timeout = Duration::from_millis(50);
+    let embedder = Embedder::new(&slow, &bench.dir.path().join("v.db")).unwrap();
+    assert_eq!(embedder.query("a").await, Err(RemoteError::Late(slow.timeout)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    drop(listener);
+    let embedder = Embedder::new(&endpoint(&url, "m"), &bench.dir.path().join("w.db")).unwrap();
+    assert!(matches!(embedder.query("a").await, Err(RemoteError::Unreachable(_))));
+    assert_eq!(embedder.query("a").await, Err(RemoteError::Open));
+}
+
+#[actix::test]
+async fn an_answer_is_what_the_model_says() {
+    let bench = Bench::new(|number, head, body| {
+        assert!(head.starts_with("POST /v1/chat/completions "), "{head}");
+        assert_eq!(body["messages"][1]["content"], "question");
+        let content = ["It is so [1].", "", " "][number.min(2)];
+        Some(status(
+            "200 OK",
+            "",
+            &json!({ "choices": [{ "message": { "role": "assistant", "content": content } }] }).to_string(),
+        ))
+    })
+    .await;
+    let generator = Generator::new(&endpoint(&bench.url, "m"));
+    let never = CancellationToken::new();
+    assert_eq!(generator.answer("rules", "question", &never).await.unwrap(), "It is so [1].");
+    assert!(matches!(generator.answer("rules", "question", &never).await, Err(RemoteError::Garbage(_))));
+    never.cancel();
+    let silent = Bench::new(|_, _, _| None).await;
+    let generator = Generator::new(&endpoint(&silent.url, "m"));
+    assert_eq!(generator.answer("rules", "question", &never).await, Err(RemoteError::Cancelled));
+}
