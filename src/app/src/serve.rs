@@ -23,6 +23,7 @@ use countersign_auth::{
 };
 use countersign_bridge::{Bridge, carried::Carrier};
 use countersign_config::{Config, Flags, Loaded};
+use countersign_docs::{Docs, DocsError};
 use countersign_domain::policy::{People, Policy};
 use countersign_exchange::services::{Services, State};
 use countersign_http::{
@@ -90,6 +91,8 @@ pub enum ServeError {
     Changes(#[from] StartError),
     #[error("the tracker cannot start: {0}")]
     Tracker(#[from] TrackerError),
+    #[error("the documents cannot be served: {0}")]
+    Docs(#[from] DocsError),
     #[error("{0}")]
     Routes(#[from] RouteError),
     #[error("cannot listen on {address}: {source}{}", port_hint(source))]
@@ -265,6 +268,9 @@ fn providers(config: &Config, changes: &Changes, routes: &Arc<Published>) -> Res
     let mut all: Vec<Target> = Vec::new();
     if config.modules.tracker.enabled {
         all.push(Target::Module(Tracker::open(&config.data, &config.modules.tracker)?));
+    }
+    if config.modules.docs.enabled {
+        all.push(Target::Module(Docs::open(&config.data, &config.modules.docs)?));
     }
     let routes = Arc::clone(routes);
     let count = move || routes.load().providers().len();

@@ -14,6 +14,7 @@ use countersign_auth::{
     keyring::{Held, HeldKeys},
 };
 use countersign_config::{Config, UpstreamConfig};
+use countersign_docs::Docs;
 use countersign_domain::{
     changes::Preview,
     policy::{
@@ -84,6 +85,9 @@ impl<'a> Offline<'a> {
         if self.config.modules.tracker.enabled {
             let tools = Tracker::offers(&self.config.modules.tracker).map_err(|error| wrong(&error))?;
             servers.push(Remembered::module("tracker", tools));
+        }
+        if self.config.modules.docs.enabled {
+            servers.push(Remembered::module("docs", Docs::offers()));
         }
         servers.push(Remembered::module("gateway", GatewayTools::offers(self.config.limits.max_wait)));
         let modules = servers.len();

@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Index, IndexError, Mode, Query, Stamp};
+use super::{Index, IndexError, Query, Stamp};
 use crate::{
     model::{Document, Filter},
     text::{DocTypes, parse},
 };
 
 /// Words that documents are made of, the common ones first.
-const WORDS: usize = 20_000;
+const WORDS: u64 = 32_768;
 
 /// A generator that needs no crate: what is made up has to be the same each time, not unpredictable.
 struct Chance(u64);
@@ -31,9 +31,9 @@ impl Chance {
 
     /// Common words come as often as in a language: the n-th about 1/n times as often as the first.
     fn word(&mut self) -> String {
-        let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        let place = (WORDS as f64).powf(uniform) as u64;
-        syllables(place)
+        // A place below a bound that is itself of any magnitude with the same chance.
+        let magnitude = self.below(WORDS.ilog2().into()) + 1;
+        syllables(self.below(1 << magnitude))
     }
 }
 
@@ -42,7 +42,7 @@ fn syllables(mut place: u64) -> String {
         ["ka", "lo", "mi", "ner", "pu", "ra", "sen", "ti", "vo", "wex", "ba", "dor", "fi", "gul", "hy", "jam"];
     let mut word = String::new();
     loop {
-        word.push_str(SYLLABLES.get((place % 16) as usize).copied().unwrap_or("x"));
+        word.push_str(SYLLABLES.get(usize::try_from(place % 16).unwrap_or_default()).copied().unwrap_or("x"));
         place /= 16;
         if place == 0 {
             return word;
@@ -52,7 +52,7 @@ fn syllables(mut place: u64) -> String {
 
 fn made_up(chance: &mut Chance, number: usize) -> (String, String) {
     let mut text = format!("# {} {}\n\n", chance.word(), chance.word());
-    let size = 1000 + chance.below(7000) as usize;
+    let size = 1000 + usize::try_from(chance.below(7000)).unwrap_or_default();
     while text.len() < size {
         if chance.below(4) == 0 {
             text.push_str(&format!("## {} {}\n\n", chance.word(), chance.word()));
@@ -127,9 +127,9 @@ fn measure(dir: &Path, documents: usize, searches: usize, dimensions: usize) -> 
     let queries: Vec<String> =
         (0..searches).map(|_| (0..3 + chance.below(6)).map(|_| chance.word()).collect::<Vec<_>>().join(" ")).collect();
     let filter = Filter::default();
-    let mut ask = |vector: Option<&[f32]>, text: &str| -> Result<Duration, IndexError> {
+    let ask = |vector: Option<&[f32]>, text: &str| -> Result<Duration, IndexError> {
         let began = Instant::now();
-        index.search(&Query { text, vector, filter: &filter, limit: 10, min_score: 0.5, mode: Mode::Best })?;
+        index.search(&Query { text, vector, filter: &filter, limit: 10, min_score: 0.5 })?;
         Ok(began.elapsed())
     };
     let lexical = queries.iter().map(|text| ask(None, text)).collect::<Result<_, _>>()?;

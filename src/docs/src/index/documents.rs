@@ -124,19 +124,18 @@ impl Index {
         }
     }
 
-    /// Sets the level of a document and of its chunks, in one transaction; whether it is there.
-    pub fn set_level(&self, path: &str, level: Level) -> Result<bool, IndexError> {
+    /// Notes what files are like whose contents are the same.
+    pub fn touch(&self, files: &[(String, Stamp)]) -> Result<(), IndexError> {
         self.write(
             |tx| {
-                let rank = rank(level);
-                let changed = tx.execute("UPDATE documents SET level = ?2 WHERE path = ?1", params![path, rank])?;
-                tx.execute(
-                    "UPDATE chunks SET level = ?2 WHERE document = (SELECT id FROM documents WHERE path = ?1)",
-                    params![path, rank],
-                )?;
-                Ok(changed > 0)
+                let mut statement = tx
+                    .prepare_cached("UPDATE documents SET size = ?2, mtime_ns = ?3, read_at_ns = ?4 WHERE path = ?1")?;
+                for (path, stamp) in files {
+                    statement.execute(params![path, stamp.size, stamp.mtime_ns, stamp.read_at_ns])?;
+                }
+                Ok(())
             },
-            |_, changed| changed,
+            |_, ()| (),
         )
     }
 

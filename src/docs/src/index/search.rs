@@ -16,16 +16,6 @@ use crate::model::{Filter, Hit, Level, Passage, Ranking};
 /// Documents that have a place in the ranking by meaning.
 const PLACES: usize = 200;
 
-/// Which of both rankings counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Both, where there are vectors.
-    Best,
-    /// Meaning alone, to measure it.
-    #[cfg(any(test, feature = "testing"))]
-    Vectors,
-}
-
 /// What is looked for.
 pub(crate) struct Query<'a> {
     pub text: &'a str,
@@ -35,7 +25,6 @@ pub(crate) struct Query<'a> {
     pub limit: usize,
     /// From 0 to 1.
     pub min_score: f64,
-    pub mode: Mode,
 }
 
 /// What was found, best first.
@@ -97,6 +86,20 @@ impl Index {
         })
     }
 
+    /// The documents by meaning alone, as paths with their relevance: to measure what that is worth.
+    ///
+    /// # Errors
+    /// As [`Index::search`].
+    #[cfg(feature = "testing")]
+    pub fn search_by_meaning(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
+        let mut ranked = by_meaning(&self.cosines(Some(vector))?.unwrap_or_default());
+        ranked.truncate(limit);
+        self.read(|conn| {
+            let hits = ranked.iter().map(|ranked| hit(conn, ranked).map(|hit| (hit.path, ranked.score)));
+            hits.collect()
+        })
+    }
+
     /// The cosine of each passage with the query's vector, where there are vectors of its kind.
     fn cosines(&self, vector: Option<&[f32]>) -> Result<Option<Vec<(PassageId, f32)>>, IndexError> {
         let Some(vector) = vector else { return Ok(None) };
@@ -134,10 +137,6 @@ fn ranked(
         return Ok((by_words(conn, query.text)?, Ranking::Lexical));
     };
     let meaning = by_meaning(&cosines);
-    #[cfg(any(test, feature = "testing"))]
-    if query.mode == Mode::Vectors {
-        return Ok((meaning, Ranking::Fused));
-    }
     let words = by_words(conn, query.text)?;
     Ok((fused(words, meaning), Ranking::Fused))
 }

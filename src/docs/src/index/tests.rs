@@ -32,7 +32,7 @@ impl Bench {
     }
 
     fn ask(&self, text: &str, vector: Option<&[f32]>, filter: &Filter, min_score: f64) -> Found {
-        self.index.search(&Query { text, vector, filter, limit: 10, min_score, mode: Mode::Best }).unwrap()
+        self.index.search(&Query { text, vector, filter, limit: 10, min_score }).unwrap()
     }
 }
 
@@ -108,11 +108,11 @@ fn filters_and_levels_hold_and_a_level_moves_with_its_chunks() {
         hits.into_iter().map(|hit| hit.path).collect::<Vec<_>>()
     };
     assert_eq!(critical(&Filter::default()), ["problems/pool.md"], "whatever its relevance");
-    assert!(bench.index.set_level("styles/tests.md", Level::Critical).unwrap());
+    let promoted = crate::text::front_matter::with_level(STYLE, Level::Critical);
+    bench.index.put(&[document("styles/tests.md", &promoted)]).unwrap();
     assert_eq!(critical(&Filter::default()), ["styles/tests.md", "problems/pool.md"]);
     assert_eq!(critical(&types(&["problem"])), ["problems/pool.md"]);
     assert_eq!(critical(&levels(&[Level::Standard])), Vec::<String>::new());
-    assert!(!bench.index.set_level("nothing.md", Level::Critical).unwrap());
     let conn = rusqlite::Connection::open(bench.dir.path().join("a.db")).unwrap();
     let sql =
         "SELECT count(*) FROM chunks JOIN documents ON documents.id = document WHERE chunks.level <> documents.level";

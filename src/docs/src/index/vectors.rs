@@ -113,15 +113,15 @@ mod tests {
     #[test]
     fn cosines_are_exact_whatever_the_dimensions() {
         for dimensions in [1, 7, 8, 9, 384, 1000] {
-            let vector = |seed: usize| -> Vec<f32> {
-                (0..dimensions).map(|at| ((at * 31 + seed * 17) % 101) as f32 / 50.0 - 0.99).collect()
+            let vector = |seed: i64| -> Vec<f32> {
+                (0..dimensions).map(|at: i64| ((at * 31 + seed * 17) % 101) as f32 / 50.0 - 0.99).collect()
             };
             let mut matrix = Matrix::default();
             for id in 0..20 {
-                matrix.insert(id, "m", &normalized(&vector(id as usize)).unwrap());
+                matrix.insert(id, "m", &normalized(&vector(id)).unwrap());
             }
             for (id, cosine) in matrix.cosines(&vector(3)).unwrap() {
-                let (a, b) = (vector(3), vector(id as usize));
+                let (a, b) = (vector(3), vector(id));
                 let length = |v: &[f32]| v.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
                 let dot: f64 = a.iter().zip(&b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                 let expected = dot / length(&a) / length(&b);
@@ -148,9 +148,7 @@ mod tests {
         assert!(matrix.cosines(&[0.0, 0.0]).is_none());
         matrix.insert(7, "other", &[1.0, 0.0, 0.0]);
         assert_eq!((matrix.dimensions(), matrix.cosines(&[1.0, 0.0, 0.0]).unwrap().len()), (3, 1));
-        for id in [7] {
-            matrix.remove(id);
-        }
+        matrix.remove(7);
         assert!(matrix.cosines(&[1.0, 0.0, 0.0]).is_none());
     }
 

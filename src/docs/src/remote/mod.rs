@@ -14,5 +14,6 @@ mod retry;
 mod tests;
 
 pub(crate) use embedder::Embedder;
+#[cfg(test)]
 pub(crate) use error::RemoteError;
 pub(crate) use generator::Generator;

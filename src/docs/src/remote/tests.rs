@@ -116,7 +116,7 @@ async fn passages_are_embedded_in_batches_in_order_and_paid_for_once() {
     .await;
     let embedder = bench.embedder("m");
     let got = embedder.passages(&texts(70)).await.unwrap();
-    assert_eq!(got.iter().map(|vector| vector[0] as usize).collect::<Vec<_>>(), (1..=70).collect::<Vec<_>>());
+    assert_eq!(got.iter().map(|vector| vector[0]).collect::<Vec<_>>(), (1..=70_u8).map(f32::from).collect::<Vec<_>>());
     assert_eq!(bench.asked(), 3);
     assert_eq!(embedder.passages(&texts(70)).await.unwrap(), got);
     drop(embedder);
@@ -131,8 +131,8 @@ async fn passages_are_embedded_in_batches_in_order_and_paid_for_once() {
 async fn a_query_and_a_passage_are_told_apart_where_the_model_wants_it() {
     let bench = Bench::new(|_, _, body| Some(vectors(body))).await;
     let embedder = bench.embedder("multilingual-e5-small");
-    assert_eq!(embedder.query("ab").await.unwrap()[0] as usize, "query: ab".len());
-    assert_eq!(embedder.passages(&["ab".to_owned()]).await.unwrap()[0][0] as usize, "passage: ab".len());
+    assert_eq!(embedder.query("ab").await.unwrap()[0], "query: ab".len() as f32);
+    assert_eq!(embedder.passages(&["ab".to_owned()]).await.unwrap()[0][0], "passage: ab".len() as f32);
 }
 
 #[actix::test]

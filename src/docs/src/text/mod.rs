@@ -10,4 +10,4 @@ mod schemas;
 mod types;
 
 pub(crate) use document::parse;
-pub(crate) use types::{Checked, DocType, DocTypes, Fault, Refusal};
+pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA, Refusal};

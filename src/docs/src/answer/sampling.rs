@@ -1,0 +1,55 @@
+//! Asks the client's own model (2025-11-25/client/sampling, 2026-07-28/client/sampling).
+
+use serde_json::{Value, json, value::to_raw_value};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::prompt::SYSTEM;
+use countersign_protocol::RequestId;
+use countersign_provider::{
+    Inquirer,
+    request::{Replier, UpstreamRequest},
+};
+
+const MAX_TOKENS: u32 = 1024;
+/// Characters of an answer.
+const MAX: usize = 20_000;
+
+/// What it says, or why there is no answer.
+pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &CancellationToken) -> Result<String, String> {
+    let params = json!({
+        "messages": [{ "role": "user", "content": { "type": "text", "text": user } }],
+        "systemPrompt": SYSTEM,
+        "maxTokens": MAX_TOKENS,
+    });
+    let (reply, answer) = oneshot::channel();
+    let reply = Replier::new(move |answer| drop(reply.send(answer)));
+    // Whoever waits no longer takes the question back.
+    let cancelled = cancel.child_token();
+    let _taken_back = cancelled.clone().drop_guard();
+    inquirer.ask(UpstreamRequest {
+        id: RequestId::from_raw("\"answer\""),
+        method: "sampling/createMessage".to_owned(),
+        params: to_raw_value(&params).ok(),
+        reply,
+        cancelled: cancelled.clone(),
+    });
+    let answer = tokio::select! {
+        answer = answer => answer.map_err(|_| "it did not answer".to_owned())?.map_err(|error| error.message.to_string())?,
+        () = cancel.cancelled() => return Err("the call was taken back".to_owned()),
+    };
+    let answer: Value = serde_json::from_str(answer.get()).map_err(|_| "its answer is not JSON".to_owned())?;
+    let text = said(&answer["content"]);
+    match text.trim() {
+        "" => Err("it said nothing".to_owned()),
+        text => Ok(text.chars().take(MAX).collect()),
+    }
+}
+
+/// One block of text, or several (2025-11-25/client/sampling, "Creating Messages").
+fn said(content: &Value) -> String {
+    match content {
+        Value::Array(blocks) => blocks.iter().map(said).collect::<Vec<_>>().join(""),
+        block => block["text"].as_str().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,53 @@
+//! Embeds what has no vector yet, on a thread of its own, since the model takes its time.
+
+use std::{sync::Arc, time::Duration};
+
+use super::project::Project;
+use crate::{index::Index, remote::Embedder};
+
+/// Passages between two looks at whether to stop.
+const BATCH: usize = 64;
+/// How long a model is left alone that failed.
+const PAUSE: Duration = Duration::from_secs(15);
+
+/// Until the project is stopped.
+pub(super) async fn run(project: Arc<Project>, embedder: Arc<Embedder>) {
+    loop {
+        for index in project.current_indexes() {
+            if let Err(why) = embed(&project, &index, &embedder).await {
+                tracing::warn!(project = %project.name, error = %why, "documents are not embedded yet");
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
+                    () = project.stopped() => return,
+                }
+                project.wake_embedding.notify_one();
+                break;
+            }
+        }
+        tokio::select! {
+            () = project.wake_embedding.notified() => {}
+            () = project.stopped() => return,
+        }
+    }
+}
+
+async fn embed(project: &Project, index: &Arc<Index>, embedder: &Arc<Embedder>) -> Result<(), String> {
+    let mut before = None;
+    while !project.is_stopped() {
+        let pending = index.without_vectors(embedder.model(), BATCH).map_err(|error| error.to_string())?;
+        let first = pending.first().map(|(id, _)| *id);
+        // What the model has no usable vector for is not asked for again and again.
+        if first.is_none() || first == before {
+            return Ok(());
+        }
+        before = first;
+        let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
+        let vectors = tokio::select! {
+            vectors = embedder.passages(&texts) => vectors.map_err(|error| error.to_string())?,
+            () = project.stopped() => return Ok(()),
+        };
+        let all: Vec<_> = ids.into_iter().zip(vectors).collect();
+        index.set_vectors(embedder.model(), &all).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

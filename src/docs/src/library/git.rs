@@ -1,0 +1,82 @@
+//! Which branch is checked out, read from the repository's own files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What stands for the branch where branches are not told apart, or there is no repository.
+pub(super) const NONE: &str = "-";
+/// Folders above the root that are looked at.
+const ABOVE: usize = 32;
+/// Bytes of `HEAD` that say something, and of a branch's name.
+const MAX: u64 = 4096;
+const MAX_NAME: usize = 250;
+/// Digits of a commit that stands for a branch.
+const COMMIT: usize = 12;
+
+/// The branch of the repository that `root` lies in.
+pub(super) fn branch(root: &Path) -> String {
+    root.ancestors().take(ABOVE).find_map(|folder| head(&folder.join(".git"))).unwrap_or_else(|| NONE.to_owned())
+}
+
+/// What `HEAD` says; gitrepository-layout(5).
+fn head(git: &Path) -> Option<String> {
+    let folder = match fs::symlink_metadata(git).ok()?.is_file() {
+        // A worktree or a submodule: the repository is elsewhere.
+        true => {
+            let said = text(git)?;
+            let path = PathBuf::from(said.strip_prefix("gitdir:")?.trim());
+            if path.is_absolute() { path } else { git.parent()?.join(path) }
+        }
+        false => git.to_owned(),
+    };
+    let said = text(&folder.join("HEAD"))?;
+    let name = match said.trim().strip_prefix("ref:") {
+        Some(reference) => {
+            let reference = reference.trim();
+            reference.strip_prefix("refs/heads/").unwrap_or(reference).to_owned()
+        }
+        None => said.trim().chars().take(COMMIT).collect(),
+    };
+    let is_name = !name.is_empty() && name.len() <= MAX_NAME && name != NONE && !name.chars().any(char::is_control);
+    is_name.then_some(name)
+}
+
+fn text(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    (metadata.is_file() && metadata.len() <= MAX).then(|| fs::read_to_string(path).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_is_what_head_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("repo/docs");
+        fs::create_dir_all(&root).unwrap();
+        assert_eq!(branch(&root), NONE);
+        let git = dir.path().join("repo/.git");
+        fs::create_dir_all(&git).unwrap();
+        let head = |text: &str| {
+            fs::write(git.join("HEAD"), text).unwrap();
+            branch(&root)
+        };
+        assert_eq!(head("ref: refs/heads/main\n"), "main");
+        assert_eq!(head("ref: refs/heads/feature/x y\n"), "feature/x y");
+        assert_eq!(head("0123456789abcdef0123456789abcdef01234567\n"), "0123456789ab");
+        for bad in ["", "ref:", "ref: refs/heads/", &"x".repeat(10_000), "ref: refs/heads/-", "ref: refs/heads/a\u{7}b"]
+        {
+            assert_eq!(head(bad), NONE, "{bad:?}");
+        }
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join(".git"), format!("gitdir: {}\n", git.display())).unwrap();
+        head("ref: refs/heads/dev\n");
+        assert_eq!(branch(&tree), "dev");
+        fs::write(tree.join(".git"), "gitdir: ../repo/.git\n").unwrap();
+        assert_eq!(branch(&tree), "dev");
+    }
+}

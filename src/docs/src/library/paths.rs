@@ -1,0 +1,187 @@
+//! What a document may be called.
+
+use countersign_domain::changes::visible::is_hidden;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::text::{invalid_argument, one_line};
+
+/// Bytes of a path, and of one of its parts.
+const MAX: usize = 1000;
+const MAX_PART: usize = 200;
+/// Folders within folders.
+pub(super) const MAX_DEPTH: usize = 32;
+
+/// Whether the name is one of a Markdown file.
+pub(super) fn is_document(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    lower.ends_with(".md") || lower.ends_with(".markdown")
+}
+
+/// A path below the folder of the documents, in the one way in which it is written: its parts with a slash between them.
+///
+/// # Errors
+/// `VALIDATION_FAILED` for whatever is not the path of a document there.
+pub(super) fn checked(path: &str) -> Result<String, McpError> {
+    let wrong = |why: &str| {
+        let message = format!("{} is not the path of a document: {why}.", one_line(path, 200));
+        Err(invalid_argument("/path", "path", message))
+    };
+    if path.len() > MAX {
+        return wrong("it is too long");
+    }
+    if path.starts_with('/') || path.starts_with('~') {
+        return wrong("write it relative to the folder of the documents");
+    }
+    if path.chars().any(|c| is_hidden(c) || c.is_control() || matches!(c, '\\' | ':')) {
+        return wrong("it has characters that no path of a document has");
+    }
+    let mut parts = Vec::new();
+    for (at, part) in path.split('/').enumerate() {
+        match part {
+            "." if at == 0 => {}
+            "" | "." | ".." => return wrong("it has an empty part, or one of dots"),
+            part if part.starts_with('.') => return wrong("a part begins with a dot"),
+            part if part.len() > MAX_PART => return wrong("a part is too long"),
+            part if part.trim() != part || part.ends_with('.') => {
+                return wrong("a part begins or ends with a space or a dot");
+            }
+            part => parts.push(part),
+        }
+    }
+    match parts.last() {
+        Some(name) if is_document(name) => {}
+        _ => return wrong("its name ends neither in .md nor in .markdown"),
+    }
+    if parts.len() > MAX_DEPTH {
+        return wrong("it has too many parts");
+    }
+    Ok(parts.join("/"))
+}
+
+/// A file of the project that could not be read or written.
+pub(super) fn failed(what: &str, path: &str, error: &std::io::Error) -> McpError {
+    let message = format!("{} could not be {what}: {}", one_line(path, 200), reason(error));
+    McpError::new(ErrorKind::FileSystem, message).with("path", path)
+}
+
+/// Without the operating system's number, and without any path of the machine.
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => "the gateway has no permission to".to_owned(),
+        std::io::ErrorKind::StorageFull => "no space is left".to_owned(),
+        kind => kind.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_written_in_one_way() {
+        for (given, expected) in [
+            ("a.md", "a.md"),
+            ("./problems/a b.md", "problems/a b.md"),
+            ("Ärger/é.MARKDOWN", "Ärger/é.MARKDOWN"),
+            ("a/%2e%2e/b.md", "a/%2e%2e/b.md"),
+        ] {
+            assert_eq!(checked(given).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_hundred_hostile_paths_are_refused() {
+        let long_part = format!("{}.md", "x".repeat(250));
+        let long = format!("{}a.md", "x/".repeat(600));
+        let deep = format!("{}a.md", "x/".repeat(40));
+        let mut hostile: Vec<String> = [
+            "",
+            ".",
+            "..",
+            "/",
+            "//",
+            "a",
+            "a.txt",
+            ".md",
+            ".hidden.md",
+            "a/.git/b.md",
+            ".countersign-x.tmp",
+            "a/",
+            "a/.md",
+            "../a.md",
+            "a/../b.md",
+            "a/../../b.md",
+            "./../a.md",
+            "a/./b.md",
+            "a//b.md",
+            "/etc/passwd.md",
+            "/a.md",
+            "//host/a.md",
+            "~/a.md",
+            "~root/a.md",
+            "C:\\a.md",
+            "C:a.md",
+            "c:/a.md",
+            "\\\\host\\a.md",
+            "a\\b.md",
+            "..\\a.md",
+            "a\0.md",
+            "a.md\0",
+            "a\n.md",
+            "a\r.md",
+            "a\t.md",
+            "a\u{7f}.md",
+            "a\u{1b}[31m.md",
+            "\u{feff}a.md",
+            "a\u{200b}.md",
+            "a\u{202e}dm.md",
+            "a\u{2066}.md",
+            "a\u{200d}.md",
+            "a\u{ad}.md",
+            "file:///a.md",
+            "docs://x/a.md",
+            " a.md",
+            "a /b.md",
+            "a./b.md",
+            "a.md ",
+            "a.md.",
+            "a.md/",
+            "a.md/..",
+            "...",
+            ".../a.md",
+            "a/...md/..",
+            "a.md?x",
+            "a.md#x",
+            "a.mdx",
+            "a.md~",
+            "a.md.exe",
+            "a.html",
+            "schemas/x.yaml",
+            "..a/../b.md",
+            "./",
+            "./.",
+            "././a.md",
+            "a/ /b.md",
+            "a/\u{a0}/../b.md",
+            "\u{2028}a.md",
+            "a\u{2029}.md",
+            "a\u{85}.md",
+            "%2e%2e/..",
+            "..%2f..",
+            "..;/a.md",
+            "....//a.md",
+            "a/..",
+            "a/.",
+            "a/..md",
+            "a/b/../../../c.md",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        hostile.extend([long_part, long, deep, "x".repeat(10_000), "é".repeat(600) + ".md"]);
+        hostile.extend((1..32_u8).map(|byte| format!("a{}.md", char::from(byte))));
+        assert!(hostile.len() >= 100, "{}", hostile.len());
+        for path in hostile {
+            let error = checked(&path).expect_err(&path.escape_debug().to_string());
+            assert_eq!(error.kind, ErrorKind::ValidationFailed);
+        }
+    }
+}

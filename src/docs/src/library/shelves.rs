@@ -1,0 +1,89 @@
+//! The indexes that are stored, by the tenants whose they are.
+
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, params};
+use sha2::{Digest as _, Sha256};
+
+use crate::{index::Index, model::Tenant};
+use countersign_domain::changes::digest::hex;
+
+const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shelves (
+    key TEXT PRIMARY KEY, project TEXT NOT NULL, branch TEXT NOT NULL, path_hash TEXT NOT NULL) STRICT;";
+
+/// A list of the tenants, and the folder of their indexes.
+pub(super) struct Shelves {
+    folder: PathBuf,
+    list: Mutex<Connection>,
+}
+
+/// What a tenant's files are called.
+fn key(tenant: &Tenant) -> String {
+    let mut hasher = Sha256::new();
+    for part in [&tenant.project, &tenant.branch, &tenant.path_hash] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hex(&hasher.finalize()).chars().take(40).collect()
+}
+
+impl Shelves {
+    /// # Errors
+    /// A list that can be neither read nor made.
+    pub fn open(folder: &Path) -> rusqlite::Result<Self> {
+        let path = folder.join("shelves.db");
+        let connect = || -> rusqlite::Result<Connection> {
+            let conn = Connection::open(&path)?;
+            conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
+            conn.execute_batch(SCHEMA)?;
+            conn.query_row("SELECT count(*) FROM shelves", [], |row| row.get::<_, i64>(0))?;
+            Ok(conn)
+        };
+        let list = connect().or_else(|error| {
+            // The tenants that are in use are noted again.
+            tracing::warn!(%error, "the list of document indexes is made anew");
+            for end in ["", "-wal", "-shm"] {
+                let _ = std::fs::remove_file(folder.join(format!("shelves.db{end}")));
+            }
+            connect()
+        })?;
+        Ok(Self { folder: folder.to_owned(), list: Mutex::new(list) })
+    }
+
+    /// Where the index of a tenant's documents lies, and that of its reference documentation.
+    pub fn paths(&self, tenant: &Tenant) -> (PathBuf, PathBuf) {
+        let key = key(tenant);
+        (self.folder.join(format!("{key}.docs.db")), self.folder.join(format!("{key}.external.db")))
+    }
+
+    pub fn note(&self, tenant: &Tenant) -> rusqlite::Result<()> {
+        let list = self.list.lock();
+        let sql = "INSERT OR IGNORE INTO shelves (key, project, branch, path_hash) VALUES (?1, ?2, ?3, ?4)";
+        list.execute(sql, params![key(tenant), tenant.project, tenant.branch, tenant.path_hash]).map(drop)
+    }
+
+    /// All tenants of a project, by branch and root.
+    pub fn of(&self, project: &str) -> rusqlite::Result<Vec<Tenant>> {
+        let list = self.list.lock();
+        let mut statement = list.prepare_cached(
+            "SELECT project, branch, path_hash FROM shelves WHERE project = ?1 ORDER BY branch, path_hash",
+        )?;
+        let rows = statement.query_map([project], |row| {
+            Ok(Tenant { project: row.get(0)?, branch: row.get(1)?, path_hash: row.get(2)? })
+        })?;
+        rows.collect()
+    }
+
+    /// Removes a tenant and its indexes.
+    pub fn forget(&self, tenant: &Tenant) -> rusqlite::Result<()> {
+        self.list.lock().execute("DELETE FROM shelves WHERE key = ?1", [key(tenant)])?;
+        let (docs, external) = self.paths(tenant);
+        for path in [docs, external] {
+            if let Err(error) = Index::delete(&path) {
+                tracing::warn!(%error, "an index that is needed no more cannot be removed");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! The prompt `capture`, and completion of its arguments and of the resource template.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{blocking, plan, resources::TEMPLATE, whose};
+use crate::{
+    library::{Library, Project},
+    text::capture,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{
+    Completion, CompletionRef, PromptArgumentDef, PromptDef, PromptMessage, PromptResult, text::one_line,
+};
+
+const CAPTURE: &str = "capture";
+/// Values in one answer (2026-07-28/server/utilities/completion).
+const VALUES: usize = 100;
+/// Characters of a subject.
+const SUBJECT: usize = 4000;
+
+pub(crate) fn prompts() -> Vec<PromptDef> {
+    let argument = |name: &str, title: &str, description: &str, required| PromptArgumentDef {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        description: description.to_owned(),
+        required,
+    };
+    vec![PromptDef {
+        name: CAPTURE.to_owned(),
+        title: "Write down what was learned".to_owned(),
+        description: "Helps to write a good document of a type and to propose it.".to_owned(),
+        arguments: vec![
+            argument(
+                "type",
+                "Type",
+                "The type of the document: problem, insight, codebase, tool, style, or one of the project's own.",
+                true,
+            ),
+            argument("subject", "Subject", "What it is about; what was just found out, where it is left out.", false),
+            argument("project", "Project", "The project; may be left out where there is only one.", false),
+        ],
+        raw: None,
+    }]
+}
+
+fn invalid(message: String) -> McpError {
+    McpError::new(ErrorKind::InvalidParams, message)
+}
+
+/// The project that is named, or the only one.
+fn project_of(library: &Library, name: Option<&str>) -> Result<Arc<Project>, McpError> {
+    match (name, library.projects()) {
+        (None, [only]) => Ok(Arc::clone(only)),
+        (None, projects) => {
+            let names: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();
+            Err(invalid(format!("Name the project: {}.", names.join(", "))))
+        }
+        (name, _) => whose::project(library, name).map_err(|error| invalid(error.message.to_string())),
+    }
+}
+
+pub(crate) fn get(library: &Library, name: &str, arguments: &Map<String, Value>) -> Result<PromptResult, McpError> {
+    if name != CAPTURE {
+        return Err(McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64))));
+    }
+    let of = |name: &str| arguments.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
+    let project = project_of(library, of("project"))?;
+    let asked = of("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
+    let types = project.types();
+    let kind = types.get(asked).ok_or_else(|| {
+        let known: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
+        invalid(format!("There is no type {}; there are {}.", one_line(asked, 64), known.join(", ")))
+    })?;
+    let subject: Option<String> = of("subject").map(|text| text.chars().take(SUBJECT).collect());
+    Ok(PromptResult {
+        description: format!("A document of the type {}", kind.name),
+        messages: vec![PromptMessage {
+            role: "user",
+            text: capture::capture(kind, subject.as_deref(), Some(&project.name)),
+        }],
+    })
+}
+
+pub(crate) async fn complete(
+    library: &Arc<Library>,
+    reference: &CompletionRef,
+    (argument, typed): (&str, &str),
+    context: &Map<String, Value>,
+) -> Result<Completion, McpError> {
+    let of_context = context.get("project").and_then(Value::as_str);
+    match (reference, argument) {
+        (CompletionRef::Prompt(name), "type") if name == CAPTURE => {
+            // Of all projects where none is known yet.
+            let chosen = project_of(library, of_context).ok();
+            let all = chosen.iter().chain(library.projects().iter().filter(|_| chosen.is_none()));
+            let mut names: Vec<String> = all
+                .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
+                .collect();
+            names.sort();
+            names.dedup();
+            Ok(beginning(names, typed))
+        }
+        (CompletionRef::Prompt(name), "subject") if name == CAPTURE => Ok(Completion::default()),
+        (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed)),
+        (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => Ok(projects(library, typed)),
+        (CompletionRef::ResourceTemplate(uri), "path") if uri == TEMPLATE => {
+            let Ok(project) = project_of(library, of_context) else { return Ok(Completion::default()) };
+            let typed = typed.to_owned();
+            blocking(move || {
+                let shelf = project.tenant(None)?;
+                let (entries, total) = shelf.docs.list(&typed, VALUES).map_err(|error| plan::unindexed(&error))?;
+                let values: Vec<String> = entries.into_iter().map(|entry| entry.path).collect();
+                Ok(Completion { has_more: total > values.len(), values, total: Some(total as u64) })
+            })
+            .await
+        }
+        (CompletionRef::Prompt(name), _) if name != CAPTURE => {
+            Err(McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64))))
+        }
+        _ => Err(invalid(format!("There is no argument {} here.", one_line(argument, 64)))),
+    }
+}
+
+fn projects(library: &Library, typed: &str) -> Completion {
+    beginning(library.projects().iter().map(|project| project.name.clone()).collect(), typed)
+}
+
+/// Those that begin with what was typed, whatever its case.
+fn beginning(mut values: Vec<String>, typed: &str) -> Completion {
+    let typed = typed.to_lowercase();
+    values.retain(|value| value.to_lowercase().starts_with(&typed));
+    let total = values.len();
+    values.truncate(VALUES);
+    Completion { has_more: total > values.len(), values, total: Some(total as u64) }
+}

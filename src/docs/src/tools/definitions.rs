@@ -1,0 +1,502 @@
+//! The nine tools as they are listed: names, descriptions for models, schemas, annotations.
+//!
+//! To add a tool: define it here; parse its arguments in `args.rs`; a read is answered in `reads.rs`, a write is checked and
+//! shown in `plan.rs` and done in `run.rs`. `reads_when` says of a tool that writes which of its calls only read.
+
+use serde_json::{Value, json, value::RawValue};
+
+use countersign_protocol::{annotations::ToolAnnotations, json::member};
+use countersign_provider::ToolDef;
+
+use super::args::{CONTENT_MAX, LIMIT_MAX, PATH_MAX, PATHS_MAX, QUERY_MAX, SOURCES_MAX};
+
+const READ: ToolAnnotations =
+    ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
+/// Replaces a file; doing it twice changes nothing more.
+const SET: ToolAnnotations =
+    ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
+
+/// All tools, in the order in which they are listed.
+pub(crate) fn tools() -> Vec<ToolDef> {
+    vec![
+        activate_project(),
+        list_doc_types(),
+        semantic_search(),
+        rag_query(),
+        search_external_docs(),
+        rag_query_external(),
+        index_document(),
+        update_promotion_level(),
+        delete_documents(),
+    ]
+}
+
+struct Def {
+    name: &'static str,
+    title: &'static str,
+    description: &'static str,
+    properties: Value,
+    required: &'static [&'static str],
+    answer: Value,
+    annotations: ToolAnnotations,
+    long_running: bool,
+    reads_when: Option<fn(&RawValue) -> bool>,
+}
+
+impl Def {
+    fn done(self) -> ToolDef {
+        let mut properties = self.properties;
+        if let Some(properties) = properties.as_object_mut() {
+            for (name, schema) in [("project_name", project_name()), ("branch_name", branch_name())] {
+                properties.entry(name).or_insert(schema);
+            }
+        }
+        ToolDef {
+            name: self.name.to_owned(),
+            title: self.title.to_owned(),
+            description: self.description.to_owned(),
+            input_schema: json!({
+                "type": "object", "properties": properties, "required": self.required, "additionalProperties": false,
+            }),
+            output_schema: Some(json!({ "type": "object", "anyOf": [self.answer, error()] })),
+            annotations: self.annotations,
+            self_service: false,
+            long_running: self.long_running,
+            reads_when: self.reads_when,
+            raw: None,
+        }
+    }
+}
+
+/// What a call that failed has in `structuredContent`.
+fn error() -> Value {
+    json!({
+        "title": "Error",
+        "type": "object",
+        "properties": {
+            "error": { "const": true },
+            "code": { "type": "string" },
+            "message": { "type": "string" },
+            "details": { "type": "object" },
+        },
+        "required": ["error", "code", "message", "details"],
+    })
+}
+
+fn object(properties: &Value, required: &[&str]) -> Value {
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+fn project_name() -> Value {
+    json!({
+        "type": "string", "title": "Project", "minLength": 1, "maxLength": 64,
+        "description": "The project, by its name. May be left out once activate_project was called in this session; \
+                        stateless clients name it in each call.",
+    })
+}
+
+fn branch_name() -> Value {
+    json!({
+        "type": "string", "title": "Branch", "minLength": 1, "maxLength": 250,
+        "description": "A git branch, where the project tells branches apart. Left out: the one that is checked out.",
+    })
+}
+
+fn query(what: &str) -> Value {
+    json!({ "type": "string", "title": "Query", "minLength": 1, "maxLength": QUERY_MAX, "description": what })
+}
+
+fn count(title: &str, default: usize, max: usize) -> Value {
+    json!({
+        "type": "integer", "title": title, "minimum": 1, "maximum": max, "default": default,
+        "description": "How many at most.",
+    })
+}
+
+fn min_score(default: f64) -> Value {
+    json!({
+        "type": "number", "title": "Least relevance", "minimum": 0, "maximum": 1, "default": default,
+        "description": "Leaves out what is less relevant, from 0 to 1.",
+    })
+}
+
+fn level() -> Value {
+    json!({ "type": "string", "enum": ["standard", "important", "critical"] })
+}
+
+fn path(what: &str) -> Value {
+    json!({ "type": "string", "title": "Path", "minLength": 1, "maxLength": PATH_MAX, "description": what })
+}
+
+fn doc_types() -> Value {
+    json!({
+        "type": "array", "title": "Types", "maxItems": 64,
+        "items": { "type": "string", "minLength": 1, "maxLength": 64 },
+        "description": "Only documents of these types (list_doc_types names them). Left out: all.",
+    })
+}
+
+fn ranking() -> Value {
+    json!({
+        "enum": ["lexical", "fused"],
+        "description": "What ranked them: words alone, or words and meaning.",
+    })
+}
+
+fn nullable_text() -> Value {
+    json!({ "type": ["string", "null"] })
+}
+
+/// What tells where a passage stands.
+fn place() -> Value {
+    json!({
+        "path": { "type": "string", "description": "Relative to the folder of the documents." },
+        "title": { "type": "string" },
+        "char_count": { "type": "integer", "description": "Characters of the whole document." },
+        "relevance_score": { "type": "number", "description": "From 0 to 1." },
+        "promotion_level": level(),
+        "header_path": { "type": "string" },
+        "first_line": { "type": "integer" },
+        "last_line": { "type": "integer" },
+    })
+}
+
+fn with(mut base: Value, more: Value) -> Value {
+    if let (Some(base), Value::Object(more)) = (base.as_object_mut(), more) {
+        base.extend(more);
+    }
+    base
+}
+
+fn results(external: bool) -> Value {
+    let result = with(
+        place(),
+        json!({
+            "summary": { "type": "string" },
+            "doc_type": nullable_text(),
+            "date": nullable_text(),
+            "passage": { "type": "string", "description": "The lines of the document that fit best." },
+        }),
+    );
+    let required = ["path", "title", "summary", "char_count", "relevance_score", "passage", "first_line", "last_line"];
+    let mut properties = json!({
+        "results": { "type": "array", "items": object(&result, &required) },
+        "total_matches": { "type": "integer", "description": "Documents that are relevant enough, shown or not." },
+        "ranking": ranking(),
+        "note": { "type": "string" },
+    });
+    let mut required = vec!["results", "total_matches", "ranking"];
+    if external {
+        properties = with(properties, json!({ "external_docs_path": { "type": "string" } }));
+        required.push("external_docs_path");
+    }
+    object(&properties, &required)
+}
+
+fn answered(external: bool) -> Value {
+    let required = ["path", "title", "char_count", "relevance_score", "first_line", "last_line"];
+    let linked = json!({
+        "path": { "type": "string" },
+        "title": { "type": "string" },
+        "char_count": { "type": "integer" },
+        "linked_from": { "type": "string" },
+    });
+    let mut properties = json!({
+        "answer": { "type": "string", "description": "Cites its sources as [1], [2], in their order." },
+        "answer_mode": {
+            "enum": ["generated", "sampled", "extractive", "none"],
+            "description": "Who wrote the answer: the gateway's model, the client's own model, or the documents \
+                            themselves, which are quoted. `none`: nothing relevant was found.",
+        },
+        "sources": { "type": "array", "items": object(&place(), &required) },
+        "ranking": ranking(),
+        "note": { "type": "string" },
+    });
+    let mut all = vec!["answer", "answer_mode", "sources", "ranking"];
+    if external {
+        properties = with(properties, json!({ "external_docs_path": { "type": "string" } }));
+        all.push("external_docs_path");
+    } else {
+        let linked = object(&linked, &["path", "title", "char_count", "linked_from"]);
+        properties = with(properties, json!({ "linked_docs": { "type": "array", "items": linked } }));
+        all.push("linked_docs");
+    }
+    object(&properties, &all)
+}
+
+fn activate_project() -> ToolDef {
+    let counted = json!({
+        "name": { "type": "string" }, "doc_count": { "type": "integer" }, "custom": { "type": "boolean" },
+    });
+    Def {
+        name: "activate_project",
+        title: "Activate project",
+        description: "Makes a project of the knowledge base the one that this session's calls are about, and waits until \
+                      its documents are indexed. Call it first; a stateless client names project_name in each call instead.",
+        properties: json!({
+            "config_path": path("The path of a file below the project's root on the gateway's machine, in place of \
+                                 project_name."),
+        }),
+        required: &[],
+        answer: object(
+            &json!({
+                "status": { "const": "activated" },
+                "project_name": { "type": "string" },
+                "branch_name": { "type": "string", "description": "`-` where branches are not told apart." },
+                "path_hash": { "type": "string", "description": "Of the project's root." },
+                "doc_types": { "type": "array", "items": object(&counted, &["name", "doc_count"]) },
+                "total_docs": { "type": "integer" },
+                "note": { "type": "string" },
+            }),
+            &["status", "project_name", "branch_name", "path_hash", "doc_types", "total_docs"],
+        ),
+        annotations: READ,
+        long_running: true,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn list_doc_types() -> ToolDef {
+    let entry = json!({
+        "name": { "type": "string" },
+        "description": { "type": "string" },
+        "folder": { "type": "string", "description": "Where documents of this type lie." },
+        "schema": { "type": "string", "description": "`built-in`, or the path of its schema." },
+        "doc_count": { "type": "integer" },
+        "custom": { "type": "boolean" },
+        "front_matter": { "type": "object", "description": "JSON Schema of the front matter." },
+    });
+    Def {
+        name: "list_doc_types",
+        title: "List document types",
+        description: "Lists the types of documents of the active project: what each is for, the folder that its documents \
+                      lie in, and the front matter that they need.",
+        properties: json!({}),
+        required: &[],
+        answer: object(
+            &json!({ "doc_types": { "type": "array", "items": object(
+                &entry, &["name", "description", "folder", "schema", "doc_count", "custom", "front_matter"]) } }),
+            &["doc_types"],
+        ),
+        annotations: READ,
+        long_running: false,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn semantic_search() -> ToolDef {
+    Def {
+        name: "semantic_search",
+        title: "Search documents",
+        description: "Finds documents of the active project by what they say, best first, each with its best passage. Use it \
+                      before you solve a problem that the team may have solved before.",
+        properties: json!({
+            "query": query("What is looked for: a question, key words, an identifier or an error message."),
+            "doc_types": doc_types(),
+            "limit": count("Limit", 10, LIMIT_MAX),
+            "min_relevance_score": min_score(0.5),
+            "promotion_levels": {
+                "type": "array", "title": "Levels", "items": level(), "maxItems": 3,
+                "description": "Only documents of these levels. Left out: all.",
+            },
+        }),
+        required: &["query"],
+        answer: results(false),
+        annotations: READ,
+        long_running: false,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn rag_query() -> ToolDef {
+    Def {
+        name: "rag_query",
+        title: "Ask the documents",
+        description: "Answers a question from the documents of the active project and says which ones, with their lines. \
+                      Critical documents are always among the sources unless include_critical is false.",
+        properties: json!({
+            "query": query("The question."),
+            "doc_types": doc_types(),
+            "max_sources": count("Sources", 3, SOURCES_MAX),
+            "min_relevance_score": min_score(0.7),
+            "min_promotion_level": with(level(), json!({
+                "title": "Least level", "description": "Only documents of this level or a higher one.",
+            })),
+            "include_critical": {
+                "type": "boolean", "title": "Include critical documents", "default": true,
+                "description": "Puts critical documents first, whatever their relevance.",
+            },
+        }),
+        required: &["query"],
+        answer: answered(false),
+        annotations: READ,
+        long_running: true,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn search_external_docs() -> ToolDef {
+    Def {
+        name: "search_external_docs",
+        title: "Search reference documentation",
+        description: "Finds pages of the project's reference documentation, which is only read, best first, each with its \
+                      best passage.",
+        properties: json!({
+            "query": query("What is looked for."),
+            "limit": count("Limit", 10, LIMIT_MAX),
+            "min_relevance_score": min_score(0.5),
+        }),
+        required: &["query"],
+        answer: results(true),
+        annotations: READ,
+        long_running: false,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn rag_query_external() -> ToolDef {
+    Def {
+        name: "rag_query_external",
+        title: "Ask the reference documentation",
+        description: "Answers a question from the project's reference documentation and says from which pages, with their \
+                      lines.",
+        properties: json!({
+            "query": query("The question."),
+            "max_sources": count("Sources", 3, SOURCES_MAX),
+            "min_relevance_score": min_score(0.7),
+        }),
+        required: &["query"],
+        answer: answered(true),
+        annotations: READ,
+        long_running: true,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn index_document() -> ToolDef {
+    Def {
+        name: "index_document",
+        title: "Write or index a document",
+        description: "With content: proposes that text as the document, new or in place of what is there; a person sees the \
+                      difference and decides. Its YAML front matter must fit its type (list_doc_types has the schemas). \
+                      Without content: brings the index up to date with the file as it is.",
+        properties: json!({
+            "path": path("Where the document lies, relative to the folder of the documents, in its type's folder: \
+                          problems/pool-exhaustion.md."),
+            "content": {
+                "type": "string", "title": "Content", "maxLength": CONTENT_MAX,
+                "description": "The whole document: YAML front matter between lines of ---, then Markdown.",
+            },
+        }),
+        required: &["path"],
+        answer: object(
+            &json!({
+                "status": {
+                    "enum": ["written", "indexed"],
+                    "description": "Whether the file was written, or the index brought up to date with it.",
+                },
+                "path": { "type": "string" },
+                "chunks": { "type": "integer" },
+                "embedding_dimensions": {
+                    "type": ["integer", "null"],
+                    "description": "null where documents are found by words alone, or are not embedded yet.",
+                },
+                "faults": {
+                    "type": "array", "items": { "type": "object" },
+                    "description": "Where the front matter of the file breaks the schema of its type.",
+                },
+                "note": { "type": "string" },
+            }),
+            &["status", "path", "chunks", "embedding_dimensions"],
+        ),
+        annotations: SET,
+        long_running: true,
+        reads_when: Some(|arguments| member(arguments.get(), "content").is_none()),
+    }
+    .done()
+}
+
+fn update_promotion_level() -> ToolDef {
+    Def {
+        name: "update_promotion_level",
+        title: "Set promotion level",
+        description: "Proposes another level for a document: critical ones come first in every answer. A person decides.",
+        properties: json!({
+            "document_path": path("The document, relative to the folder of the documents."),
+            "promotion_level": with(level(), json!({ "title": "Level" })),
+        }),
+        required: &["document_path", "promotion_level"],
+        answer: object(
+            &json!({
+                "status": { "const": "updated" },
+                "document_path": { "type": "string" },
+                "previous_level": level(),
+                "new_level": level(),
+            }),
+            &["status", "document_path", "previous_level", "new_level"],
+        ),
+        annotations: SET,
+        long_running: false,
+        reads_when: None,
+    }
+    .done()
+}
+
+fn delete_documents() -> ToolDef {
+    Def {
+        name: "delete_documents",
+        title: "Delete documents",
+        description: "Proposes to delete documents of a project: their files on the branch that is checked out, and what is \
+                      known of them on others. Without paths, branch and path_hash, all of them. A person sees which and \
+                      decides. With dry_run, only says which it would be.",
+        properties: json!({
+            "project_name": {
+                "type": "string", "title": "Project", "minLength": 1, "maxLength": 64, "description": "The project's name.",
+            },
+            "branch_name": {
+                "type": "string", "title": "Branch", "minLength": 1, "maxLength": 250,
+                "description": "Only documents of this branch. Left out: of all.",
+            },
+            "path_hash": {
+                "type": "string", "title": "Root", "pattern": "^[0-9a-f]{16}$",
+                "description": "Only documents of the root with this hash (activate_project tells it). Left out: of all.",
+            },
+            "paths": {
+                "type": "array", "title": "Paths", "minItems": 1, "maxItems": PATHS_MAX,
+                "items": { "type": "string", "minLength": 1, "maxLength": PATH_MAX },
+                "description": "Only these documents. Left out: all.",
+            },
+            "dry_run": {
+                "type": "boolean", "title": "Dry run", "default": false,
+                "description": "Only says what would be deleted. Nobody has to approve that.",
+            },
+        }),
+        required: &["project_name"],
+        answer: object(
+            &json!({
+                "status": { "enum": ["deleted", "preview"] },
+                "deleted_count": { "type": "integer", "description": "Documents." },
+                "deleted_chunks": { "type": "integer" },
+                "documents": {
+                    "type": "array", "items": { "type": "string" },
+                    "description": "Their paths, the first of them where there are many.",
+                },
+                "project_name": { "type": "string" },
+                "branch_name": nullable_text(),
+                "path_hash": nullable_text(),
+                "dry_run": { "type": "boolean" },
+            }),
+            &["status", "deleted_count", "deleted_chunks", "documents", "project_name", "dry_run"],
+        ),
+        annotations: SET,
+        long_running: false,
+        reads_when: Some(|arguments| member(arguments.get(), "dry_run") == Some("true")),
+    }
+    .done()
+}

@@ -1,0 +1,352 @@
+//! A write worked out against the live files: everything that can be refused is refused here.
+//!
+//! The preview shows a plan and the run carries one out, so that both check and mean the same. It blocks.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    args::{Delete, Look, Write},
+    refusal,
+    whose::{live_place, project},
+};
+use crate::{
+    index::IndexError,
+    library::{Library, Project, Shelf},
+    model::Level,
+    text::{self, front_matter},
+};
+use countersign_domain::changes::{
+    LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::text::{invalid_argument, one_line};
+
+/// Documents named in an answer.
+pub(crate) const NAMED: usize = 200;
+/// Characters of a value of the front matter that is shown as one field.
+const LABEL: usize = 80;
+
+/// What would be done.
+pub(crate) struct Plan {
+    pub action: Action,
+    operation: Operation,
+    target: Target,
+    summary: String,
+    diff: DiffBuilder,
+    /// What of the live state the plan rests on.
+    state: Vec<(&'static str, String)>,
+}
+
+pub(crate) enum Action {
+    Put { path: String, content: String },
+    Promote { path: String, text: String, from: Level, to: Level },
+    Delete(Deletion),
+}
+
+/// Documents that would go.
+pub(crate) struct Deletion {
+    pub project: Arc<Project>,
+    pub asked: Delete,
+    pub shelves: Vec<FromShelf>,
+}
+
+pub(crate) struct FromShelf {
+    pub shelf: Arc<Shelf>,
+    pub paths: Vec<String>,
+    pub chunks: usize,
+}
+
+impl Deletion {
+    pub fn documents(&self) -> usize {
+        self.shelves.iter().map(|shelf| shelf.paths.len()).sum()
+    }
+
+    pub fn chunks(&self) -> usize {
+        self.shelves.iter().map(|shelf| shelf.chunks).sum()
+    }
+
+    /// The first of the paths, each once.
+    pub fn named(&self) -> Vec<String> {
+        let all: BTreeSet<&String> = self.shelves.iter().flat_map(|shelf| &shelf.paths).collect();
+        all.into_iter().take(NAMED).cloned().collect()
+    }
+}
+
+/// Works out a write, or says precisely why it cannot be.
+pub(crate) fn plan(library: &Library, write: &Write) -> Result<Plan, McpError> {
+    match write {
+        Write::Put { whose, path, content } => {
+            let place = live_place(library, whose)?;
+            put(&place.project, &place.shelf, path, content)
+        }
+        Write::Promote { whose, path, level } => {
+            let place = live_place(library, whose)?;
+            promote(&place.project, &place.shelf, path, *level)
+        }
+        Write::Delete(delete) => remove(deletion(library, delete)?),
+    }
+}
+
+impl Plan {
+    /// As the gateway shows it to the agent and to whoever decides.
+    pub fn preview(self) -> Preview {
+        let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Preview {
+            note: PreviewNote::default(),
+            operation: self.operation,
+            fingerprint: fingerprint(&parts),
+            target: self.target,
+            summary: self.summary,
+            diff: self.diff.finish(),
+        }
+    }
+}
+
+/// What every plan rests on: another root or branch under the same name is another target.
+fn of_tenant(shelf: &Shelf) -> Vec<(&'static str, String)> {
+    let tenant = &shelf.tenant;
+    vec![("project", tenant.project.clone()), ("branch", tenant.branch.clone()), ("root", tenant.path_hash.clone())]
+}
+
+fn hash(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// `handbook/problems/pool.md`, and the branch where there are any.
+fn label(shelf: &Shelf, path: &str) -> String {
+    let tenant = &shelf.tenant;
+    let path = one_line(path, 200);
+    match tenant.branch.as_str() {
+        "-" => format!("{}/{path}", tenant.project),
+        branch => format!("{}/{path} on {}", tenant.project, one_line(branch, 80)),
+    }
+}
+
+fn target(shelf: &Shelf, path: &str) -> Target {
+    let tenant = &shelf.tenant;
+    Target {
+        entity_type: "document".to_owned(),
+        id: Some(format!("{}/{path}", tenant.project)),
+        label: label(shelf, path),
+        lock_key: format!("docs:{}:{}:{path}", tenant.project, tenant.path_hash),
+    }
+}
+
+/// The text of a document that is there.
+fn present(project: &Project, shelf: &Shelf, given: &str) -> Result<(String, String), McpError> {
+    let path = project.files().check(given)?;
+    let bytes = project.files().read(&path)?.ok_or_else(|| missing(&shelf.tenant.project, &path))?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((path, text)),
+        Err(_) => Err(McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path)),
+    }
+}
+
+pub(crate) fn missing(project: &str, path: &str) -> McpError {
+    McpError::new(ErrorKind::DocumentNotFound, format!("There is no document {} in {project}.", one_line(path, 200)))
+        .with("project_name", project)
+        .with("path", path)
+}
+
+fn put(project: &Project, shelf: &Shelf, given: &str, content: &str) -> Result<Plan, McpError> {
+    let path = project.files().check(given)?;
+    let checked = project.types().check(&path, content).map_err(|why| refusal::of(&path, why))?;
+    let before = project.files().read(&path)?;
+    if before.as_deref() == Some(content.as_bytes()) {
+        return Err(invalid_argument("/content", "const", "The document has exactly this content already."));
+    }
+    let mut state = of_tenant(shelf);
+    state.push(("path", path.clone()));
+    state.push(("before", before.as_deref().map_or_else(|| "absent".to_owned(), hash)));
+    // What is there may be no text; it is replaced all the same, once somebody has seen that.
+    let before = before.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let mut diff = DiffBuilder::new();
+    let fields_before = before.as_deref().map(front_matter::fields).and_then(Result::ok).unwrap_or_default();
+    compare_fields(&mut diff, &fields_before, &checked.fields);
+    diff.add("file", "File", before.as_deref(), Some(content));
+    let title = one_line(&checked.document.title, LABEL).into_owned();
+    let (operation, verb) = match before {
+        None => (Operation::Create, "Add"),
+        Some(_) => (Operation::Update, "Change"),
+    };
+    let kind =
+        checked.document.doc_type.as_deref().map_or_else(|| "document".to_owned(), |kind| one_line(kind, LABEL).into());
+    Ok(Plan {
+        operation,
+        target: target(shelf, &path),
+        summary: format!("{verb} the {kind} “{title}” ({}) in {}", one_line(&path, 200), shelf.tenant.project),
+        diff,
+        state,
+        action: Action::Put { path, content: content.to_owned() },
+    })
+}
+
+/// The front matter, field by field.
+fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &Map<String, Value>) {
+    let shown = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+        }
+        other => other.to_string(),
+    };
+    let gone = before.keys().filter(|key| !after.contains_key(*key));
+    for key in after.keys().chain(gone) {
+        let (before, after) = (before.get(key).map(shown), after.get(key).map(shown));
+        let field = format!("front_matter.{}", one_line(key, LABEL));
+        diff.add(&field, &one_line(key, LABEL), before.as_deref(), after.as_deref());
+    }
+}
+
+fn promote(project: &Project, shelf: &Shelf, given: &str, to: Level) -> Result<Plan, McpError> {
+    let (path, text) = match present(project, shelf, given) {
+        Err(error) if error.kind == ErrorKind::DocumentNotFound => {
+            return Err(external(project, given).unwrap_or(error));
+        }
+        found => found?,
+    };
+    let from = text::parse(&path, &text, &project.types()).level;
+    if from == to {
+        return Err(invalid_argument("/promotion_level", "const", format!("The document's level is {to} already.")));
+    }
+    let mut state = of_tenant(shelf);
+    state.push(("path", path.clone()));
+    state.push(("before", hash(text.as_bytes())));
+    let mut diff = DiffBuilder::new();
+    diff.add("promotion_level", "Promotion level", Some(from.as_str()), Some(to.as_str()));
+    Ok(Plan {
+        operation: Operation::Update,
+        target: target(shelf, &path),
+        summary: format!("Change the promotion level of {} from {from} to {to}", label(shelf, &path)),
+        diff,
+        state,
+        action: Action::Promote { text: front_matter::with_level(&text, to), path, from, to },
+    })
+}
+
+/// That a document is one of the reference documentation, which has no levels.
+fn external(project: &Project, given: &str) -> Option<McpError> {
+    let files = project.external()?;
+    let folder = project.external_folder()?;
+    let path = files.check(given.strip_prefix(folder).unwrap_or(given).trim_start_matches('/')).ok()?;
+    files.read(&path).ok()??;
+    let message = "This document is of the reference documentation, which is only read: it has no promotion level.";
+    Some(McpError::new(ErrorKind::ExternalDocsNotPromotable, message).with("path", given))
+}
+
+/// Which documents a deletion is about.
+pub(crate) fn deletion(library: &Library, asked: &Delete) -> Result<Deletion, McpError> {
+    let project = project(library, Some(&asked.project))?;
+    let mut wanted: Option<BTreeSet<String>> = None;
+    for path in asked.paths.iter().flatten() {
+        wanted.get_or_insert_default().insert(project.files().check(path)?);
+    }
+    let all = project.shelves()?;
+    let known = |what: &str, name: &Option<String>, is: &dyn Fn(&Shelf, &str) -> bool| match name {
+        Some(name) if !all.iter().any(|shelf| is(shelf, name)) => {
+            let shown: String = name.chars().take(200).collect();
+            Err(McpError::new(ErrorKind::TenantMismatch, format!("{} has no documents of this {what}.", asked.project))
+                .with(if what == "branch" { "branch_name" } else { "path_hash" }, shown))
+        }
+        _ => Ok(()),
+    };
+    known("branch", &asked.branch, &|shelf, name| shelf.tenant.branch == name)?;
+    known("root", &asked.path_hash, &|shelf, hash| shelf.tenant.path_hash == hash)?;
+    let mut shelves = Vec::new();
+    for shelf in &all {
+        let tenant = &shelf.tenant;
+        if asked.branch.as_ref().is_some_and(|branch| *branch != tenant.branch)
+            || asked.path_hash.as_ref().is_some_and(|hash| *hash != tenant.path_hash)
+        {
+            continue;
+        }
+        let mut paths: Vec<String> = shelf.docs.stamps().map_err(|error| unindexed(&error))?.into_keys().collect();
+        paths.retain(|path| wanted.as_ref().is_none_or(|wanted| wanted.contains(path)));
+        paths.sort();
+        let mut chunks = 0;
+        for path in &paths {
+            chunks += shelf.docs.document(path).map_err(|error| unindexed(&error))?.map_or(0, |entry| entry.chunks);
+        }
+        if !paths.is_empty() {
+            shelves.push(FromShelf { shelf: Arc::clone(shelf), paths, chunks });
+        }
+    }
+    let found = |path: &String| shelves.iter().any(|shelf: &FromShelf| shelf.paths.contains(path));
+    if let Some(path) = wanted.iter().flatten().find(|path| !found(path)) {
+        return Err(missing(&asked.project, path));
+    }
+    Ok(Deletion { project, asked: asked.clone(), shelves })
+}
+
+/// An index that cannot be read.
+pub(crate) fn unindexed(error: &IndexError) -> McpError {
+    tracing::error!(%error, "an index of documents failed");
+    McpError::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be read.")
+}
+
+fn remove(deletion: Deletion) -> Result<Plan, McpError> {
+    let name = deletion.asked.project.clone();
+    let (documents, chunks) = (deletion.documents(), deletion.chunks());
+    if documents == 0 {
+        return Err(McpError::new(ErrorKind::DocumentNotFound, format!("{name} has no such documents to delete."))
+            .with("project_name", name));
+    }
+    let mut state = Vec::new();
+    let mut diff = DiffBuilder::new();
+    diff.add("deleted_count", "Documents", Some(&documents.to_string()), None);
+    diff.add("deleted_chunks", "Chunks", Some(&chunks.to_string()), None);
+    for from in &deletion.shelves {
+        let tenant = &from.shelf.tenant;
+        state.extend(of_tenant(&from.shelf));
+        let stamps = from.shelf.docs.stamps().map_err(|error| unindexed(&error))?;
+        for path in &from.paths {
+            state.push(("path", path.clone()));
+            state.push(("hash", stamps.get(path).map(|stamp| hex(&stamp.hash)).unwrap_or_default()));
+        }
+        let what = match (from.shelf.current, tenant.branch.as_str()) {
+            (true, "-") => "Files".to_owned(),
+            (true, branch) => format!("Files on {}", one_line(branch, LABEL)),
+            (false, branch) => format!("Index of {} (root {})", one_line(branch, LABEL), tenant.path_hash),
+        };
+        let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, LABEL));
+        diff.add_lines(&field, &what, from.paths.iter().map(|path| (LineOp::Delete, path.as_str().into())));
+    }
+    let one = match (documents, deletion.named().first()) {
+        (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
+        _ => format!("Delete {documents} documents ({chunks} chunks) of {name}"),
+    };
+    let on =
+        deletion.asked.branch.as_deref().map_or_else(String::new, |branch| format!(" on {}", one_line(branch, LABEL)));
+    Ok(Plan {
+        operation: Operation::Delete,
+        target: Target {
+            entity_type: "documents".to_owned(),
+            id: None,
+            label: format!("{documents} of {name}{on}"),
+            lock_key: format!("docs:{name}"),
+        },
+        summary: format!("{one}{on}"),
+        diff,
+        state,
+        action: Action::Delete(deletion),
+    })
+}
+
+/// A call that only looks, where a rule has it reviewed all the same.
+pub(crate) fn nothing(look: &Look) -> Preview {
+    let (label, summary) = match look {
+        Look::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
+        Look::DryRun(delete) => (one_line(&delete.project, 200).into_owned(), "Say which documents would be deleted"),
+    };
+    Preview {
+        note: PreviewNote::default(),
+        operation: Operation::Call,
+        target: Target { entity_type: "index".to_owned(), id: None, lock_key: format!("docs:look:{label}"), label },
+        summary: summary.to_owned(),
+        diff: DiffBuilder::new().finish(),
+        fingerprint: fingerprint(&[("look", summary)]),
+    }
+}

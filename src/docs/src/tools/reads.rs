@@ -1,0 +1,430 @@
+//! Tools that only read, and calls of the others that only look.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    args::{self, Activate, Ask, Delete, LIMIT_MAX, ListTypes, SOURCES_MAX, Search, Whose},
+    blocking,
+    plan::{self, Deletion},
+    refusal,
+    whose::{Active, Place, live_place, place, project, project_of_path},
+};
+use crate::{
+    answer::{Answered, Answerer, Source},
+    index::{Found, Index, Query},
+    library::{Library, Project},
+    model::{Collection, Filter, Hit, Level, Ranking},
+    remote::Embedder,
+    text::Refusal,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, ToolResult, text};
+
+/// Critical documents that come first in an answer.
+const CRITICAL: usize = 3;
+/// Documents that an answer's sources link to.
+const LINKED: usize = 20;
+/// Characters of a passage on one line of the text for models.
+const LINE: usize = 200;
+
+/// What the reads of a call need.
+pub(crate) struct Reader {
+    pub library: Arc<Library>,
+    pub embedder: Option<Arc<Embedder>>,
+    pub answerer: Answerer,
+}
+
+fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
+    text::tool_result(text, structured)
+        .map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
+}
+
+fn rounded(score: f64) -> f64 {
+    (score * 10_000.0).round() / 10_000.0
+}
+
+impl Reader {
+    pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
+        let Activate { config_path, whose } = args::parse(arguments)?;
+        let project = match (&whose.project_name, &config_path) {
+            (None, Some(path)) => project_of_path(&self.library, path)?,
+            (name, None) => project(&self.library, name.as_deref())?,
+            (Some(name), Some(path)) => {
+                let project = project(&self.library, Some(name))?;
+                if project_of_path(&self.library, path)?.name != project.name {
+                    let message = format!("The path is not in the project {}.", project.name);
+                    return Err(McpError::new(ErrorKind::TenantMismatch, message).with("config_path", path.as_str()));
+                }
+                project
+            }
+        };
+        // Before the wait, so that a branch that is not known is refused at once.
+        if whose.branch_name.as_deref().is_some_and(|branch| branch != project.branch()) {
+            project.tenant(whose.branch_name.as_deref())?;
+        }
+        project.synchronized(&*ctx.progress, &ctx.cancel).await?;
+        let shelf = project.tenant(whose.branch_name.as_deref())?;
+        let (index, types) = (Arc::clone(&shelf.docs), project.types());
+        let counts = blocking(move || index.counts().map_err(|error| plan::unindexed(&error))).await?;
+        let types: Vec<Value> = types
+            .all()
+            .map(|kind| {
+                let count = counts.by_type.get(&Some(kind.name.clone())).copied().unwrap_or_default();
+                json!({ "name": kind.name, "doc_count": count, "custom": kind.schema_path.is_some() })
+            })
+            .collect();
+        let tenant = &shelf.tenant;
+        let mut answer = json!({
+            "status": "activated",
+            "project_name": tenant.project,
+            "branch_name": tenant.branch,
+            "path_hash": tenant.path_hash,
+            "doc_types": types,
+            "total_docs": counts.documents,
+        });
+        let mut line = format!(
+            "{} is active{}: {} documents.",
+            tenant.project,
+            if tenant.branch == "-" { String::new() } else { format!(" on {}", text::one_line(&tenant.branch, 80)) },
+            counts.documents
+        );
+        match &ctx.session {
+            Some(notes) => Active { project: tenant.project.clone(), branch: tenant.branch.clone() }.note(notes),
+            None => {
+                let note = "Nothing is kept between calls without a session: name project_name in each of them.";
+                answer["note"] = note.into();
+                line = format!("{line} {note}");
+            }
+        }
+        result(&line, &answer)
+    }
+
+    pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
+        let ListTypes { whose } = args::parse(arguments)?;
+        let Place { project, shelf } = place(&self.library, &whose)?;
+        let counts = blocking(move || shelf.docs.counts().map_err(|error| plan::unindexed(&error))).await?;
+        let mut lines = Vec::new();
+        let mut all = Vec::new();
+        for kind in project.types().all() {
+            let count = counts.by_type.get(&Some(kind.name.clone())).copied().unwrap_or_default();
+            let schema = kind.schema_path.as_deref().unwrap_or("built-in");
+            lines.push(format!(
+                "{} ({count} in {}/): {}",
+                kind.name,
+                kind.folder,
+                text::one_line(&kind.description, LINE)
+            ));
+            all.push(json!({
+                "name": kind.name, "description": kind.description, "folder": kind.folder, "schema": schema,
+                "doc_count": count, "custom": kind.schema_path.is_some(), "front_matter": kind.schema,
+            }));
+        }
+        result(&lines.join("\n"), &json!({ "doc_types": all }))
+    }
+
+    pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
+        let args: Search = args::parse(arguments)?;
+        let query = args::query(&args.query)?.to_owned();
+        let limit = args::count(args.limit, 10, LIMIT_MAX, "/limit")?;
+        let min_score = args::score(args.min_relevance_score, 0.5)?;
+        let shelf = self.shelf(&args.whose, collection)?;
+        let filter = Filter { doc_types: known_types(&shelf.project, args.doc_types)?, levels: args.promotion_levels };
+        let (found, note) = self.find(&shelf.index, &query, filter, limit, min_score).await?;
+        let mut answer = json!({
+            "results": found.hits.iter().map(|hit| hit_json(hit, collection)).collect::<Vec<_>>(),
+            "total_matches": found.total,
+            "ranking": found.ranking,
+        });
+        shelf.describe(&mut answer, note.as_deref());
+        let mut lines: Vec<String> = found.hits.iter().map(hit_line).collect();
+        if lines.is_empty() {
+            lines.push(format!("Nothing in {} is that relevant to the query.", shelf.project.name));
+        }
+        lines.extend(note);
+        result(&lines.join("\n\n"), &answer)
+    }
+
+    pub async fn ask(
+        &self,
+        arguments: &RawValue,
+        collection: Collection,
+        ctx: &CallContext,
+    ) -> Result<ToolResult, McpError> {
+        let args: Ask = args::parse(arguments)?;
+        let query = args::query(&args.query)?.to_owned();
+        let limit = args::count(args.max_sources, 3, SOURCES_MAX, "/max_sources")?;
+        let min_score = args::score(args.min_relevance_score, 0.7)?;
+        let shelf = self.shelf(&args.whose, collection)?;
+        let levels =
+            args.min_promotion_level.map(|least| Level::ALL.into_iter().filter(|level| *level >= least).collect());
+        let filter = Filter { doc_types: known_types(&shelf.project, args.doc_types)?, levels };
+        let (found, note) = self.find(&shelf.index, &query, filter.clone(), limit, min_score).await?;
+        let mut hits = found.hits;
+        if collection == Collection::Docs && args.include_critical.unwrap_or(true) {
+            hits = self.critical_first(&shelf.index, &query, filter, hits).await?;
+        }
+        let sources: Vec<Source> = hits.into_iter().map(Source::of).collect();
+        let Answered { text: answer, mode, note: said } = self.answerer.answer(&query, &sources, ctx).await?;
+        let mut structured = json!({
+            "answer": answer,
+            "answer_mode": mode,
+            "sources": sources.iter().map(|source| place_json(&source.hit)).collect::<Vec<_>>(),
+            "ranking": found.ranking,
+        });
+        if collection == Collection::Docs {
+            structured["linked_docs"] = self.linked(&shelf.index, &sources).await?;
+        }
+        let notes: Vec<String> = [note, said].into_iter().flatten().collect();
+        shelf.describe(&mut structured, (!notes.is_empty()).then(|| notes.join(" ")).as_deref());
+        let cited = sources.iter().enumerate().map(|(at, source)| {
+            let Hit { path, passage, .. } = &source.hit;
+            format!("[{}] {} (lines {}–{})", at + 1, text::one_line(path, LINE), passage.first_line, passage.last_line)
+        });
+        let lines: Vec<String> = std::iter::once(answer).chain(cited).chain(notes).collect();
+        result(&lines.join("\n"), &structured)
+    }
+
+    /// Brings the index up to date with one file.
+    pub async fn refresh(&self, whose: &Whose, path: &str) -> Result<ToolResult, McpError> {
+        let Place { project, shelf } = live_place(&self.library, whose)?;
+        let path = project.files().check(path)?;
+        let (of, at) = (Arc::clone(&project), path.clone());
+        let bytes = blocking(move || of.files().read(&at)).await?.ok_or_else(|| plan::missing(&project.name, &path))?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path.as_str())
+        })?;
+        project.refresh(Collection::Docs, vec![path.clone()]).await?;
+        let dimensions = match &self.embedder {
+            Some(_) => Some(project.embed_now(&path).await?),
+            None => None,
+        };
+        let (types, at) = (project.types(), path.clone());
+        let (checked, entry) = blocking(move || {
+            let checked = types.check(&at, &text).err();
+            shelf.docs.document(&at).map(|entry| (checked, entry)).map_err(|error| plan::unindexed(&error))
+        })
+        .await?;
+        let chunks = entry.map_or(0, |entry| entry.chunks);
+        let mut answer = json!({
+            "status": "indexed", "path": path, "chunks": chunks, "embedding_dimensions": dimensions,
+        });
+        let mut line = format!("{} is indexed: {chunks} chunks.", text::one_line(&path, LINE));
+        if let Some(why) = checked {
+            let error = refusal::of(
+                &path,
+                match why {
+                    Refusal::Schema { faults } => {
+                        answer["faults"] = refusal::faults(&faults);
+                        Refusal::Schema { faults }
+                    }
+                    other => other,
+                },
+            );
+            answer["note"] = error.message.as_ref().into();
+            line = format!("{line} {}", error.message);
+        }
+        result(&line, &answer)
+    }
+
+    pub async fn dry_run(&self, delete: Delete) -> Result<ToolResult, McpError> {
+        let library = Arc::clone(&self.library);
+        let deletion = blocking(move || plan::deletion(&library, &delete)).await?;
+        deleted(&deletion, true)
+    }
+
+    fn shelf(&self, whose: &Whose, collection: Collection) -> Result<Searched, McpError> {
+        let Place { project, shelf } = place(&self.library, whose)?;
+        let index = match collection {
+            Collection::Docs => Arc::clone(&shelf.docs),
+            Collection::External => shelf.external.as_ref().map(Arc::clone).ok_or_else(|| {
+                let message = format!(
+                    "{} has no reference documentation: `external_docs` is not set in the gateway's configuration.",
+                    project.name
+                );
+                McpError::new(ErrorKind::ExternalDocsNotConfigured, message).with("project_name", project.name.as_str())
+            })?,
+        };
+        let external =
+            (collection == Collection::External).then(|| project.external_folder().unwrap_or_default().to_owned());
+        Ok(Searched { project, index, external })
+    }
+
+    /// The hits of a query, and what should be said of how they were found.
+    async fn find(
+        &self,
+        index: &Arc<Index>,
+        query: &str,
+        filter: Filter,
+        limit: usize,
+        min_score: f64,
+    ) -> Result<(Found, Option<String>), McpError> {
+        let mut note = None;
+        let mut vector = None;
+        if let Some(embedder) = &self.embedder {
+            match embedder.query(query).await {
+                Ok(embedded) => vector = Some(embedded),
+                Err(error) => {
+                    tracing::warn!(%error, "a query is ranked by its words alone");
+                    note = Some("The model for embeddings does not answer: ranked by words alone.".to_owned());
+                }
+            }
+        }
+        let (index, text) = (Arc::clone(index), query.to_owned());
+        let found = blocking(move || {
+            let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
+            index.search(&query).map_err(|error| plan::unindexed(&error))
+        })
+        .await?;
+        if note.is_none() && self.embedder.is_some() && found.ranking == Ranking::Lexical {
+            note = Some("The documents are not embedded yet: ranked by words alone.".to_owned());
+        }
+        Ok((found, note))
+    }
+
+    /// Critical documents first, whatever their relevance, and each document once.
+    async fn critical_first(
+        &self,
+        index: &Arc<Index>,
+        query: &str,
+        filter: Filter,
+        hits: Vec<Hit>,
+    ) -> Result<Vec<Hit>, McpError> {
+        let (index, text) = (Arc::clone(index), query.to_owned());
+        let critical =
+            blocking(move || index.critical(&filter, &text, CRITICAL).map_err(|error| plan::unindexed(&error))).await?;
+        let (mut first, mut rest): (Vec<Hit>, Vec<Hit>) =
+            hits.into_iter().partition(|hit| hit.level == Level::Critical);
+        for hit in critical {
+            if !first.iter().any(|known| known.path == hit.path) {
+                first.push(hit);
+            }
+        }
+        first.append(&mut rest);
+        Ok(first)
+    }
+
+    /// Documents that the sources link to, once each, and only those that are there.
+    async fn linked(&self, index: &Arc<Index>, sources: &[Source]) -> Result<Value, McpError> {
+        let paths: Vec<String> = sources.iter().map(|source| source.hit.path.clone()).collect();
+        let index = Arc::clone(index);
+        blocking(move || {
+            let mut seen = paths.clone();
+            let mut linked = Vec::new();
+            for from in &paths {
+                let Some(entry) = index.document(from).map_err(|error| plan::unindexed(&error))? else { continue };
+                for link in entry.links {
+                    if linked.len() >= LINKED {
+                        return Ok(linked.into());
+                    }
+                    if seen.contains(&link) {
+                        continue;
+                    }
+                    if let Some(to) = index.document(&link).map_err(|error| plan::unindexed(&error))? {
+                        linked.push(json!({
+                            "path": link, "title": to.title, "char_count": to.char_count, "linked_from": from,
+                        }));
+                    }
+                    seen.push(link);
+                }
+            }
+            Ok(linked.into())
+        })
+        .await
+    }
+}
+
+/// What is searched.
+struct Searched {
+    project: Arc<Project>,
+    index: Arc<Index>,
+    /// The folder of the reference documentation, where it is that.
+    external: Option<String>,
+}
+
+impl Searched {
+    fn describe(&self, answer: &mut Value, note: Option<&str>) {
+        if let Some(folder) = &self.external {
+            answer["external_docs_path"] = folder.as_str().into();
+        }
+        if let Some(note) = note {
+            answer["note"] = note.into();
+        }
+    }
+}
+
+/// # Errors
+/// `INVALID_DOC_TYPE` for one that the project does not have.
+fn known_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<Vec<String>>, McpError> {
+    let types = project.types();
+    match asked.iter().flatten().find(|name| types.get(name).is_none()) {
+        Some(name) => {
+            let known = types.all().map(|kind| kind.name.clone()).collect();
+            Err(refusal::of("", Refusal::UnknownType { name: name.clone(), known }))
+        }
+        None => Ok(asked),
+    }
+}
+
+fn place_json(hit: &Hit) -> Value {
+    json!({
+        "path": hit.path,
+        "title": hit.title,
+        "char_count": hit.char_count,
+        "relevance_score": rounded(hit.score),
+        "promotion_level": hit.level,
+        "header_path": hit.header_path,
+        "first_line": hit.passage.first_line,
+        "last_line": hit.passage.last_line,
+    })
+}
+
+fn hit_json(hit: &Hit, collection: Collection) -> Value {
+    let mut json = place_json(hit);
+    json["summary"] = hit.summary.as_str().into();
+    json["passage"] = hit.passage.text.as_str().into();
+    if collection == Collection::Docs {
+        json["doc_type"] = json!(hit.doc_type);
+        json["date"] = json!(hit.date);
+    }
+    json
+}
+
+fn hit_line(hit: &Hit) -> String {
+    let Hit { path, title, score, passage, level, .. } = hit;
+    let level = if *level == Level::Standard { String::new() } else { format!(", {level}") };
+    format!(
+        "{} — {} (relevance {:.2}{level}, lines {}–{})\n{}",
+        text::one_line(title, LINE),
+        text::one_line(path, LINE),
+        score,
+        passage.first_line,
+        passage.last_line,
+        passage.text
+    )
+}
+
+/// The answer to a deletion that was done, or would be.
+pub(crate) fn deleted(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
+    let (documents, chunks) = (deletion.documents(), deletion.chunks());
+    let named = deletion.named();
+    let asked = &deletion.asked;
+    let answer = json!({
+        "status": if dry_run { "preview" } else { "deleted" },
+        "deleted_count": documents,
+        "deleted_chunks": chunks,
+        "documents": named,
+        "project_name": asked.project,
+        "branch_name": asked.branch,
+        "path_hash": asked.path_hash,
+        "dry_run": dry_run,
+    });
+    let verb = if dry_run { "would be deleted" } else { "deleted" };
+    let mut lines = vec![format!("{documents} documents ({chunks} chunks) of {} {verb}.", asked.project)];
+    lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, LINE))));
+    if documents > named.len() {
+        lines.push(format!("… and {} more", documents - named.len()));
+    }
+    result(&lines.join("\n"), &answer)
+}

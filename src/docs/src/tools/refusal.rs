@@ -1,0 +1,42 @@
+//! Why a proposed document is refused, as its proposer is told.
+
+use serde_json::{Value, json};
+
+use crate::text::{Fault, Refusal};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::text::one_line;
+
+/// The error for a document at this path.
+pub(crate) fn of(path: &str, why: Refusal) -> McpError {
+    let error = match why {
+        Refusal::UnknownType { name, known } => {
+            let message = format!("There is no document type {}.", one_line(&name, 80));
+            McpError::new(ErrorKind::InvalidDocType, message).with("doc_type", name).with("known", known)
+        }
+        Refusal::Schema { faults } => {
+            let first = faults.first().map_or_else(String::new, |fault| {
+                let at = if fault.pointer.is_empty() { "the front matter" } else { fault.pointer.as_str() };
+                format!(": {}: {}", one_line(at, 200), one_line(&fault.message, 300))
+            });
+            let many = match faults.len() {
+                0 | 1 => String::new(),
+                more => format!(" ({} faults in all)", more),
+            };
+            let message = format!("The front matter does not fit the document's type{first}{many}");
+            McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", self::faults(&faults))
+        }
+        Refusal::NotText { why } => {
+            let message = format!("This is not a document: {why}.");
+            McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", json!([]))
+        }
+    };
+    error.with("path", path)
+}
+
+/// Each with the JSON pointer into the front matter, the rule that it breaks and a message.
+pub(crate) fn faults(faults: &[Fault]) -> Value {
+    faults
+        .iter()
+        .map(|fault| json!({ "pointer": fault.pointer, "rule": fault.rule, "message": fault.message }))
+        .collect()
+}

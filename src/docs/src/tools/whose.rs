@@ -1,0 +1,196 @@
+//! Which project, branch and root a call is about: nothing of another tenant is ever looked at.
+
+use std::{path::Path, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
+
+use super::args::Whose;
+use crate::library::{Library, Project, Shelf};
+use countersign_protocol::{
+    ErrorKind, McpError,
+    json::{Op, edit, member, string},
+};
+use countersign_provider::SessionNotes;
+
+/// What is noted of a session.
+const NOTE: &str = "docs";
+
+/// The tenant that a session is about.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Active {
+    pub project: String,
+    pub branch: String,
+}
+
+impl Active {
+    pub fn of(notes: &SessionNotes) -> Option<Self> {
+        serde_json::from_str(&notes.get(NOTE)?).ok()
+    }
+
+    pub fn note(&self, notes: &SessionNotes) {
+        notes.set(NOTE, &json!(self).to_string());
+    }
+}
+
+/// A project and one of its tenants.
+pub(crate) struct Place {
+    pub project: Arc<Project>,
+    pub shelf: Arc<Shelf>,
+}
+
+/// # Errors
+/// `PROJECT_NOT_ACTIVE` where no project is named, `TENANT_MISMATCH` for one that is not configured or a branch that is not
+/// known.
+pub(crate) fn place(library: &Library, whose: &Whose) -> Result<Place, McpError> {
+    let project = project(library, whose.project_name.as_deref())?;
+    let shelf = project.tenant(whose.branch_name.as_deref())?;
+    Ok(Place { project, shelf })
+}
+
+/// As [`place`], for what is written or read from the files themselves: the branch has to be the one that is checked out.
+///
+/// # Errors
+/// As [`place`].
+pub(crate) fn live_place(library: &Library, whose: &Whose) -> Result<Place, McpError> {
+    let place = place(library, whose)?;
+    if place.shelf.current {
+        return Ok(place);
+    }
+    let (asked, now) = (&place.shelf.tenant.branch, place.project.branch());
+    let message = format!(
+        "The branch {asked} is not checked out, {now} is: documents are written to the branch that is checked out alone. \
+         Call activate_project again."
+    );
+    Err(McpError::new(ErrorKind::TenantMismatch, message).with("branch_name", asked.as_str()).with("checked_out", now))
+}
+
+/// # Errors
+/// As [`place`].
+pub(crate) fn project(library: &Library, name: Option<&str>) -> Result<Arc<Project>, McpError> {
+    let Some(name) = name else {
+        let message = "No project is active. Call activate_project with a project_name first; a client without a session \
+                       names project_name in each call.";
+        return Err(McpError::new(ErrorKind::ProjectNotActive, message).with("projects", names(library)));
+    };
+    let found = library.project(name).map(Arc::clone);
+    found.ok_or_else(|| {
+        let shown: String = name.chars().take(64).collect();
+        McpError::new(ErrorKind::TenantMismatch, format!("There is no project {shown} here."))
+            .with("project_name", shown)
+            .with("projects", names(library))
+    })
+}
+
+/// The project whose root holds this path.
+///
+/// # Errors
+/// `TENANT_MISMATCH` where it is in none.
+pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Project>, McpError> {
+    let is_plain = !Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
+    // The deepest root: one project may lie within another.
+    let found = library.projects().iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
+    let found = found.max_by_key(|project| project.root.components().count());
+    found.map(Arc::clone).ok_or_else(|| {
+        let shown: String = path.chars().take(200).collect();
+        McpError::new(ErrorKind::TenantMismatch, "This path is in no project that is configured here.")
+            .with("config_path", shown)
+            .with("projects", names(library))
+    })
+}
+
+fn names(library: &Library) -> Value {
+    library.projects().iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
+}
+
+/// A call's arguments with the project and branch of its session; `None` where they stay as they are.
+///
+/// # Errors
+/// `TENANT_MISMATCH` for a call about another project or branch than the active one.
+pub(crate) fn completed(
+    tool: &str,
+    arguments: &RawValue,
+    notes: &SessionNotes,
+) -> Result<Option<Box<RawValue>>, McpError> {
+    if tool == "activate_project" || !arguments.get().starts_with('{') {
+        return Ok(None);
+    }
+    let Some(active) = Active::of(notes) else { return Ok(None) };
+    // Which branches are deleted is only ever what the call itself says.
+    let branch = (tool != "delete_documents").then_some(("branch_name", &active.branch));
+    let mut missing: Vec<(&str, String)> = Vec::new();
+    for (name, is) in [Some(("project_name", &active.project)), branch].into_iter().flatten() {
+        match member(arguments.get(), name) {
+            None => missing.push((name, Value::from(is.as_str()).to_string())),
+            Some(given) if string(given).is_some_and(|given| given != *is) => return Err(mismatch(&active, name)),
+            // What is no text is for the input schema to refuse.
+            Some(_) => {}
+        }
+    }
+    let edits: Vec<(&str, Op<'_>)> = missing.iter().map(|(name, value)| (*name, Op::Default(value))).collect();
+    if edits.is_empty() {
+        return Ok(None);
+    }
+    RawValue::from_string(edit(arguments.get(), &edits))
+        .map(Some)
+        .map_err(|_| McpError::new(ErrorKind::ValidationFailed, "The arguments are not a JSON object."))
+}
+
+fn mismatch(active: &Active, name: &str) -> McpError {
+    let message = format!(
+        "This session is about {} on the branch {}; {name} says otherwise. Call activate_project to change that.",
+        active.project, active.branch
+    );
+    McpError::new(ErrorKind::TenantMismatch, message)
+        .with("project_name", active.project.as_str())
+        .with("branch_name", active.branch.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    fn active() -> SessionNotes {
+        let notes = SessionNotes::default();
+        Active { project: "handbook".into(), branch: "main".into() }.note(&notes);
+        notes
+    }
+
+    #[test]
+    fn a_call_is_completed_by_its_session_and_says_all_of_it_then() {
+        let of = |tool: &str, arguments: &str| {
+            completed(tool, &raw(arguments), &active()).unwrap().map(|whole| whole.get().to_owned())
+        };
+        assert_eq!(
+            of("semantic_search", r#"{"query":"a"}"#).unwrap(),
+            r#"{"query":"a","project_name":"handbook","branch_name":"main"}"#
+        );
+        assert_eq!(
+            of("index_document", r#"{"path":"a","project_name":"handbook"}"#).unwrap(),
+            r#"{"path":"a","project_name":"handbook","branch_name":"main"}"#
+        );
+        assert_eq!(of("delete_documents", r#"{"project_name":"handbook","branch_name":"old"}"#), None);
+        assert_eq!(of("activate_project", r#"{"project_name":"other"}"#), None);
+        assert_eq!(of("semantic_search", r#"{"project_name":"handbook","branch_name":"main"}"#), None);
+        assert_eq!(of("semantic_search", r#"{"project_name":7,"branch_name":null}"#), None, "the schema refuses it");
+        assert!(completed("semantic_search", &raw("{}"), &SessionNotes::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn another_project_or_branch_than_the_active_one_is_a_mismatch() {
+        for arguments in [
+            r#"{"project_name":"other"}"#,
+            r#"{"project_name":"handbook","branch_name":"dev"}"#,
+            r#"{"branch_name":"dev"}"#,
+            r#"{"project\u005fname":"other"}"#,
+        ] {
+            let error = completed("semantic_search", &raw(arguments), &active()).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::TenantMismatch, "{arguments}");
+        }
+        assert!(completed("delete_documents", &raw(r#"{"project_name":"other"}"#), &active()).is_err());
+    }
+}
