@@ -1,3 +1,170 @@
-//! For measurements: what is not part of the module.
+//! For measurements: what is not part of the module. `examples/measure.rs` runs it.
 
-pub use crate::index::bench::{Measured, Percentiles, run};
+use std::{collections::HashMap, error::Error, fmt::Write as _, fs, path::Path};
+
+use serde::Deserialize;
+
+pub use crate::index::bench::{Measured, Percentiles, run as speed};
+use crate::{
+    index::{Index, Query, Stamp},
+    model::Filter,
+    remote::Embedder,
+    text::{DocTypes, parse},
+};
+use countersign_config::ModelEndpoint;
+
+/// What is asked, and what answers it (`tests/knowledge/questions.json`).
+#[derive(Deserialize)]
+struct Questions {
+    questions: Vec<Question>,
+}
+
+#[derive(Deserialize)]
+struct Question {
+    ask: String,
+    /// Paths; none where no document answers it.
+    answers: Vec<String>,
+}
+
+/// Places that count as found.
+const RECALLED: usize = 5;
+
+/// What one ranking gives for one question: paths with their relevance, best first.
+type Ranked = Vec<(String, f64)>;
+
+/// Indexes all Markdown below `documents`, asks the questions in each of the three rankings, and gives the tables.
+///
+/// # Errors
+/// Files that cannot be read, or a model that does not answer.
+pub async fn quality(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -> Result<String, Box<dyn Error>> {
+    let Questions { questions } = serde_json::from_slice(&fs::read(questions)?)?;
+    let work = documents.join(".measured");
+    fs::create_dir_all(&work)?;
+    // The embeddings stay, which take minutes.
+    Index::delete(&work.join("index.db"))?;
+    let index = Index::open(&work.join("index.db"))?;
+    let mut files = Vec::new();
+    markdown(documents, "", &mut files)?;
+    let types = DocTypes::built_in();
+    for path in &files {
+        let text = fs::read_to_string(documents.join(path))?;
+        let stamp = Stamp { size: 0, mtime_ns: 0, read_at_ns: 0, hash: [0; 32] };
+        index.put(&[(stamp, parse(path, &text, &types))])?;
+    }
+    let known = |path: &String| files.contains(path);
+    if let Some(path) = questions.iter().flat_map(|question| &question.answers).find(|path| !known(path)) {
+        return Err(format!("{path} is no document").into());
+    }
+    let embedder = Embedder::new(endpoint, &work.join("embeddings.db"))?;
+    let mut passages = 0;
+    loop {
+        let pending = index.without_vectors(&endpoint.model, 256)?;
+        if pending.is_empty() {
+            break;
+        }
+        passages += pending.len();
+        let (ids, texts): (Vec<_>, Vec<String>) = pending.into_iter().unzip();
+        let vectors = embedder.passages(&texts).await?;
+        index.set_vectors(&endpoint.model, &ids.into_iter().zip(vectors).collect::<Vec<_>>())?;
+    }
+    let mut rankings: HashMap<&str, Vec<Ranked>> = HashMap::new();
+    for question in &questions {
+        let vector = embedder.query(&question.ask).await?;
+        let ask = |vector| -> Result<Ranked, Box<dyn Error>> {
+            let (filter, limit) = (Filter::default(), 50);
+            let found = index.search(&Query { text: &question.ask, vector, filter: &filter, limit, min_score: 0.0 })?;
+            Ok(found.hits.into_iter().map(|hit| (hit.path, hit.score)).collect())
+        };
+        rankings.entry("lexical").or_default().push(ask(None)?);
+        rankings.entry("fused").or_default().push(ask(Some(&vector))?);
+        rankings.entry("vectors").or_default().push(index.search_by_meaning(&vector, 50)?);
+    }
+    let mut out = format!("{} documents, {passages} passages\n", files.len());
+    tables(&questions, &rankings, &mut out)?;
+    Ok(out)
+}
+
+fn markdown(root: &Path, below: &str, files: &mut Vec<String>) -> std::io::Result<()> {
+    for entry in fs::read_dir(root.join(below))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
+        if entry.file_type()?.is_dir() && !name.starts_with('.') {
+            markdown(root, &path, files)?;
+        } else if name.ends_with(".md") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(())
+}
+
+fn tables(
+    questions: &[Question],
+    rankings: &HashMap<&str, Vec<Ranked>>,
+    out: &mut String,
+) -> Result<(), std::fmt::Error> {
+    writeln!(
+        out,
+        "\n| ranking | questions | recall@1 | recall@5 | MRR | right at 0.5 | right at 0.7 | nothing at 0.5 | nothing at 0.7 |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|---|---|")?;
+    for name in ["lexical", "vectors", "fused"] {
+        let ranked = rankings.get(name).map(Vec::as_slice).unwrap_or_default();
+        for (which, half) in [("all", None), ("even", Some(0)), ("odd", Some(1))] {
+            let chosen = || {
+                let all = questions.iter().zip(ranked).enumerate();
+                all.filter(move |(at, _)| half.is_none_or(|half| at % 2 == half)).map(|(_, pair)| pair)
+            };
+            let asked: Vec<_> = chosen().filter(|(question, _)| !question.answers.is_empty()).collect();
+            let place = |(question, ranked): &(&Question, &Ranked)| {
+                ranked.iter().position(|(path, _)| question.answers.contains(path))
+            };
+            let count = asked.len().max(1) as f64;
+            let within =
+                |places: usize| asked.iter().filter(|pair| place(pair).is_some_and(|at| at < places)).count() as f64;
+            let reciprocal: f64 = asked.iter().filter_map(place).map(|at| 1.0 / (at as f64 + 1.0)).sum();
+            let right = |least: f64| {
+                let is_right = |(question, ranked): &&(&Question, &Ranked)| {
+                    ranked.iter().any(|(path, score)| *score >= least && question.answers.contains(path))
+                };
+                asked.iter().filter(is_right).count() as f64 / count
+            };
+            let unanswered: Vec<_> = chosen().filter(|(question, _)| question.answers.is_empty()).collect();
+            let silent = |least: f64| {
+                unanswered.iter().filter(|(_, ranked)| ranked.iter().all(|(_, score)| *score < least)).count()
+            };
+            writeln!(
+                out,
+                "| {name} | {which} {} | {:.2} | {:.2} | {:.3} | {:.2} | {:.2} | {} of {n} | {} of {n} |",
+                asked.len(),
+                within(1) / count,
+                within(RECALLED) / count,
+                reciprocal / count,
+                right(0.5),
+                right(0.7),
+                silent(0.5),
+                silent(0.7),
+                n = unanswered.len(),
+            )?;
+        }
+    }
+    writeln!(out, "\n| question | lexical | vectors | fused |\n|---|---|---|---|")?;
+    for (at, question) in questions.iter().enumerate() {
+        write!(out, "| {} |", question.ask)?;
+        for name in ["lexical", "vectors", "fused"] {
+            let ranked = rankings.get(name).and_then(|all| all.get(at)).map(Vec::as_slice).unwrap_or_default();
+            let right = ranked.iter().position(|(path, _)| question.answers.contains(path));
+            match (right, ranked.first()) {
+                (Some(place), _) => {
+                    let score = ranked.get(place).map_or(0.0, |(_, score)| *score);
+                    write!(out, " {} ({score:.2}) |", place + 1)?;
+                }
+                (None, Some((_, score))) => write!(out, " – ({score:.2}) |")?,
+                (None, None) => write!(out, " – |")?,
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

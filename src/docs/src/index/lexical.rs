@@ -1,7 +1,6 @@
 //! How well the words of a query match each document.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use rusqlite::Connection;
 
 use super::{
@@ -15,7 +14,7 @@ const COLUMNS: &str = "4.0, 2.0, 1.0";
 const K1: f64 = 1.2;
 /// Terms that so many passages have are looked at only where no others are asked for: they tell little and cost most.
 const COMMON: usize = 2000;
-const COMMON_SHARE: f64 = 0.25;
+const COMMON_SHARE: f64 = 0.15;
 
 /// What matches of one document.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Answers a query: documents that match by words and by meaning, in one order.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rusqlite::{Connection, Row, params_from_iter, types::Value as Sql};
 
 use super::{

@@ -191,7 +191,7 @@ impl Files {
             let _ = within.remove_file(&temporary);
             return Err(error);
         }
-        within.into_std_file().sync_all()
+        durable(&within)
     }
 
     /// Removes a document; one that is not there is removed.
@@ -203,8 +203,10 @@ impl Files {
             let folder = self.open()?;
             no_links(&folder, path)?;
             folder.remove_file(path)?;
-            let parent = path.rsplit_once('/').map(|(parent, _)| parent);
-            parent.map_or(Ok(folder.try_clone()?), |parent| folder.open_dir(parent))?.into_std_file().sync_all()
+            match path.rsplit_once('/') {
+                Some((parent, _)) => durable(&folder.open_dir(parent)?),
+                None => durable(&folder),
+            }
         };
         match attempt() {
             Err(error) if error.kind() == Io::NotFound => Ok(()),
@@ -285,6 +287,12 @@ impl Files {
         all.sort();
         all
     }
+}
+
+/// What the folder says of its files outlives a stop of the machine.
+fn durable(folder: &Dir) -> std::io::Result<()> {
+    // Its own handle may only lead to others.
+    folder.open(".")?.sync_all()
 }
 
 /// No part of the path is a symbolic link: one file has one path.

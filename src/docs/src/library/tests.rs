@@ -1,1 +1,466 @@
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
+use tokio_util::sync::CancellationToken;
+
+use super::{files::Files, *};
+use crate::{
+    index::Query,
+    model::{Collection, Filter},
+};
+use countersign_config::DocsProject;
+use countersign_protocol::ErrorKind;
+use countersign_provider::{NoProgress, ProgressSink};
+
+/// A folder with a root, data and a project on it.
+struct Bench {
+    dir: tempfile::TempDir,
+    library: Option<Arc<Library>>,
+    events: broadcast::Sender<ProviderEvent>,
+    by_branch: bool,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("root/know/problems")).unwrap();
+        Self { dir, library: None, events: broadcast::channel(1000).0, by_branch: false }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.root().join("know")
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.folder().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn project(&self, name: &str, root: &Path) -> DocsProject {
+        DocsProject {
+            name: name.to_owned(),
+            root: root.to_owned(),
+            folder: "know".to_owned(),
+            external_docs: Some("ext".to_owned()),
+            by_branch: self.by_branch,
+        }
+    }
+
+    fn opened(&mut self) -> Arc<Project> {
+        let config = self.project("handbook", &self.root());
+        self.open(vec![config])
+    }
+
+    fn open(&mut self, projects: Vec<DocsProject>) -> Arc<Project> {
+        let config = DocsConfig { enabled: true, projects, embeddings: None, generation: None };
+        let data = self.dir.path().join("data");
+        let library = Library::open(&data, &config, None, &self.events).unwrap();
+        let project = Arc::clone(&library.projects()[0]);
+        self.library = Some(library);
+        project
+    }
+
+    fn files(&self) -> Files {
+        Files::new(&self.root().canonicalize().unwrap(), "know", Some("ext"))
+    }
+}
+
+async fn ready(project: &Project) {
+    project.synchronized(&NoProgress, &CancellationToken::new()).await.unwrap();
+}
+
+/// Waits until it is so, within what no machine needs.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn paths(project: &Project) -> Vec<String> {
+    let (entries, _) = project.tenant(None).unwrap().docs.list("", 10_000).unwrap();
+    entries.into_iter().map(|entry| entry.path).collect()
+}
+
+fn found(project: &Project, text: &str) -> Vec<String> {
+    let filter = Filter::default();
+    let query = Query { text, vector: None, filter: &filter, limit: 50, min_score: 0.0 };
+    let found = project.tenant(None).unwrap().docs.search(&query).unwrap();
+    found.hits.into_iter().map(|hit| hit.path).collect()
+}
+
+#[test]
+fn a_file_is_written_as_a_whole_and_read_back() {
+    let bench = Bench::new();
+    let files = bench.files();
+    assert_eq!(files.read("a/b.md").unwrap(), None);
+    files.write("a/b.md", b"one").unwrap();
+    let path = bench.folder().join("a/b.md");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    files.write("a/b.md", b"two").unwrap();
+    assert_eq!(files.read("a/b.md").unwrap().unwrap(), b"two");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
+    files.remove("a/b.md").unwrap();
+    files.remove("a/b.md").unwrap();
+    assert!(!path.exists());
+    // Also where the folder of the documents is not there yet.
+    fs::remove_dir_all(bench.folder()).unwrap();
+    files.write("x.md", b"new").unwrap();
+    assert_eq!(files.walk().unwrap().files.len(), 1);
+}
+
+#[test]
+fn no_link_leads_out_or_to_a_second_name() {
+    let bench = Bench::new();
+    let outside = bench.dir.path().join("outside");
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("secret.md"), "secret").unwrap();
+    let folder = bench.folder();
+    symlink(outside.join("secret.md"), folder.join("link.md")).unwrap();
+    symlink(&outside, folder.join("out")).unwrap();
+    symlink("../../outside", folder.join("up")).unwrap();
+    symlink("problems", folder.join("inner")).unwrap();
+    symlink("nowhere.md", folder.join("dangling.md")).unwrap();
+    let files = bench.files();
+    for path in ["link.md", "out/secret.md", "up/secret.md", "inner/a.md", "dangling.md", "out/new.md", "up/x/new.md"] {
+        let error = files.write(path, b"x").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FileSystem, "{path}");
+        assert!(!matches!(files.read(path), Ok(Some(_))), "{path}");
+        assert!(files.remove(path).is_err(), "{path}");
+    }
+    assert_eq!(fs::read_to_string(outside.join("secret.md")).unwrap(), "secret");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    assert!(files.walk().unwrap().files.is_empty());
+    // The folder itself may be put in the place of a link, too.
+    fs::remove_dir_all(&folder).unwrap();
+    symlink(&outside, &folder).unwrap();
+    assert!(files.write("a.md", b"x").is_err() && files.walk().is_err());
+}
+
+#[test]
+fn a_link_that_is_swapped_in_between_leads_nowhere() {
+    let bench = Bench::new();
+    let outside = bench.dir.path().join("outside");
+    fs::create_dir_all(&outside).unwrap();
+    let (files, folder) = (bench.files(), bench.folder());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = fs::remove_dir_all(folder.join("d"));
+                let _ = symlink(&outside, folder.join("d"));
+                let _ = fs::remove_file(folder.join("d"));
+                let _ = fs::create_dir(folder.join("d"));
+            }
+        });
+        for _ in 0..500 {
+            let _ = files.write("d/x.md", b"x");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_no_document_is_left_alone() {
+    let bench = Bench::new();
+    let folder = bench.folder();
+    bench.put("good.md", "# Good");
+    bench.put("GOOD2.Markdown", "# Good");
+    for name in ["a.txt", ".hidden.md", ".git/x.md", "bad\u{202e}name.md", " space.md", ".countersign-abc.tmp"] {
+        bench.put(name, "x");
+    }
+    fs::create_dir(folder.join("folder.md")).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(folder.join("fifo.md")).status().unwrap();
+    assert!(fifo.success());
+    let socket = std::os::unix::net::UnixListener::bind(folder.join("socket.md")).unwrap();
+    let walked = bench.files().walk().unwrap();
+    let names: Vec<&str> = walked.files.iter().map(|found| found.path.as_str()).collect();
+    assert_eq!(names, ["GOOD2.Markdown", "good.md"]);
+    assert_eq!(walked.leftovers, [".countersign-abc.tmp"]);
+    // And nobody waits for the other end of a pipe.
+    for path in ["fifo.md", "folder.md", "socket.md"] {
+        assert!(bench.files().read(path).is_err(), "{path}");
+        assert!(bench.files().write(path, b"x").is_err(), "{path}");
+    }
+    drop(socket);
+    fs::write(folder.join("huge.md"), vec![b'x'; files::MAX_FILE + 1]).unwrap();
+    assert!(bench.files().read("huge.md").is_err());
+}
+
+#[test]
+fn a_failing_write_says_so_and_leaves_the_file() {
+    let bench = Bench::new();
+    bench.put("a.md", "before");
+    // Nobody writes below what is a file.
+    let error = bench.files().write("a.md/b.md", b"x").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FileSystem);
+    assert!(!error.to_string().contains(bench.dir.path().to_str().unwrap()), "{error}");
+    let long = format!("{}.md", "x".repeat(300));
+    assert!(bench.files().write(&long, b"x").is_err());
+    assert_eq!(bench.files().read("a.md").unwrap().unwrap(), b"before");
+}
+
+/// Not a test: the child of the next one, which is killed.
+#[test]
+fn writes_until_it_is_killed() {
+    let Some(root) = std::env::var_os("DOCS_WRITER_ROOT") else { return };
+    let files = Files::new(Path::new(&root), "know", None);
+    for round in 0_u64.. {
+        let line = if round % 2 == 0 { "a" } else { "b" };
+        files.write("w.md", line.repeat(300_000).as_bytes()).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_write_leaves_the_file_whole_and_what_stays_is_swept() {
+    let bench = Bench::new();
+    bench.put("w.md", &"a".repeat(300_000));
+    let myself = std::env::current_exe().unwrap();
+    let mut leftovers = 0;
+    for round in 0..15 {
+        let mut child = std::process::Command::new(&myself)
+            .args(["--exact", "library::tests::writes_until_it_is_killed", "--nocapture"])
+            .env("DOCS_WRITER_ROOT", bench.root())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(40 + round * 7));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let text = fs::read(bench.folder().join("w.md")).unwrap();
+        assert!(text.len() == 300_000 && text.iter().all(|byte| *byte == text[0]), "round {round}");
+        leftovers += bench.files().walk().unwrap().leftovers.len();
+        let walked = bench.files().walk().unwrap();
+        bench.files().sweep(&walked.leftovers);
+        assert!(bench.files().walk().unwrap().leftovers.is_empty());
+    }
+    // At least one of them was killed while it wrote, or the test shows nothing.
+    assert!(leftovers > 0);
+}
+
+#[tokio::test]
+async fn what_changes_in_the_folder_is_in_the_index() {
+    let mut bench = Bench::new();
+    bench.put("problems/a.md", "# Alpha\n\nzebra");
+    let project = bench.opened();
+    ready(&project).await;
+    assert_eq!(found(&project, "zebra"), ["problems/a.md"]);
+    let mut heard = bench.events.subscribe();
+    bench.put("problems/b.md", "# Beta\n\ngiraffe");
+    until("created", || found(&project, "giraffe") == ["problems/b.md"]).await;
+    bench.put("problems/a.md", "# Alpha\n\nlion, and a longer text");
+    until("changed", || found(&project, "lion") == ["problems/a.md"] && found(&project, "zebra").is_empty()).await;
+    fs::rename(bench.folder().join("problems/b.md"), bench.folder().join("c.md")).unwrap();
+    until("renamed", || paths(&project) == ["c.md", "problems/a.md"]).await;
+    fs::remove_file(bench.folder().join("c.md")).unwrap();
+    until("deleted", || paths(&project) == ["problems/a.md"]).await;
+    bench.put("new/deep/d.md", "# Delta");
+    until("a new folder", || paths(&project).contains(&"new/deep/d.md".to_owned())).await;
+    fs::rename(bench.folder().join("new"), bench.folder().join("other")).unwrap();
+    until("a renamed folder", || paths(&project) == ["other/deep/d.md", "problems/a.md"]).await;
+    fs::remove_dir_all(bench.folder().join("other")).unwrap();
+    until("a removed folder", || paths(&project) == ["problems/a.md"]).await;
+    let mut told = Vec::new();
+    while let Ok(event) = heard.try_recv() {
+        match event {
+            ProviderEvent::ResourcesUpdated(uris) => told.extend(uris),
+            ProviderEvent::ResourceListChanged => told.push("list".to_owned()),
+            other => panic!("{other:?}"),
+        }
+    }
+    for expected in ["docs://handbook/problems/b.md", "docs://handbook/problems/a.md", "docs://handbook/c.md", "list"] {
+        assert!(told.iter().any(|uri| uri == expected), "{expected}: {told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_comes_goes_and_comes_again_is_followed() {
+    let mut bench = Bench::new();
+    fs::remove_dir_all(bench.folder()).unwrap();
+    let project = bench.opened();
+    ready(&project).await;
+    assert!(paths(&project).is_empty());
+    bench.put("a.md", "# A");
+    until("it came", || paths(&project) == ["a.md"]).await;
+    fs::remove_dir_all(bench.folder()).unwrap();
+    until("it went", || paths(&project).is_empty()).await;
+    bench.put("b.md", "# B");
+    until("it came again", || paths(&project) == ["b.md"]).await;
+    bench.put("c.md", "# C");
+    until("and is watched", || paths(&project).len() == 2).await;
+    // A root that is away says nothing about its documents.
+    fs::rename(bench.root(), bench.dir.path().join("elsewhere")).unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(paths(&project).len(), 2);
+}
+
+struct Told(std::sync::Mutex<Vec<(f64, f64)>>);
+impl ProgressSink for Told {
+    fn progress(&self, progress: f64, total: Option<f64>, _: Option<&str>) {
+        self.0.lock().unwrap().push((progress, total.unwrap()));
+    }
+    fn wanted(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_large_folder_is_indexed_with_progress_and_goes_on_where_it_was() {
+    let mut bench = Bench::new();
+    for at in 0..1500 {
+        bench.put(&format!("d{}/{at}.md", at % 10), &format!("# Number {at}\n\nword{at}\n"));
+    }
+    let project = bench.opened();
+    let told = Told(std::sync::Mutex::default());
+    let never = CancellationToken::new();
+    let waits = project.synchronized(&told, &never);
+    // It answers meanwhile from what is there.
+    let looked = async {
+        until("something is there", || !paths(&project).is_empty()).await;
+        let there = paths(&project).len();
+        assert!((1..=1500).contains(&there));
+    };
+    let (waited, ()) = tokio::join!(waits, looked);
+    waited.unwrap();
+    assert_eq!(paths(&project).len(), 1500);
+    let told = told.0.into_inner().unwrap();
+    assert!(told.last().unwrap() == &(1500.0, 1500.0), "{told:?}");
+
+    // Half of it, and the rest after the next start.
+    drop(project);
+    bench.library = None;
+    let data = bench.dir.path().join("data");
+    fs::remove_dir_all(&data).unwrap();
+    let project = bench.opened();
+    until("half", || paths(&project).len() >= 300).await;
+    let ids = |project: &Project| project.tenant(None).unwrap().docs.stamps().unwrap();
+    project.stop();
+    drop(project);
+    bench.library = None;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let project = bench.opened();
+    ready(&project).await;
+    assert_eq!((paths(&project).len(), ids(&project).len()), (1500, 1500));
+    assert_eq!(found(&project, "word1499")[0], "d9/1499.md");
+}
+
+#[tokio::test]
+async fn a_branch_is_a_tenant_of_its_own() {
+    let mut bench = Bench::new();
+    bench.by_branch = true;
+    let head = |bench: &Bench, branch: &str| {
+        fs::create_dir_all(bench.root().join(".git")).unwrap();
+        fs::write(bench.root().join(".git/HEAD"), format!("ref: refs/heads/{branch}\n")).unwrap();
+    };
+    head(&bench, "main");
+    bench.put("a.md", "# Onmain");
+    let project = bench.opened();
+    ready(&project).await;
+    assert_eq!((project.branch().as_str(), paths(&project)), ("main", vec!["a.md".to_owned()]));
+    head(&bench, "dev");
+    fs::remove_file(bench.folder().join("a.md")).unwrap();
+    bench.put("b.md", "# Ondev");
+    until("the other branch", || project.branch() == "dev" && paths(&project) == ["b.md"]).await;
+    assert!(found(&project, "onmain").is_empty());
+    let main = project.tenant(Some("main")).unwrap();
+    assert!(!main.current);
+    let (entries, _) = main.docs.list("", 10).unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["a.md"]);
+    assert_eq!(project.tenant(Some("never")).err().unwrap().kind, ErrorKind::TenantMismatch);
+    assert_eq!(project.shelves().unwrap().len(), 2);
+    assert_eq!(project.forget(&main, None).unwrap().documents, 1);
+    assert!(project.tenant(Some("main")).is_err());
+    head(&bench, "main");
+    until("it is back, with what is there now", || project.branch() == "main" && paths(&project) == ["b.md"]).await;
+}
+
+#[tokio::test]
+async fn nothing_of_one_project_is_found_from_another() {
+    let mut bench = Bench::new();
+    let other = bench.dir.path().join("other");
+    fs::create_dir_all(other.join("know")).unwrap();
+    fs::write(other.join("know/a.md"), "# Other\n\nelephant").unwrap();
+    bench.put("a.md", "# Mine\n\nzebra");
+    let configs = vec![bench.project("one", &bench.root()), bench.project("two", &other)];
+    bench.open(configs);
+    let library = bench.library.as_ref().unwrap();
+    let (one, two) = (library.project("one").unwrap(), library.project("two").unwrap());
+    ready(one).await;
+    ready(two).await;
+    assert_eq!((found(one, "zebra").len(), found(one, "elephant").len()), (1, 0));
+    assert_eq!((found(two, "zebra").len(), found(two, "elephant").len()), (0, 1));
+    assert_ne!(one.path_hash, two.path_hash);
+    assert!(library.project("three").is_none());
+}
+
+#[tokio::test]
+async fn a_root_that_moved_is_another_tenant() {
+    let mut bench = Bench::new();
+    bench.put("a.md", "# A");
+    let project = bench.opened();
+    ready(&project).await;
+    let before = project.path_hash.clone();
+    drop(project);
+    bench.library = None;
+    let moved = bench.dir.path().join("moved");
+    fs::rename(bench.root(), &moved).unwrap();
+    let config = bench.project("handbook", &moved);
+    let project = bench.open(vec![config]);
+    ready(&project).await;
+    assert_ne!(project.path_hash, before);
+    let hashes: Vec<String> = project.shelves().unwrap().iter().map(|shelf| shelf.tenant.path_hash.clone()).collect();
+    assert!(hashes.contains(&before) && hashes.len() == 2);
+}
+
+#[tokio::test]
+async fn external_documentation_and_documents_are_kept_apart() {
+    let mut bench = Bench::new();
+    fs::create_dir_all(bench.root().join("ext")).unwrap();
+    fs::write(bench.root().join("ext/page.md"), "# Page").unwrap();
+    bench.put("a.md", "# A");
+    let mut config = bench.project("handbook", &bench.root());
+    config.folder = String::new();
+    let project = bench.open(vec![config]);
+    ready(&project).await;
+    assert_eq!(paths(&project), ["know/a.md"]);
+    let shelf = project.tenant(None).unwrap();
+    let (external, _) = shelf.external.as_ref().unwrap().list("", 10).unwrap();
+    assert_eq!(external[0].path, "page.md");
+    assert!(project.files().check("ext/new.md").is_err() && project.files().check("extra/new.md").is_ok());
+}
+
+#[tokio::test]
+async fn a_project_without_a_root_does_not_start() {
+    let bench = Bench::new();
+    let projects = vec![bench.project("x", &bench.dir.path().join("nowhere"))];
+    let config = DocsConfig { enabled: true, projects, embeddings: None, generation: None };
+    let error = Library::open(bench.dir.path(), &config, None, &bench.events).err().unwrap();
+    assert!(error.to_string().contains("the project x") && error.to_string().contains("nowhere"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refresh_is_in_the_index_when_it_returns() {
+    let mut bench = Bench::new();
+    let project = bench.opened();
+    ready(&project).await;
+    for round in 0..20 {
+        bench.put("r.md", &format!("# Round\n\nvalue{round}"));
+        project.refresh(Collection::Docs, vec!["r.md".to_owned(), "nothing.md".to_owned()]).await.unwrap();
+        assert_eq!(found(&project, &format!("value{round}")), ["r.md"]);
+    }
+    fs::write(bench.folder().join("r.md"), [0xff, 0xfe]).unwrap();
+    project.refresh(Collection::Docs, vec!["r.md".to_owned()]).await.unwrap();
+    assert!(paths(&project).is_empty(), "what is no text is left out");
+}
