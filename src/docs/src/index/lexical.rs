@@ -1,7 +1,7 @@
 //! How well the words of a query match each document.
 
 use foldhash::{HashMap, HashMapExt as _};
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
 use super::{
     documents::{PASSAGES, PassageId},
@@ -12,9 +12,8 @@ use super::{
 const COLUMNS: &str = "4.0, 2.0, 1.0";
 /// Of BM25 as FTS5 has it.
 const K1: f64 = 1.2;
-/// Terms that so many passages have are looked at only where no others are asked for: they tell little and cost most.
-const COMMON: usize = 2000;
-const COMMON_SHARE: f64 = 0.15;
+/// A term that more passages have tells little and costs most: it is looked at only where no other one is asked for.
+const COMMON: usize = 6000;
 
 /// What matches of one document.
 #[derive(Debug)]
@@ -34,25 +33,26 @@ struct Term {
 pub(super) fn search(conn: &Connection, query: &str) -> rusqlite::Result<HashMap<i64, Matched>> {
     let asked = words::asked(query);
     let all: usize = conn.prepare_cached("SELECT count(*) FROM passages")?.query_row([], |row| row.get(0))?;
-    let mut counts = Vec::new();
+    let mut counted = Vec::new();
     {
-        let mut count = conn.prepare_cached("SELECT count(*) FROM words WHERE words MATCH ?1")?;
+        let up_to = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ?1 LIMIT ?2)";
+        let mut count = conn.prepare_cached(up_to)?;
         for term in &asked {
-            counts.push(count.query_row([quoted(term)], |row| row.get::<_, usize>(0))?);
+            counted.push((count.query_row(params![quoted(term), COMMON + 1], |row| row.get::<_, usize>(0))?, term));
         }
     }
-    let is_common = |count: usize| count > COMMON && count as f64 > COMMON_SHARE * all as f64;
-    let any_rare = counts.iter().any(|count| *count > 0 && !is_common(*count));
-    let mut terms = Vec::new();
+    counted.sort();
+    let mut terms: Vec<Term> = Vec::new();
     let mut whole = 0.0;
-    for (term, count) in asked.iter().zip(counts) {
-        if any_rare && is_common(count) {
-            continue;
+    for (count, term) in counted {
+        if count > COMMON && !terms.is_empty() {
+            break;
         }
-        let weight = score::weight(count, all);
+        let found = if count > 0 { hits(conn, term, all)? } else { Vec::new() };
+        let weight = score::weight(found.len(), all);
         whole += weight;
-        if count > 0 {
-            terms.push(Term { weight, hits: hits(conn, term, count, all)? });
+        if !found.is_empty() {
+            terms.push(Term { weight, hits: found });
         }
     }
     Ok(combined(&terms, whole))
@@ -63,17 +63,19 @@ fn quoted(term: &str) -> String {
     format!("\"{}\"", term.replace('"', "\"\""))
 }
 
-fn hits(conn: &Connection, term: &str, count: usize, all: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
-    // What FTS5 multiplies each passage's part with (sqlite.org/fts5.html, "The bm25() function").
-    let (n, all) = (count as f64, all as f64);
-    let idf = ((all - n + 0.5) / (n + 0.5)).ln().max(1e-6);
+/// What a term adds to each passage that has it.
+fn hits(conn: &Connection, term: &str, all: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
     let sql = format!("SELECT rowid, bm25(words, {COLUMNS}) FROM words WHERE words MATCH ?1");
     let mut statement = conn.prepare_cached(&sql)?;
-    let rows = statement.query_map([quoted(term)], |row| {
-        let bm25: f64 = row.get(1)?;
-        Ok((row.get(0)?, (-bm25 / (idf * (K1 + 1.0))).clamp(0.0, 1.0)))
-    })?;
-    rows.collect()
+    let rows = statement.query_map([quoted(term)], |row| Ok((row.get(0)?, row.get::<_, f64>(1)?)))?;
+    let mut hits: Vec<(PassageId, f64)> = rows.collect::<rusqlite::Result<_>>()?;
+    // What FTS5 multiplies each passage's part with (sqlite.org/fts5.html, "The bm25() function").
+    let (n, all) = (hits.len() as f64, all as f64);
+    let idf = ((all - n + 0.5) / (n + 0.5)).ln().max(1e-6);
+    for (_, part) in &mut hits {
+        *part = (-*part / (idf * (K1 + 1.0))).clamp(0.0, 1.0);
+    }
+    Ok(hits)
 }
 
 fn combined(terms: &[Term], whole: f64) -> HashMap<i64, Matched> {

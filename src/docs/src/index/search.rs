@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, params_from_iter, types::Value as Sql};
 
 use super::{
     documents::{PASSAGES, PassageId, level, rank},
-    lexical,
+    lexical::{self, Matched},
     score::{self, Usual},
     storage::{Index, IndexError},
     vectors::Matrix,
@@ -38,6 +38,9 @@ pub(crate) struct Found {
 #[derive(Clone, Copy)]
 struct Ranked {
     document: i64,
+    /// What the order goes by.
+    rank: f64,
+    /// Relevance, from 0 to 1.
     score: f64,
     passage: PassageId,
 }
@@ -49,10 +52,11 @@ impl Index {
         let cosines = self.cosines(query.vector)?;
         self.read(|conn| {
             let (mut ranked, ranking) = ranked(conn, query, cosines)?;
-            ranked.retain(|ranked| ranked.score > 0.0 && ranked.score >= query.min_score);
             if let Some(passes) = passes(conn, query.filter)? {
                 ranked.retain(|ranked| passes.contains(&ranked.document));
             }
+            lift(&mut ranked);
+            ranked.retain(|ranked| ranked.score > 0.0 && ranked.score >= query.min_score);
             let total = ranked.len();
             ranked.truncate(query.limit);
             let hits = ranked.iter().map(|ranked| hit(conn, ranked)).collect::<rusqlite::Result<_>>()?;
@@ -74,10 +78,9 @@ impl Index {
             let mut all: Vec<Ranked> = Vec::new();
             for document in passes(conn, &filter)?.unwrap_or_default() {
                 let first = document * PASSAGES;
-                let (score, passage) = matched
-                    .get(&document)
-                    .map_or((0.0, first), |matched| (score::of_words(matched.matched), matched.passage));
-                all.push(Ranked { document, score, passage });
+                let (matched, passage) =
+                    matched.get(&document).map_or((0.0, first), |matched| (matched.matched, matched.passage));
+                all.push(Ranked { document, rank: matched, score: score::of_words(matched), passage });
             }
             sort(&mut all);
             all.truncate(limit);
@@ -91,7 +94,9 @@ impl Index {
     /// As [`Index::search`].
     #[cfg(feature = "testing")]
     pub fn search_by_meaning(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
-        let mut ranked = by_meaning(&self.cosines(Some(vector))?.unwrap_or_default());
+        let cosines = self.cosines(Some(vector))?.unwrap_or_default();
+        let usual = Usual::of(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
+        let mut ranked = by_meaning(&cosines, &usual);
         ranked.truncate(limit);
         self.read(|conn| {
             let hits = ranked.iter().map(|ranked| hit(conn, ranked).map(|hit| (hit.path, ranked.score)));
@@ -124,7 +129,17 @@ impl Index {
 }
 
 fn sort(ranked: &mut [Ranked]) {
-    ranked.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.document.cmp(&b.document)));
+    let order = |a: &Ranked, b: &Ranked| b.rank.total_cmp(&a.rank).then(b.score.total_cmp(&a.score));
+    ranked.sort_by(|a, b| order(a, b).then(a.document.cmp(&b.document)));
+}
+
+/// A document is at least as relevant as any that ranks below it.
+fn lift(ranked: &mut [Ranked]) {
+    let mut most: f64 = 0.0;
+    for ranked in ranked.iter_mut().rev() {
+        most = most.max(ranked.score);
+        ranked.score = most;
+    }
 }
 
 fn ranked(
@@ -132,29 +147,29 @@ fn ranked(
     query: &Query<'_>,
     cosines: Option<Vec<(PassageId, f32)>>,
 ) -> rusqlite::Result<(Vec<Ranked>, Ranking)> {
-    let Some(cosines) = cosines else {
-        return Ok((by_words(conn, query.text)?, Ranking::Lexical));
-    };
-    let meaning = by_meaning(&cosines);
     let words = by_words(conn, query.text)?;
-    Ok((fused(words, meaning), Ranking::Fused))
+    Ok(match cosines {
+        None => (words, Ranking::Lexical),
+        Some(cosines) => (fused(words, &cosines), Ranking::Fused),
+    })
 }
 
 fn by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<Ranked>> {
     let found = lexical::search(conn, text)?.into_iter();
     let mut ranked: Vec<Ranked> = found
-        .map(|(document, matched)| {
-            let score = score::of_words(matched.matched);
-            Ranked { document, score, passage: matched.passage }
+        .map(|(document, Matched { matched, passage })| Ranked {
+            document,
+            rank: matched,
+            score: score::of_words(matched),
+            passage,
         })
         .collect();
     sort(&mut ranked);
     Ok(ranked)
 }
 
-/// The documents of the nearest passages.
-fn by_meaning(cosines: &[(PassageId, f32)]) -> Vec<Ranked> {
-    let usual = Usual::of(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
+/// The documents of the nearest passages; each ranks by how far it stands above what is usual.
+fn by_meaning(cosines: &[(PassageId, f32)], usual: &Usual) -> Vec<Ranked> {
     let mut best: HashMap<i64, (f32, PassageId)> = HashMap::new();
     for (passage, cosine) in cosines {
         let best = best.entry(passage / PASSAGES).or_insert((f32::NEG_INFINITY, 0));
@@ -164,36 +179,41 @@ fn by_meaning(cosines: &[(PassageId, f32)]) -> Vec<Ranked> {
     }
     let mut ranked: Vec<Ranked> = best
         .into_iter()
-        .map(|(document, (cosine, passage))| Ranked { document, score: usual.relevance(cosine.into()), passage })
+        .map(|(document, (cosine, passage))| {
+            let above = usual.above(cosine.into());
+            Ranked { document, rank: above, score: usual.of_both(0.0, above), passage }
+        })
         .collect();
     sort(&mut ranked);
     ranked.truncate(PLACES);
     ranked
 }
 
-fn fused(words: Vec<Ranked>, meaning: Vec<Ranked>) -> Vec<Ranked> {
+fn fused(words: Vec<Ranked>, cosines: &[(PassageId, f32)]) -> Vec<Ranked> {
     type Both = (Option<(usize, Ranked)>, Option<(usize, Ranked)>);
+    let usual = Usual::of(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
     let mut both: HashMap<i64, Both> = HashMap::new();
     for (place, ranked) in words.into_iter().enumerate() {
         both.entry(ranked.document).or_default().0 = Some((place, ranked));
     }
-    for (place, ranked) in meaning.into_iter().enumerate() {
+    for (place, ranked) in by_meaning(cosines, &usual).into_iter().enumerate() {
         both.entry(ranked.document).or_default().1 = Some((place, ranked));
     }
-    let score_of = |side: &Option<(usize, Ranked)>| side.as_ref().map_or(0.0, |(_, ranked)| ranked.score);
     let mut ranked: Vec<Ranked> = both
         .into_iter()
         .filter_map(|(document, (words, meaning))| {
-            let (by_words, by_meaning) = (score_of(&words), score_of(&meaning));
-            let places = (words.as_ref().map(|(place, _)| *place), meaning.as_ref().map(|(place, _)| *place));
-            // The passage of the side that is surer.
+            let places = (words.map(|(place, _)| place), meaning.map(|(place, _)| place));
+            let (words, meaning) = (words.map(|(_, ranked)| ranked), meaning.map(|(_, ranked)| ranked));
+            // The passage of the side that has it further up.
             let passage = match (words, meaning) {
-                (Some((_, words)), Some(_)) if by_words >= by_meaning => words.passage,
-                (_, Some((_, meaning))) => meaning.passage,
-                (Some((_, words)), None) => words.passage,
+                (Some(words), Some(_)) if places.0 <= places.1 => words.passage,
+                (_, Some(meaning)) => meaning.passage,
+                (Some(words), None) => words.passage,
                 (None, None) => return None,
             };
-            Some(Ranked { document, score: score::fused(by_words, by_meaning, places), passage })
+            let score =
+                usual.of_both(words.map_or(0.0, |words| words.rank), meaning.map_or(0.0, |meaning| meaning.rank));
+            Some(Ranked { document, rank: score::fused(places), score, passage })
         })
         .collect();
     sort(&mut ranked);
