@@ -4,6 +4,7 @@
 
 mod approval;
 mod change_tasks;
+mod documents;
 mod held_calls;
 mod policy;
 mod upstream_policy;

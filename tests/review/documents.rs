@@ -1,0 +1,700 @@
+//! The knowledge base as its clients see it: every tool over every door, every error code, reviewed writes of files, and
+//! what becomes of them when the gateway is killed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::{Value, json};
+use support::{
+    Gateway, Options, eventually,
+    fake::{self, Fake},
+    mcp,
+    stdio::Agent,
+    ws::Ws,
+};
+
+const LEGACY: &str = "2025-11-25";
+
+const POOL: &str = "---\ndoc_type: problem\ntitle: Connection pool exhausted\ndate: 2026-11-20\nsummary: The pool ran dry\n\
+                    significance: performance\nproblem_type: performance\nsymptoms: [timeouts]\nroot_cause: never returned\n\
+                    solution: return them\n---\n# Connection pool exhausted\n\nConnections were never returned to the pool. \
+                    See [the driver](../tools/driver.md).\n";
+const NEW: &str = "---\ndoc_type: style\ntitle: Names of tests\ndate: 2026-11-23\nsummary: What a test is called\n\
+                   significance: convention\nstyle_type: naming\nscope: team\nrationale: readable failures\n---\n# Names of \
+                   tests\n\nA test is named after what it shows, never after a function.\n";
+
+/// A folder with a project, and the configuration of a gateway on it.
+struct Team {
+    dir: tempfile::TempDir,
+    config: String,
+}
+
+impl Team {
+    fn new() -> Self {
+        Self::with("")
+    }
+
+    /// `more` stands below `modules.docs`.
+    fn with(more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("handbook");
+        for (path, text) in [
+            ("know/problems/pool.md", POOL),
+            ("know/notes/deploy.md", "# Deployments\n\nWe deploy on Tuesdays.\n"),
+            ("know/tools/driver.md", "# Driver\n\nThe database driver.\n"),
+            ("docs/guide.md", "# Guide\n\nHow to restore a backup of the store.\n"),
+        ] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let other = dir.path().join("other");
+        fs::create_dir_all(&other).unwrap();
+        fs::write(other.join("secret.md"), "# Secret\n\nThe zebra of the other team.\n").unwrap();
+        let config = format!(
+            "modules:\n  tracker: {{ enabled: false }}\n  docs:\n    enabled: true\n    projects:\n      handbook: {{ root: '{}', \
+             folder: know, external_docs: docs }}\n      other: {{ root: '{}' }}\n{more}",
+            root.display(),
+            other.display()
+        );
+        Self { dir, config }
+    }
+
+    fn gateway(&self) -> Gateway {
+        Gateway::with(&Options { config: Some(&self.config), ..Options::default() })
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.dir.path().join("handbook/know").join(path)
+    }
+}
+
+fn call(name: &str, arguments: &Value) -> Value {
+    json!({ "name": name, "arguments": arguments })
+}
+
+/// The structured answer of a stateless call about the handbook.
+#[track_caller]
+fn tool(gateway: &Gateway, name: &str, arguments: Value) -> Value {
+    let mut arguments = arguments;
+    arguments["project_name"] = "handbook".into();
+    gateway.tool(name, arguments)
+}
+
+/// What a stateless call that failed says: in its text and in `structuredContent` alike.
+#[track_caller]
+fn error(gateway: &Gateway, name: &str, arguments: &Value) -> Value {
+    let answer = gateway.modern(1, "tools/call", call(name, arguments)).json();
+    failed(&answer)
+}
+
+#[track_caller]
+fn failed(answer: &Value) -> Value {
+    let result = &answer["result"];
+    assert_eq!(result["isError"], true, "{answer}");
+    let said: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(said, result["structuredContent"], "{answer}");
+    assert!(said["error"] == true && said["details"].is_object() && said["message"].is_string(), "{said}");
+    said
+}
+
+fn paths(answer: &Value) -> Vec<&str> {
+    let results = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    results.iter().map(|result| result["path"].as_str().unwrap()).collect()
+}
+
+/// Waits until the documents are indexed.
+fn ready(gateway: &Gateway) {
+    for project in ["handbook", "other"] {
+        gateway.tool("activate_project", json!({ "project_name": project }));
+    }
+}
+
+#[test]
+fn stateless_clients_and_the_plain_endpoint_name_the_project_in_each_call() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    let active = tool(&gateway, "activate_project", json!({}));
+    assert_eq!((&active["status"], &active["total_docs"]), (&json!("activated"), &json!(3)), "{active}");
+    assert!(active["note"].as_str().unwrap().contains("name project_name"), "{active}");
+    assert_eq!(active["path_hash"].as_str().unwrap().len(), 16);
+    let types = tool(&gateway, "list_doc_types", json!({}));
+    let problem = &types["doc_types"][0];
+    assert_eq!((&problem["name"], &problem["doc_count"]), (&json!("problem"), &json!(1)), "{types}");
+    assert_eq!((&problem["schema"], &problem["custom"]), (&json!("built-in"), &json!(false)));
+    let found = tool(&gateway, "semantic_search", json!({ "query": "the connection pool is exhausted" }));
+    assert_eq!((paths(&found)[0], &found["ranking"]), ("problems/pool.md", &json!("lexical")));
+    let best = &found["results"][0];
+    assert!(best["passage"].as_str().unwrap().contains("never returned") && best["first_line"] == 12, "{best}");
+    let answer =
+        tool(&gateway, "rag_query", json!({ "query": "connection pool exhausted", "min_relevance_score": 0.5 }));
+    assert_eq!(
+        (&answer["answer_mode"], &answer["sources"][0]["path"]),
+        (&json!("extractive"), &json!("problems/pool.md"))
+    );
+    assert_eq!(answer["linked_docs"][0]["path"], "tools/driver.md", "{answer}");
+    assert_eq!(answer["linked_docs"][0]["linked_from"], "problems/pool.md");
+    let external = tool(&gateway, "search_external_docs", json!({ "query": "restore a backup" }));
+    assert_eq!((paths(&external), &external["external_docs_path"]), (vec!["guide.md"], &json!("docs")));
+    let external =
+        tool(&gateway, "rag_query_external", json!({ "query": "restore a backup", "min_relevance_score": 0.5 }));
+    assert_eq!(external["sources"][0]["path"], "guide.md", "{external}");
+    let nothing = tool(&gateway, "rag_query", json!({ "query": "knitting patterns" }));
+    assert_eq!((&nothing["answer_mode"], &nothing["sources"]), (&json!("none"), &json!([])), "{nothing}");
+    let refreshed = tool(&gateway, "index_document", json!({ "path": "problems/pool.md" }));
+    assert_eq!((&refreshed["status"], &refreshed["embedding_dimensions"]), (&json!("indexed"), &Value::Null));
+
+    let body = json!({ "project_name": "handbook", "query": "deploy" }).to_string();
+    let plain = gateway.request("POST", "/tools/semantic_search", &[mcp::JSON], body.as_bytes());
+    assert_eq!((plain.status, paths(&plain.json()["structuredContent"])), (200, vec!["notes/deploy.md"]));
+    let plain = gateway.request("POST", "/tools/semantic_search", &[mcp::JSON], br#"{"query":"x"}"#);
+    assert!(plain.text().contains("PROJECT_NOT_ACTIVE"), "{}", plain.text());
+}
+
+/// What a client of a session does, through whichever door.
+#[track_caller]
+fn in_a_session(mut ask: impl FnMut(&str, Value) -> Value) {
+    let said = failed(&ask("semantic_search", json!({ "query": "deploy" })));
+    assert_eq!(said["code"], "PROJECT_NOT_ACTIVE");
+    assert_eq!(said["details"]["projects"], json!(["handbook", "other"]));
+    let active = ask("activate_project", json!({ "project_name": "handbook" }));
+    assert_eq!(active["result"]["structuredContent"]["project_name"], "handbook", "{active}");
+    assert!(active["result"]["structuredContent"].get("note").is_none(), "{active}");
+    let found = ask("semantic_search", json!({ "query": "deploy" }));
+    assert_eq!(paths(&found["result"]["structuredContent"]), ["notes/deploy.md"]);
+    for other in [json!({ "query": "zebra", "project_name": "other" }), json!({ "query": "x", "branch_name": "dev" })] {
+        assert_eq!(failed(&ask("semantic_search", other))["code"], "TENANT_MISMATCH");
+    }
+    let change = ask("index_document", json!({ "path": "styles/names.md", "content": NEW }));
+    let change = &change["result"]["structuredContent"];
+    assert_eq!(change["status"], "pending", "{change}");
+    ask("activate_project", json!({ "project_name": "other" }));
+    let found = ask("semantic_search", json!({ "query": "zebra" }));
+    assert_eq!(paths(&found["result"]["structuredContent"]), ["secret.md"]);
+    let found = ask("semantic_search", json!({ "query": "connection pool deploy" }));
+    assert_eq!(paths(&found["result"]["structuredContent"]), Vec::<&str>::new(), "nothing of another project");
+}
+
+#[test]
+fn a_session_has_one_active_project_over_every_door() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    for version in [LEGACY, "2025-06-18"] {
+        let session = gateway.session(version);
+        in_a_session(|tool, arguments| session.call(7, "tools/call", call(tool, &arguments)));
+    }
+    let mut ws = Ws::open(&gateway);
+    ws.initialize(LEGACY);
+    in_a_session(|tool, arguments| ws.call(7, "tools/call", call(tool, &arguments)));
+    // Another session knows nothing of it.
+    let session = gateway.session(LEGACY);
+    let said = failed(&session.call(1, "tools/call", call("list_doc_types", &json!({}))));
+    assert_eq!(said["code"], "PROJECT_NOT_ACTIVE");
+    drop(gateway);
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("c.yaml");
+    fs::write(&config, &team.config).unwrap();
+    let mut stdio = Agent::start(home.path(), &["--config", config.to_str().unwrap()], &[]);
+    stdio.initialize(LEGACY);
+    in_a_session(|tool, arguments| stdio.call(7, "tools/call", call(tool, &arguments)));
+}
+
+#[test]
+fn a_document_is_written_once_it_is_approved_and_the_next_agent_finds_it() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    let session = gateway.session(LEGACY);
+    session.call(1, "tools/call", call("activate_project", &json!({ "project_name": "handbook" })));
+    let proposed = json!({ "path": "./styles/names.md", "content": NEW });
+    let pending = session.call(2, "tools/call", call("index_document", &proposed));
+    let id =
+        pending["result"]["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{pending}")).to_owned();
+    let change = gateway.change(&id);
+    // What the session knew is part of what is approved.
+    assert_eq!(change["arguments"]["project_name"], "handbook", "{change}");
+    assert_eq!(change["arguments"]["branch_name"], "-");
+    assert_eq!(
+        (&change["operation"], &change["target"]["label"]),
+        (&json!("CREATE"), &json!("handbook/styles/names.md"))
+    );
+    let fields = change["diff"]["fields"].as_array().unwrap();
+    let names: Vec<&str> = fields.iter().map(|field| field["field"].as_str().unwrap()).collect();
+    assert!(names.contains(&"front_matter.rationale") && names.last() == Some(&"file"), "{names:?}");
+    assert!(!team.file("styles").exists(), "nothing is written before");
+    gateway.decide(&id, "approve");
+    let applied = gateway.reached(&id, "applied");
+    assert_eq!(applied["result"]["structuredContent"]["status"], "written", "{applied}");
+    assert_eq!(fs::read_to_string(team.file("styles/names.md")).unwrap(), NEW);
+    let found = tool(&gateway, "semantic_search", json!({ "query": "how is a test named", "doc_types": ["style"] }));
+    assert_eq!(paths(&found), ["styles/names.md"]);
+
+    // The level: one field of the diff, one line of the file.
+    let promote = json!({ "document_path": "styles/names.md", "promotion_level": "critical" });
+    let change = tool(&gateway, "update_promotion_level", promote);
+    let id = change["changeId"].as_str().unwrap();
+    let fields = gateway.change(id)["diff"]["fields"].clone();
+    assert_eq!(fields.as_array().unwrap().len(), 1, "{fields}");
+    assert_eq!((&fields[0]["before"], &fields[0]["after"]), (&json!("standard"), &json!("critical")));
+    gateway.decide(id, "approve");
+    gateway.reached(id, "applied");
+    assert!(fs::read_to_string(team.file("styles/names.md")).unwrap().contains("\npromotion_level: critical\n---\n"));
+    let answer = tool(&gateway, "rag_query", json!({ "query": "connection pool exhausted" }));
+    assert_eq!(answer["sources"][0]["path"], "styles/names.md", "critical documents come first: {answer}");
+    let without =
+        json!({ "query": "connection pool exhausted", "include_critical": false, "min_relevance_score": 0.5 });
+    assert_eq!(tool(&gateway, "rag_query", without)["sources"][0]["path"], "problems/pool.md");
+
+    // What moved meanwhile is decided on anew.
+    let change =
+        tool(&gateway, "index_document", json!({ "path": "notes/deploy.md", "content": "# Deployments\n\nNever.\n" }));
+    let id = change["changeId"].as_str().unwrap();
+    assert_eq!(gateway.change(id)["operation"], "UPDATE");
+    fs::write(team.file("notes/deploy.md"), "# Deployments\n\nDaily.\n").unwrap();
+    let (status, stale) = gateway.try_decide(id, "approve", "by a test");
+    assert_eq!((status, &stale["code"]), (409, &json!("CHANGE_STALE")), "{stale}");
+    assert!(fs::read_to_string(team.file("notes/deploy.md")).unwrap().contains("Daily"));
+}
+
+#[test]
+fn documents_are_deleted_by_name_and_a_dry_run_needs_nobody() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    ready(&gateway);
+    let dry = tool(&gateway, "delete_documents", json!({ "dry_run": true }));
+    assert_eq!(
+        (&dry["status"], &dry["deleted_count"], &dry["deleted_chunks"]),
+        (&json!("preview"), &json!(3), &json!(3))
+    );
+    let change = tool(&gateway, "delete_documents", json!({ "paths": ["notes/deploy.md", "tools/driver.md"] }));
+    let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}"));
+    let shown = gateway.change(id);
+    assert_eq!(shown["operation"], "DELETE");
+    let text = shown["diff"].to_string();
+    assert!(
+        text.contains("notes/deploy.md") && text.contains("tools/driver.md") && !text.contains("pool.md"),
+        "{text}"
+    );
+    assert!(team.file("notes/deploy.md").exists());
+    gateway.decide(id, "approve");
+    let applied = gateway.reached(id, "applied");
+    let result = &applied["result"]["structuredContent"];
+    assert_eq!((&result["status"], &result["deleted_count"]), (&json!("deleted"), &json!(2)), "{applied}");
+    assert!(!team.file("notes/deploy.md").exists() && team.file("problems/pool.md").exists());
+    let left = tool(&gateway, "delete_documents", json!({ "dry_run": true }));
+    assert_eq!(left["documents"], json!(["problems/pool.md"]));
+    // A rule that has the tool reviewed has its dry runs reviewed too, if that is what it says.
+    let policy = "policy: { rules: [{ name: all, tools: [delete_documents], then: review }] }\n";
+    let config = format!("{}{policy}", team.config);
+    let strict = Gateway::with(&Options { config: Some(&config), ..Options::default() });
+    let dry = strict.tool("delete_documents", json!({ "project_name": "handbook", "dry_run": true }));
+    assert_eq!(dry["status"], "pending", "{dry}");
+}
+
+#[test]
+fn every_error_has_its_code_on_the_wire() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    ready(&gateway);
+    let of = |name: &str, arguments: Value| error(&gateway, name, &arguments);
+    let code = |name: &str, arguments: Value| of(name, arguments)["code"].as_str().unwrap().to_owned();
+    let handbook = |more: Value| {
+        let mut all = more;
+        all["project_name"] = "handbook".into();
+        all
+    };
+    for tool in ["list_doc_types", "activate_project"] {
+        assert_eq!(code(tool, json!({})), "PROJECT_NOT_ACTIVE", "{tool}");
+    }
+    for (tool, arguments) in [
+        ("semantic_search", json!({ "query": "x" })),
+        ("rag_query", json!({ "query": "x" })),
+        ("search_external_docs", json!({ "query": "x" })),
+        ("rag_query_external", json!({ "query": "x" })),
+        ("index_document", json!({ "path": "a.md" })),
+        ("index_document", json!({ "path": "a.md", "content": "# A" })),
+        ("update_promotion_level", json!({ "document_path": "a.md", "promotion_level": "critical" })),
+    ] {
+        assert_eq!(code(tool, arguments.clone()), "PROJECT_NOT_ACTIVE", "{tool}");
+        let mut elsewhere = arguments;
+        elsewhere["project_name"] = "nobody".into();
+        assert_eq!(code(tool, elsewhere), "TENANT_MISMATCH", "{tool}");
+    }
+    assert_eq!(code("activate_project", json!({ "config_path": "/etc/passwd" })), "TENANT_MISMATCH");
+    let inside = team.dir.path().canonicalize().unwrap().join("handbook/config.json");
+    let active = gateway.tool("activate_project", json!({ "config_path": inside.to_str().unwrap() }));
+    assert_eq!(active["project_name"], "handbook");
+    let outside = team.dir.path().canonicalize().unwrap().join("handbook/../other/x.json");
+    assert_eq!(code("activate_project", json!({ "config_path": outside.to_str().unwrap() })), "TENANT_MISMATCH");
+    assert_eq!(code("semantic_search", handbook(json!({ "query": "x", "branch_name": "dev" }))), "TENANT_MISMATCH");
+    assert_eq!(
+        code("delete_documents", json!({ "project_name": "handbook", "path_hash": "0123456789abcdef" })),
+        "TENANT_MISMATCH"
+    );
+    assert_eq!(code("index_document", handbook(json!({ "path": "no.md" }))), "DOCUMENT_NOT_FOUND");
+    let promote = json!({ "document_path": "no.md", "promotion_level": "critical" });
+    assert_eq!(code("update_promotion_level", handbook(promote)), "DOCUMENT_NOT_FOUND");
+    assert_eq!(code("delete_documents", handbook(json!({ "paths": ["no.md"] }))), "DOCUMENT_NOT_FOUND");
+    assert_eq!(code("semantic_search", handbook(json!({ "query": "x", "doc_types": ["novel"] }))), "INVALID_DOC_TYPE");
+    let novel = "---\ndoc_type: novel\n---\n# N";
+    assert_eq!(code("index_document", handbook(json!({ "path": "a.md", "content": novel }))), "INVALID_DOC_TYPE");
+    let bad = NEW.replace("naming", "shouting").replace("rationale: readable failures\n", "");
+    let said = of("index_document", handbook(json!({ "path": "styles/a.md", "content": bad })));
+    assert_eq!(said["code"], "SCHEMA_VALIDATION_FAILED");
+    let mut faults: Vec<&str> =
+        said["details"]["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap()).collect();
+    faults.sort_unstable();
+    assert_eq!(faults, ["", "/style_type"], "every fault is named: {said}");
+    assert_eq!(
+        code("search_external_docs", json!({ "project_name": "other", "query": "x" })),
+        "EXTERNAL_DOCS_NOT_CONFIGURED"
+    );
+    assert_eq!(
+        code("rag_query_external", json!({ "project_name": "other", "query": "x" })),
+        "EXTERNAL_DOCS_NOT_CONFIGURED"
+    );
+    for path in ["guide.md", "docs/guide.md"] {
+        let promote = json!({ "document_path": path, "promotion_level": "critical" });
+        assert_eq!(code("update_promotion_level", handbook(promote)), "EXTERNAL_DOCS_NOT_PROMOTABLE");
+    }
+    fs::write(team.file("notes/binary.md"), [0xff, 0xfe, 0x00]).unwrap();
+    assert_eq!(code("index_document", handbook(json!({ "path": "notes/binary.md" }))), "FILE_SYSTEM_ERROR");
+    std::os::unix::fs::symlink("/etc/hostname", team.file("notes/link.md")).unwrap();
+    assert_eq!(code("index_document", handbook(json!({ "path": "notes/link.md" }))), "FILE_SYSTEM_ERROR");
+    let through = json!({ "path": "notes/link.md", "content": "# X\n" });
+    assert_eq!(code("index_document", handbook(through)), "FILE_SYSTEM_ERROR");
+    // None of it became a change.
+    let (_, page) = gateway.api("GET", "/api/changes", None);
+    assert_eq!(page["changes"], json!([]), "{page}");
+}
+
+#[test]
+fn hostile_paths_and_documents_are_refused_before_they_are_proposed() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    ready(&gateway);
+    let session = gateway.session(LEGACY);
+    session.call(1, "tools/call", call("activate_project", &json!({ "project_name": "handbook" })));
+    let outside = team.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, team.file("way")).unwrap();
+    let long = "x/".repeat(600) + "a.md";
+    let mut refused = 0;
+    let paths = [
+        "../a.md",
+        "a/../../b.md",
+        "/etc/cron.d/x.md",
+        "/a.md",
+        "~/a.md",
+        "..",
+        ".",
+        "",
+        "a",
+        "a.txt",
+        ".git/a.md",
+        "a\0.md",
+        "a\u{202e}.md",
+        "C:\\a.md",
+        "..\\a.md",
+        "way/a.md",
+        "way/b/c.md",
+        "a.md/b.md/../../../c.md",
+        "//h/a.md",
+        "a//b.md",
+        "schemas/x.schema.yaml",
+        "%2e%2e/../a.md",
+        &long,
+        "problems/pool.md/x.md",
+    ];
+    for path in paths {
+        for (tool, arguments) in [
+            ("index_document", json!({ "path": path, "content": "# X\n" })),
+            ("index_document", json!({ "path": path })),
+            ("update_promotion_level", json!({ "document_path": path, "promotion_level": "critical" })),
+            ("delete_documents", json!({ "project_name": "handbook", "paths": [path] })),
+        ] {
+            let answer = session.call(9, "tools/call", call(tool, &arguments));
+            assert!(answer["result"]["isError"] == true || answer["error"].is_object(), "{tool} {path:?}: {answer}");
+            refused += 1;
+        }
+    }
+    let documents = [
+        "---\na: &a [x, x]\nb: [*a, *a]\na: 2\n---\n",
+        "---\n- list\n---\n",
+        "---\ndoc_type: {a: b}\n---\n",
+        "a\0b",
+        "---\nx: [\n---\n",
+        "---\npromotion_level: supreme\n---\n",
+        "---\ndoc_type: tool\n---\n",
+        "---\ntitle: ''\n---\n",
+    ];
+    for content in documents {
+        let answer =
+            session.call(9, "tools/call", call("index_document", &json!({ "path": "notes/x.md", "content": content })));
+        assert_eq!(answer["result"]["isError"], true, "{content:?}: {answer}");
+        refused += 1;
+    }
+    assert!(refused >= 100, "{refused}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    let (_, page) = gateway.api("GET", "/api/changes", None);
+    assert_eq!(page["changes"], json!([]), "{page}");
+}
+
+#[test]
+fn a_model_for_embeddings_that_fails_is_said_and_its_documents_are_found_by_words() {
+    let works = Arc::new(AtomicBool::new(false));
+    let switch = Arc::clone(&works);
+    let model = Fake::start(move |asked, _| {
+        if !switch.load(Ordering::SeqCst) {
+            return fake::json("500 Internal Server Error", &json!({ "error": "out of memory" }));
+        }
+        let inputs = asked.body["input"].as_array().unwrap();
+        let vector = |text: &Value| {
+            let text = text.as_str().unwrap().to_lowercase();
+            json!([if text.contains("pool") || text.contains("dry") { 1.0 } else { 0.1 }, 0.5, 0.2])
+        };
+        let data: Vec<Value> =
+            inputs.iter().enumerate().map(|(at, text)| json!({ "index": at, "embedding": vector(text) })).collect();
+        fake::json("200 OK", &json!({ "data": data }))
+    });
+    let team = Team::with(&format!("    embeddings: {{ url: '{}/v1', model: m, key: secret-key }}\n", model.url));
+    let gateway = team.gateway();
+    ready(&gateway);
+    let found = tool(&gateway, "semantic_search", json!({ "query": "connection pool exhausted" }));
+    assert_eq!((paths(&found)[0], &found["ranking"]), ("problems/pool.md", &json!("lexical")), "{found}");
+    assert!(found["note"].as_str().unwrap().contains("ranked by words alone"), "{found}");
+    let said = error(&gateway, "index_document", &json!({ "project_name": "handbook", "path": "problems/pool.md" }));
+    assert_eq!(said["code"], "EMBEDDING_FAILED");
+    assert!(!gateway.log().contains("secret-key"));
+    works.store(true, Ordering::SeqCst);
+    let embedded = eventually("the model is asked again", || {
+        let answer = gateway
+            .modern(
+                1,
+                "tools/call",
+                call("index_document", &json!({ "project_name": "handbook", "path": "problems/pool.md" })),
+            )
+            .json();
+        Some(answer["result"].clone()).filter(|result| result["isError"] != true)
+    });
+    assert_eq!(embedded["structuredContent"]["embedding_dimensions"], 3);
+    let found = eventually("it is ranked by both", || {
+        let found = tool(&gateway, "semantic_search", json!({ "query": "it ran dry", "min_relevance_score": 0 }));
+        Some(found).filter(|found| found["ranking"] == "fused")
+    });
+    assert_eq!(paths(&found)[0], "problems/pool.md", "{found}");
+    assert!(model.asked().iter().all(|asked| asked.authorization == "Bearer secret-key"));
+}
+
+#[test]
+fn the_gateways_model_answers_and_cites_nothing_that_was_not_found() {
+    let model = Fake::start(|asked, _| {
+        let user = asked.body["messages"][1]["content"].as_str().unwrap();
+        assert!(user.contains("Connections were never returned") && user.contains("Question: "));
+        let content = "They were never returned [1]. See [more](https://evil.example/x) [9].";
+        fake::json("200 OK", &json!({ "choices": [{ "message": { "content": content } }] }))
+    });
+    let team = Team::with(&format!("    generation: {{ url: '{}/v1', model: m }}\n", model.url));
+    let gateway = team.gateway();
+    ready(&gateway);
+    let answer =
+        tool(&gateway, "rag_query", json!({ "query": "connection pool exhausted", "min_relevance_score": 0.5 }));
+    assert_eq!(
+        (&answer["answer"], &answer["answer_mode"]),
+        (&json!("They were never returned [1]. See more."), &json!("generated"))
+    );
+}
+
+#[test]
+fn the_clients_own_model_answers_in_both_eras() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    ready(&gateway);
+    let question =
+        json!({ "project_name": "handbook", "query": "connection pool exhausted", "min_relevance_score": 0.5 });
+    let said = json!({ "role": "assistant", "model": "mine", "content": { "type": "text", "text": "Never returned [1][4]." } });
+    let is_question = |message: &Value| {
+        assert_eq!(message["method"], "sampling/createMessage", "{message}");
+        let text = message["params"]["messages"][0]["content"]["text"].as_str().unwrap();
+        assert!(text.contains("Connections were never returned"), "{text}");
+    };
+    let is_answer = |result: &Value| {
+        let answer = &result["structuredContent"];
+        assert_eq!(
+            (&answer["answer"], &answer["answer_mode"]),
+            (&json!("Never returned [1]."), &json!("sampled")),
+            "{result}"
+        );
+    };
+
+    // The handshake era: a request of the gateway while the call is open.
+    let mut ws = Ws::open(&gateway);
+    let mut hello = mcp::initialize_params(LEGACY);
+    hello["capabilities"] = json!({ "sampling": {} });
+    ws.call(0, "initialize", hello.clone());
+    ws.send_json(&mcp::notification("notifications/initialized"));
+    ws.send_json(&mcp::request(1, "tools/call", call("rag_query", &question)));
+    let asked = ws.message();
+    is_question(&asked);
+    ws.send_json(&json!({ "jsonrpc": "2.0", "id": asked["id"], "result": said }));
+    is_answer(&ws.answer(&json!(1)).0["result"]);
+    // One that refuses gets the documents themselves.
+    ws.send_json(&mcp::request(2, "tools/call", call("rag_query", &question)));
+    let asked = ws.message();
+    ws.send_json(&json!({ "jsonrpc": "2.0", "id": asked["id"], "error": { "code": -1, "message": "no" } }));
+    let (answer, _) = ws.answer(&json!(2));
+    assert_eq!(answer["result"]["structuredContent"]["answer_mode"], "extractive", "{answer}");
+
+    // The stateless era: by the result, which the client answers with the same call.
+    let capabilities = json!({ "io.modelcontextprotocol/clientCapabilities": { "sampling": {} } });
+    let ask = |responses: Option<Value>, question: &Value| {
+        let mut params = call("rag_query", question);
+        params["_meta"] = capabilities.clone();
+        if let Some(responses) = responses {
+            params["inputResponses"] = responses;
+        }
+        gateway.modern(1, "tools/call", params).json()["result"].clone()
+    };
+    let asked = ask(None, &question);
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let (key, request) = asked["inputRequests"].as_object().unwrap().iter().next().unwrap();
+    is_question(request);
+    let key = key.clone();
+    let answer = ask(Some(json!({ key.clone(): said })), &question);
+    is_answer(&answer);
+    assert_eq!(answer["resultType"], "complete");
+    // An answer to another question is none.
+    let mut other = question.clone();
+    other["max_sources"] = 1.into();
+    other["query"] = "deployments on Tuesdays".into();
+    assert_eq!(ask(Some(json!({ key: said })), &other)["resultType"], "input_required");
+    let without = gateway.modern(1, "tools/call", call("rag_query", &question)).json();
+    assert_eq!(without["result"]["structuredContent"]["answer_mode"], "extractive");
+}
+
+#[test]
+fn documents_are_resources_with_completion_and_a_changed_file_notifies() {
+    let team = Team::new();
+    let gateway = team.gateway();
+    ready(&gateway);
+    let mut ws = Ws::open(&gateway);
+    ws.initialize(LEGACY);
+    let listed = ws.call(1, "resources/list", json!({}));
+    let uris: Vec<&str> = listed["result"]["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|resource| resource["uri"].as_str().unwrap())
+        .collect();
+    assert!(uris.contains(&"docs://handbook/problems/pool.md"), "{uris:?}");
+    let templates = ws.call(2, "resources/templates/list", json!({}));
+    assert!(templates.to_string().contains("docs://{project}/{+path}"), "{templates}");
+    let uri = "docs://handbook/problems/pool.md";
+    let read = ws.call(3, "resources/read", json!({ "uri": uri }));
+    assert_eq!(
+        (&read["result"]["contents"][0]["text"], &read["result"]["contents"][0]["mimeType"]),
+        (&json!(POOL), &json!("text/markdown"))
+    );
+    for bad in [
+        "docs://handbook/../other/secret.md",
+        "docs://nobody/a.md",
+        "docs://handbook/%2e%2e/x.md",
+        "docs://handbook/no.md",
+        "docs://handbook/problems%2fpool.md",
+        "docs://handbook/",
+        "docs://handbook/problems/pool.md?x",
+    ] {
+        assert!(ws.call(4, "resources/read", json!({ "uri": bad }))["error"].is_object(), "{bad}");
+    }
+    let complete = json!({ "ref": { "type": "ref/resource", "uri": "docs://{project}/{+path}" }, "argument": { "name": "path", "value": "prob" },
+        "context": { "arguments": { "project": "handbook" } } });
+    let values = ws.call(5, "completion/complete", complete);
+    assert_eq!(values["result"]["completion"]["values"], json!(["problems/pool.md"]), "{values}");
+    let prompt =
+        json!({ "name": "capture", "arguments": { "type": "problem", "project": "handbook", "subject": "the pool" } });
+    let prompt = ws.call(6, "prompts/get", prompt);
+    let text = prompt["result"]["messages"][0]["content"]["text"].as_str().unwrap();
+    for part in ["`root_cause` (required)", "`problems/`", "index_document", "> the pool"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let complete =
+        json!({ "ref": { "type": "ref/prompt", "name": "capture" }, "argument": { "name": "type", "value": "co" } });
+    assert_eq!(ws.call(7, "completion/complete", complete)["result"]["completion"]["values"], json!(["codebase"]));
+    ws.call(8, "resources/subscribe", json!({ "uri": uri }));
+    fs::write(team.file("problems/pool.md"), POOL.replace("dry", "empty")).unwrap();
+    let told = ws.message();
+    assert_eq!((&told["method"], &told["params"]["uri"]), (&json!("notifications/resources/updated"), &json!(uri)));
+}
+
+#[test]
+fn a_kill_during_an_approved_write_leaves_the_file_whole_and_writes_at_most_once() {
+    let team = Team::new();
+    let big = |mark: &str| format!("# Deployments\n\n{}\n", format!("{mark} line\n").repeat(40_000));
+    let mut home = None;
+    let mut outcomes = Vec::new();
+    for round in 0..6_u32 {
+        let before = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
+        let options = Options { config: Some(&team.config), ..Options::default() };
+        let gateway = Gateway::on(home.take().unwrap_or_else(|| tempfile::tempdir().unwrap()), &options);
+        let after = big(&format!("round {round}"));
+        let change = tool(&gateway, "index_document", json!({ "path": "notes/deploy.md", "content": after }));
+        let id = change["changeId"].as_str().unwrap_or_else(|| panic!("{change}")).to_owned();
+        gateway.decide(&id, "approve");
+        std::thread::sleep(std::time::Duration::from_millis(u64::from(round) * 12));
+        let left = gateway.kill();
+        let text = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
+        assert!(text == before || text == after, "the file is one or the other");
+        let gateway = Gateway::on(left, &options);
+        let change = eventually("it is over", || {
+            let change = gateway.change(&id);
+            ["applied", "outcome_unknown", "failed"].iter().any(|state| change["state"] == *state).then_some(change)
+        });
+        let text = fs::read_to_string(team.file("notes/deploy.md")).unwrap();
+        match change["state"].as_str().unwrap() {
+            "applied" => assert_eq!(text, after),
+            // A person looks, and nothing is tried again.
+            _ => assert!(text == before || text == after),
+        }
+        outcomes.push(change["state"].as_str().unwrap().to_owned());
+        home = Some(gateway.kill());
+    }
+    assert!(!outcomes.contains(&"failed".to_owned()), "{outcomes:?}");
+}
+
+#[test]
+fn a_kill_while_thousands_are_indexed_loses_nothing() {
+    let team = Team::new();
+    for at in 0..4000 {
+        let path = team.file(&format!("many/{}/{at}.md", at % 20));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("# Number {at}\n\nThe word of it is word{at}x.\n")).unwrap();
+    }
+    let options = Options { config: Some(&team.config), ..Options::default() };
+    let mut home = tempfile::tempdir().unwrap();
+    let count = |data: &Path| -> i64 {
+        let indexes = fs::read_dir(data.join("docs")).into_iter().flatten().flatten();
+        let counts =
+            indexes.filter(|entry| entry.file_name().to_string_lossy().ends_with(".docs.db")).filter_map(|entry| {
+                let conn = rusqlite::Connection::open(entry.path()).ok()?;
+                conn.query_row("SELECT count(*) FROM documents", [], |row| row.get(0)).ok()
+            });
+        counts.max().unwrap_or_default()
+    };
+    let mut seen = vec![0];
+    for _ in 0..3 {
+        let gateway = Gateway::on(home, &options);
+        let before = *seen.last().unwrap();
+        eventually("more of it", || (count(&gateway.data()) > before + 100).then_some(()));
+        home = gateway.kill();
+        seen.push(count(&home.path().join("data")));
+    }
+    assert!(seen.is_sorted(), "what was done is not done again: {seen:?}");
+    let gateway = Gateway::on(home, &options);
+    let active = tool(&gateway, "activate_project", json!({}));
+    assert_eq!(active["total_docs"], 4003, "{active}");
+    let found = tool(&gateway, "semantic_search", json!({ "query": "word3999x" }));
+    assert_eq!(paths(&found)[0], "many/19/3999.md");
+}
