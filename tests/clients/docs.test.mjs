@@ -104,6 +104,25 @@ test('people and their decisions: docs/people.md, docs/rest.md, docs/policy.md',
   assert.match(said, /review/);
 });
 
+test('a handbook is searched, and has a type of its own: docs/knowledge.md', async (t) => {
+  const handbook = folder(t);
+  const page = 'docs/knowledge.md';
+  mkdirSync(join(handbook, 'knowledge/schemas'), { recursive: true });
+  writeFileSync(join(handbook, 'knowledge/pool.md'), '# Pools\n\nThe connection pool runs dry when nothing is returned.\n');
+  writeFileSync(join(handbook, 'knowledge/schemas/runbook.schema.yaml'), snippet(page, 'text', 'name: runbook'));
+  const gateway = await startGatewayWith({ modules: { docs: { enabled: true, projects: { handbook: { root: handbook, folder: 'knowledge' } } } } });
+  t.after(() => gateway.stop());
+  const ask = async (tool, args) => {
+    const answer = await fetch(`${gateway.url}/tools/${tool}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ project_name: 'handbook', ...args }) });
+    return (await answer.json()).structuredContent;
+  };
+  assert.equal((await ask('activate_project')).total_docs, 1);
+  assert.match(shell(t, gateway, snippet(page, 'sh', 'semantic_search')), /"path":"pool\.md"/);
+  const types = (await ask('list_doc_types')).doc_types;
+  assert.deepEqual(types.at(-1).front_matter.required.slice(-2), ['service', 'urgency']);
+  assert.equal(types.at(-1).schema, 'schemas/runbook.schema.yaml');
+});
+
 test('a backup is made and restored: docs/operating.md', async (t) => {
   const gateway = await startGateway();
   t.after(() => gateway.stop());

@@ -10,9 +10,8 @@
 //! standard deviations: `z = (cosine - mean) / deviation`. So no model needs a scale of its own.
 //!
 //! **Relevance** is a logistic curve of these, `1 / (1 + exp(-x))`: of words alone `x = 12.5 m - 3.5`, of both
-//! `x = 11 m + 0.7 z - 5`. The constants were chosen on one half of the questions of `tests/knowledge/questions.json`, so
-//! that 0.5 and 0.7 tell apart what answers them and what does not; `docs/knowledge.md` says how well that works on both
-//! halves.
+//! `x = 11 m + 0.7 z - 5`. The constants were chosen on the questions of `tests/knowledge/questions.json`, so that 0.5 and
+//! 0.7 tell apart what answers them and what does not; `docs/knowledge.md` says how well that works.
 //!
 //! **Order.** By words alone, by `m`. By both, by reciprocal rank fusion: the sum of `1 / (10 + place)` in the two rankings. A
 //! document is at least as relevant as any that ranks below it.
