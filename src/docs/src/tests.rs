@@ -1,1 +1,249 @@
+//! The module as its callers see it: through the traits, on real files.
 
+use std::{fs, path::PathBuf};
+
+use serde_json::value::to_raw_value;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use countersign_config::DocsProject;
+use countersign_domain::{
+    changes::Operation,
+    principal::{Principal, Role},
+};
+use countersign_provider::NoProgress;
+
+struct Bench {
+    docs: Arc<Docs>,
+    dir: tempfile::TempDir,
+}
+
+const TOOL: &str = "---\ndoc_type: tool\ntitle: Driver\ndate: 2026-11-23\nsummary: s\nsignificance: integration\ntool_name: pg\n\
+                    version: '8'\nknowledge_type: gotcha\n---\n# Driver\n\nThe driver keeps a pool. See [it](../note.md).\n";
+
+impl Bench {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("know/tools/driver.md", TOOL),
+            ("know/note.md", "# Note\n\nA zebra.\n"),
+            ("ref/page.md", "# Page\n\nA lion.\n"),
+        ] {
+            let path = dir.path().join("root").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let project = DocsProject {
+            name: "handbook".into(),
+            root: dir.path().join("root"),
+            folder: "know".into(),
+            external_docs: Some("ref".into()),
+            by_branch: false,
+        };
+        let config = DocsConfig { enabled: true, projects: vec![project], embeddings: None, generation: None };
+        let docs = Docs::open(&dir.path().join("data"), &config).unwrap();
+        let bench = Self { docs, dir };
+        bench.call("activate_project", json!({})).await.unwrap();
+        bench
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.dir.path().join("root/know").join(path)
+    }
+
+    async fn call(&self, tool: &str, arguments: Value) -> Result<Value, McpError> {
+        let result = self.docs.call(tool, &named(arguments), &context()).await?;
+        Ok(serde_json::from_str(result.structured_content.unwrap().get()).unwrap())
+    }
+
+    async fn preview(&self, tool: &str, arguments: Value) -> Result<Preview, McpError> {
+        self.docs.preview(tool, &named(arguments), &context()).await
+    }
+}
+
+/// The arguments with the project in them.
+fn named(mut arguments: Value) -> Box<RawValue> {
+    arguments["project_name"] = "handbook".into();
+    to_raw_value(&arguments).unwrap()
+}
+
+fn context() -> CallContext {
+    CallContext {
+        principal: Arc::new(Principal { name: "ann".into(), role: Role::Agent, key_id: None, owner: None }),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(NoProgress),
+        change_id: None,
+        inquirer: None,
+        session: None,
+    }
+}
+
+#[actix::test]
+async fn every_answer_of_a_tool_fits_its_output_schema() {
+    let bench = Bench::new().await;
+    let content = TOOL.replace("Driver", "Another");
+    let calls = [
+        ("activate_project", json!({})),
+        ("list_doc_types", json!({})),
+        ("semantic_search", json!({ "query": "driver pool" })),
+        ("rag_query", json!({ "query": "driver pool", "min_relevance_score": 0.1 })),
+        ("search_external_docs", json!({ "query": "lion" })),
+        ("rag_query_external", json!({ "query": "lion", "min_relevance_score": 0.1 })),
+        ("index_document", json!({ "path": "tools/driver.md" })),
+        ("index_document", json!({ "path": "note.md", "content": "# Note\n" })),
+        ("index_document", json!({ "path": "tools/another.md", "content": content })),
+        ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "important" })),
+        ("delete_documents", json!({ "dry_run": true })),
+        ("delete_documents", json!({ "paths": ["note.md"] })),
+    ];
+    let tools = definitions::tools();
+    for tool in &tools {
+        assert!(calls.iter().any(|(name, _)| *name == tool.name), "{} is not called", tool.name);
+    }
+    for (name, arguments) in calls {
+        let tool = tools.iter().find(|tool| tool.name == name).unwrap();
+        let given: Value = serde_json::from_str(named(arguments.clone()).get()).unwrap();
+        jsonschema::validate(&tool.input_schema, &given).unwrap();
+        let answer =
+            bench.call(name, arguments.clone()).await.unwrap_or_else(|error| panic!("{name} {arguments}: {error}"));
+        let own = &tool.output_schema.as_ref().unwrap()["anyOf"][0];
+        jsonschema::validate(own, &answer).unwrap_or_else(|error| panic!("{name}: {error}\n{answer}"));
+        // What a client may rely on is described, and nothing is there that is not.
+        let described = own["properties"].as_object().unwrap();
+        assert!(answer.as_object().unwrap().keys().all(|key| described.contains_key(key)), "{name}: {answer}");
+    }
+    assert!(!bench.file("note.md").exists() && bench.file("tools/another.md").exists());
+}
+
+#[actix::test]
+async fn what_a_preview_refuses_a_run_refuses_and_nothing_is_written() {
+    let bench = Bench::new().await;
+    let listed = || {
+        let mut all: Vec<_> = fs::read_dir(bench.file("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        all.sort();
+        all
+    };
+    let before = listed();
+    for (tool, arguments) in [
+        ("index_document", json!({ "path": "../x.md", "content": "# X" })),
+        ("index_document", json!({ "path": "tools/x.md", "content": "# X" })),
+        ("index_document", json!({ "path": "note.md", "content": "# Note\n\nA zebra.\n" })),
+        ("index_document", json!({ "path": "note.md/x.md", "content": "# X" })),
+        ("index_document", json!({ "path": "x.md", "content": "# X", "branch_name": "dev" })),
+        ("update_promotion_level", json!({ "document_path": "none.md", "promotion_level": "critical" })),
+        ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "standard" })),
+        ("update_promotion_level", json!({ "document_path": "page.md", "promotion_level": "critical" })),
+        ("delete_documents", json!({ "paths": ["none.md"] })),
+        ("delete_documents", json!({ "branch_name": "dev" })),
+    ] {
+        let by_preview = bench.preview(tool, arguments.clone()).await.expect_err(&arguments.to_string());
+        let by_run = bench.call(tool, arguments.clone()).await.expect_err(&arguments.to_string());
+        assert_eq!(by_preview, by_run, "{arguments}");
+    }
+    assert_eq!(listed(), before);
+}
+
+#[actix::test]
+async fn a_fingerprint_moves_with_the_file_and_with_nothing_else() {
+    let bench = Bench::new().await;
+    let calls = [
+        ("index_document", json!({ "path": "note.md", "content": "# Other\n" })),
+        ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
+        ("delete_documents", json!({ "paths": ["note.md"] })),
+    ];
+    let mut prints = Vec::new();
+    for (tool, arguments) in &calls {
+        let print = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
+        assert_eq!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, print);
+        prints.push(print);
+    }
+    fs::write(bench.file("unrelated.md"), "# Unrelated").unwrap();
+    bench.call("index_document", json!({ "path": "unrelated.md" })).await.unwrap();
+    for ((tool, arguments), print) in calls.iter().zip(&prints) {
+        assert_eq!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *print, "{tool}");
+    }
+    fs::write(bench.file("note.md"), "# Note\n\nAnother zebra.\n").unwrap();
+    bench.call("index_document", json!({ "path": "note.md" })).await.unwrap();
+    for ((tool, arguments), print) in calls.iter().zip(&prints) {
+        assert_ne!(bench.preview(tool, arguments.clone()).await.unwrap().fingerprint, *print, "{tool}");
+    }
+}
+
+#[actix::test]
+async fn a_diff_shows_the_file_and_its_fields_whatever_stands_in_them() {
+    let bench = Bench::new().await;
+    let content = TOOL.replace("summary: s", "summary: s # why\ntags: [a, b]").replace('\n', "\r\n");
+    let preview =
+        bench.preview("index_document", json!({ "path": "tools/driver.md", "content": content })).await.unwrap();
+    assert_eq!(preview.operation, Operation::Update);
+    let fields: Vec<&str> = preview.diff.fields.iter().map(|field| field.field.as_str()).collect();
+    assert_eq!(fields, ["front_matter.tags", "file"], "what is the same is left out, the line ends are not");
+    assert_eq!(preview.diff.fields[0].after.as_deref(), Some("a\nb"));
+    // What was there may be no text.
+    fs::write(bench.file("note.md"), [0xff, 0xfe, b'a']).unwrap();
+    let preview = bench.preview("index_document", json!({ "path": "note.md", "content": "# N\n" })).await.unwrap();
+    assert_eq!(preview.diff.fields.last().unwrap().field, "file");
+}
+
+#[test]
+fn a_call_only_reads_if_its_arguments_say_so_once() {
+    let reads = |tool: &str, arguments: &str| {
+        let tools = definitions::tools();
+        let tool = tools.into_iter().find(|def| def.name == tool).unwrap();
+        tool.reads_when.unwrap()(&RawValue::from_string(arguments.to_owned()).unwrap())
+    };
+    assert!(reads("index_document", r#"{"path":"a.md"}"#));
+    for writes in [r#"{"path":"a.md","content":""}"#, r#"{"c\u006fntent":"x"}"#, r#"{"content":null}"#] {
+        assert!(!reads("index_document", writes), "{writes}");
+    }
+    assert!(reads("delete_documents", r#"{"dry_run":true}"#));
+    for writes in
+        [r#"{"dry_run":false}"#, "{}", r#"{"dry_run":"true"}"#, r#"{"dry_run":1}"#, r#"{"x":{"dry_run":true}}"#]
+    {
+        assert!(!reads("delete_documents", writes), "{writes}");
+    }
+    // What stands there twice is neither.
+    for twice in [
+        r#"{"project_name":"h","dry_run":true,"dry_run":false}"#,
+        r#"{"project_name":"h","dry_run":true,"dry\u005frun":false}"#,
+    ] {
+        assert!(Change::parse("delete_documents", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err());
+    }
+    let twice = r#"{"path":"a.md","content":"x","content":"y"}"#;
+    assert!(Change::parse("index_document", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err());
+}
+
+#[actix::test]
+async fn who_may_not_search_is_not_shown_what_a_document_says() {
+    let bench = Bench::new().await;
+    let of = |tool: &str, arguments: Value| bench.docs.reads(tool, &named(arguments)).unwrap();
+    for (tool, arguments) in [
+        ("index_document", json!({ "path": "note.md", "content": "x" })),
+        ("update_promotion_level", json!({ "document_path": "note.md", "promotion_level": "critical" })),
+        ("delete_documents", json!({})),
+    ] {
+        let reads = of(tool, arguments);
+        assert_eq!((reads[0].0, &reads[0].1["project_name"]), ("semantic_search", &json!("handbook")), "{tool}");
+    }
+    assert!(of("semantic_search", json!({ "query": "x" })).is_empty());
+}
+
+#[actix::test]
+async fn arguments_beyond_their_bounds_are_refused_whoever_checked_them() {
+    let bench = Bench::new().await;
+    for (tool, arguments) in [
+        ("semantic_search", json!({ "query": "" })),
+        ("semantic_search", json!({ "query": "x".repeat(3000) })),
+        ("semantic_search", json!({ "query": "x", "limit": 0 })),
+        ("semantic_search", json!({ "query": "x", "min_relevance_score": 1.5 })),
+        ("semantic_search", json!({ "query": 7 })),
+        ("semantic_search", json!({ "query": "x", "promotion_levels": ["supreme"] })),
+        ("rag_query", json!({ "query": "x", "max_sources": 1000 })),
+        ("index_document", json!({ "path": "a.md", "content": "x".repeat(2 << 20) })),
+        ("delete_documents", json!({ "paths": [] })),
+    ] {
+        let error = bench.call(tool, arguments).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ValidationFailed, "{tool}: {error}");
+    }
+    assert_eq!(bench.call("no_tool", json!({})).await.unwrap_err().kind, ErrorKind::ToolNotFound);
+}

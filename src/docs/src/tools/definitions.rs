@@ -1,14 +1,24 @@
 //! The nine tools as they are listed: names, descriptions for models, schemas, annotations.
 //!
-//! To add a tool: define it here; parse its arguments in `args.rs`; a read is answered in `reads.rs`, a write is checked and
-//! shown in `plan.rs` and done in `run.rs`. `reads_when` says of a tool that writes which of its calls only read.
+//! To add a tool:
+//! 1. Define it here, put it into [`tools`], and call it in `every_answer_of_a_tool_fits_its_output_schema`, which misses each
+//!    tool that it does not call.
+//! 2. Parse its arguments in `args.rs`. A read is answered in `reads.rs`; its name leads there in `Provider::call` (`lib.rs`).
+//! 3. A write is a variant of `Write`, checked and shown in `plan.rs` and done in `run.rs`: the compiler asks for both.
+//!    `reads_when` says of its tool which of its calls only read.
 
 use serde_json::{Value, json, value::RawValue};
 
 use countersign_protocol::{annotations::ToolAnnotations, json::member};
 use countersign_provider::ToolDef;
 
-use super::args::{CONTENT_MAX, LIMIT_MAX, PATH_MAX, PATHS_MAX, QUERY_MAX, SOURCES_MAX};
+use super::{
+    args::{CONTENT_MAX, LIMIT_MAX, PATH_MAX, PATHS_MAX, SOURCES_MAX},
+    schemas::{
+        answered, branch_name, count, doc_types, error, level, min_score, nullable_text, object, path, project_name,
+        query, results, with,
+    },
+};
 
 const READ: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
@@ -66,162 +76,6 @@ impl Def {
             raw: None,
         }
     }
-}
-
-/// What a call that failed has in `structuredContent`.
-fn error() -> Value {
-    json!({
-        "title": "Error",
-        "type": "object",
-        "properties": {
-            "error": { "const": true },
-            "code": { "type": "string" },
-            "message": { "type": "string" },
-            "details": { "type": "object" },
-        },
-        "required": ["error", "code", "message", "details"],
-    })
-}
-
-fn object(properties: &Value, required: &[&str]) -> Value {
-    json!({ "type": "object", "properties": properties, "required": required })
-}
-
-fn project_name() -> Value {
-    json!({
-        "type": "string", "title": "Project", "minLength": 1, "maxLength": 64,
-        "description": "The project, by its name. May be left out once activate_project was called in this session; \
-                        stateless clients name it in each call.",
-    })
-}
-
-fn branch_name() -> Value {
-    json!({
-        "type": "string", "title": "Branch", "minLength": 1, "maxLength": 250,
-        "description": "A git branch, where the project tells branches apart. Left out: the one that is checked out.",
-    })
-}
-
-fn query(what: &str) -> Value {
-    json!({ "type": "string", "title": "Query", "minLength": 1, "maxLength": QUERY_MAX, "description": what })
-}
-
-fn count(title: &str, default: usize, max: usize) -> Value {
-    json!({
-        "type": "integer", "title": title, "minimum": 1, "maximum": max, "default": default,
-        "description": "How many at most.",
-    })
-}
-
-fn min_score(default: f64) -> Value {
-    json!({
-        "type": "number", "title": "Least relevance", "minimum": 0, "maximum": 1, "default": default,
-        "description": "Leaves out what is less relevant, from 0 to 1.",
-    })
-}
-
-fn level() -> Value {
-    json!({ "type": "string", "enum": ["standard", "important", "critical"] })
-}
-
-fn path(what: &str) -> Value {
-    json!({ "type": "string", "title": "Path", "minLength": 1, "maxLength": PATH_MAX, "description": what })
-}
-
-fn doc_types() -> Value {
-    json!({
-        "type": "array", "title": "Types", "maxItems": 64,
-        "items": { "type": "string", "minLength": 1, "maxLength": 64 },
-        "description": "Only documents of these types (list_doc_types names them). Left out: all.",
-    })
-}
-
-fn ranking() -> Value {
-    json!({
-        "enum": ["lexical", "fused"],
-        "description": "What ranked them: words alone, or words and meaning.",
-    })
-}
-
-fn nullable_text() -> Value {
-    json!({ "type": ["string", "null"] })
-}
-
-/// What tells where a passage stands.
-fn place() -> Value {
-    json!({
-        "path": { "type": "string", "description": "Relative to the folder of the documents." },
-        "title": { "type": "string" },
-        "char_count": { "type": "integer", "description": "Characters of the whole document." },
-        "relevance_score": { "type": "number", "description": "From 0 to 1." },
-        "promotion_level": level(),
-        "header_path": { "type": "string" },
-        "first_line": { "type": "integer" },
-        "last_line": { "type": "integer" },
-    })
-}
-
-fn with(mut base: Value, more: Value) -> Value {
-    if let (Some(base), Value::Object(more)) = (base.as_object_mut(), more) {
-        base.extend(more);
-    }
-    base
-}
-
-fn results(external: bool) -> Value {
-    let result = with(
-        place(),
-        json!({
-            "summary": { "type": "string" },
-            "doc_type": nullable_text(),
-            "date": nullable_text(),
-            "passage": { "type": "string", "description": "The lines of the document that fit best." },
-        }),
-    );
-    let required = ["path", "title", "summary", "char_count", "relevance_score", "passage", "first_line", "last_line"];
-    let mut properties = json!({
-        "results": { "type": "array", "items": object(&result, &required) },
-        "total_matches": { "type": "integer", "description": "Documents that are relevant enough, shown or not." },
-        "ranking": ranking(),
-        "note": { "type": "string" },
-    });
-    let mut required = vec!["results", "total_matches", "ranking"];
-    if external {
-        properties = with(properties, json!({ "external_docs_path": { "type": "string" } }));
-        required.push("external_docs_path");
-    }
-    object(&properties, &required)
-}
-
-fn answered(external: bool) -> Value {
-    let required = ["path", "title", "char_count", "relevance_score", "first_line", "last_line"];
-    let linked = json!({
-        "path": { "type": "string" },
-        "title": { "type": "string" },
-        "char_count": { "type": "integer" },
-        "linked_from": { "type": "string" },
-    });
-    let mut properties = json!({
-        "answer": { "type": "string", "description": "Cites its sources as [1], [2], in their order." },
-        "answer_mode": {
-            "enum": ["generated", "sampled", "extractive", "none"],
-            "description": "Who wrote the answer: the gateway's model, the client's own model, or the documents \
-                            themselves, which are quoted. `none`: nothing relevant was found.",
-        },
-        "sources": { "type": "array", "items": object(&place(), &required) },
-        "ranking": ranking(),
-        "note": { "type": "string" },
-    });
-    let mut all = vec!["answer", "answer_mode", "sources", "ranking"];
-    if external {
-        properties = with(properties, json!({ "external_docs_path": { "type": "string" } }));
-        all.push("external_docs_path");
-    } else {
-        let linked = object(&linked, &["path", "title", "char_count", "linked_from"]);
-        properties = with(properties, json!({ "linked_docs": { "type": "array", "items": linked } }));
-        all.push("linked_docs");
-    }
-    object(&properties, &all)
 }
 
 fn activate_project() -> ToolDef {

@@ -1,6 +1,6 @@
 //! What clients see: tools, their arguments, previews, resources and the prompt.
 //!
-//! `definitions.rs` lists the tools, `args.rs` parses their arguments, `whose.rs` says which tenant a call is about. `reads.rs`
+//! `definitions.rs` lists the tools with what `schemas.rs` has, `args.rs` parses their arguments, `whose.rs` says which tenant a call is about. `reads.rs`
 //! answers what only reads, `plan.rs` checks a write and makes its diff, `run.rs` does it.
 
 pub(crate) mod args;
@@ -11,6 +11,7 @@ pub(crate) mod reads;
 pub(crate) mod refusal;
 pub(crate) mod resources;
 pub(crate) mod run;
+mod schemas;
 pub(crate) mod whose;
 
 use countersign_protocol::{ErrorKind, McpError};
