@@ -3,7 +3,7 @@
 //! To add a tool:
 //! 1. Define it here, put it into [`tools`], and call it in `every_answer_of_a_tool_fits_its_output_schema`, which misses each
 //!    tool that it does not call.
-//! 2. Parse its arguments in `args.rs`. A read is answered in `reads.rs`; its name leads there in `Provider::call` (`lib.rs`).
+//! 2. Parse its arguments in `args.rs`. A read is answered in `reads.rs`; its name leads there in `Provider::call`.
 //! 3. A write is a variant of `Write`, checked and shown in `plan.rs` and done in `run.rs`: the compiler asks for both.
 //!    `reads_when` says of its tool which of its calls only read.
 
