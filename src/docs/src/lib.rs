@@ -23,7 +23,7 @@ use std::{path::Path, sync::Arc};
 
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json, value::RawValue};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 
 use self::{
     answer::Answerer,
@@ -33,7 +33,7 @@ use self::{
     tools::{
         args::{Change, Look, Write},
         blocking, completion, definitions, plan,
-        reads::Reader,
+        reads::{Reader, SEARCHES},
         resources, run, whose,
     },
 };
@@ -77,7 +77,10 @@ impl Docs {
         };
         let library = Library::open(data_dir, config, embedder.as_ref(), &events)?;
         let answerer = Answerer { generator: config.generation.as_ref().map(Generator::new) };
-        Ok(Arc::new(Self { reader: Reader { library, embedder, answerer }, events }))
+        Ok(Arc::new(Self {
+            reader: Reader { library, embedder, answerer, turns: Arc::new(Semaphore::new(SEARCHES)) },
+            events,
+        }))
     }
 
     async fn look(&self, look: Look) -> Result<ToolResult, McpError> {

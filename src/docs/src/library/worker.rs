@@ -29,6 +29,8 @@ use crate::model::Collection;
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// How often the branch, the folders and, where nothing watches them, their files are looked at.
 const TICK: Duration = Duration::from_millis(700);
+/// How often all is looked at, whatever was told: some file systems do not tell everything.
+const ANYWAY: Duration = Duration::from_secs(300);
 /// Where nothing watches, looking takes no more than this share of the time.
 const POLLING_SHARE: u32 = 10;
 /// Paths that are kept apart; with more, all is looked at.
@@ -199,11 +201,11 @@ fn relevant(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<String>> {
         if path.split('/').any(|part| part.starts_with('.')) {
             continue;
         }
-        // Whether it is, or was, a file can only be told by its name.
-        match (is_document(path), path.rsplit('/').next().is_some_and(|name| name.contains('.'))) {
-            (true, _) => paths.push(path.to_owned()),
-            (false, true) if !folder.join(path).is_dir() => {}
-            _ => return None,
+        match is_document(path) {
+            true => paths.push(path.to_owned()),
+            // What is gone may have been a folder.
+            false if fs::symlink_metadata(folder.join(path)).is_ok_and(|metadata| !metadata.is_dir()) => {}
+            false => return None,
         }
     }
     Some(paths)
@@ -214,8 +216,9 @@ impl Watched {
         let touched = Arc::new(Mutex::new(Touched::default()));
         let (noted, wake) = (Arc::clone(&touched), own.clone());
         let note = move |event: notify::Result<Event>| {
-            {
+            let is_first = {
                 let mut touched = noted.lock();
+                let is_first = touched.paths.is_empty() && !touched.everything;
                 match event {
                     Ok(event) if event.kind.is_access() => return,
                     Ok(event) if !event.need_rescan() && touched.paths.len() < MAX_TOUCHED => {
@@ -223,8 +226,12 @@ impl Watched {
                     }
                     _ => touched.everything = true,
                 }
+                is_first
+            };
+            // Once for all that comes before it is looked at.
+            if is_first {
+                let _ = wake.send(Task::Look);
             }
-            let _ = wake.send(Task::Look);
         };
         let config = Config::default().with_follow_symlinks(false);
         let watcher = RecommendedWatcher::new(note, config).inspect_err(
@@ -250,9 +257,10 @@ impl Watched {
         self.watcher.is_some() && self.present() != self.identity
     }
 
-    /// Whether it is time to look, since nobody tells.
+    /// Whether it is time to look, since nobody tells, or somebody may have missed something.
     fn is_due(&self) -> bool {
-        self.watcher.is_none() && self.looked.elapsed() >= TICK.max(self.took.saturating_mul(POLLING_SHARE))
+        let every = if self.watcher.is_some() { ANYWAY } else { TICK.max(self.took.saturating_mul(POLLING_SHARE)) };
+        self.looked.elapsed() >= every
     }
 
     fn watch(&mut self) {

@@ -6,6 +6,7 @@
 pub(crate) mod args;
 pub(crate) mod completion;
 pub(crate) mod definitions;
+mod found;
 pub(crate) mod plan;
 pub(crate) mod reads;
 pub(crate) mod refusal;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     args::{self, Activate, Ask, Delete, LIMIT_MAX, ListTypes, SOURCES_MAX, Search, Whose},
     blocking,
+    found::{hit_json, hit_line, place_json},
     plan::{self, Deletion},
     refusal,
     whose::{Active, Place, live_place, place, project, project_of_path},
@@ -34,15 +36,16 @@ pub(crate) struct Reader {
     pub library: Arc<Library>,
     pub embedder: Option<Arc<Embedder>>,
     pub answerer: Answerer,
+    /// Searches at a time: they keep a core busy.
+    pub turns: Arc<Semaphore>,
 }
+
+/// Searches at a time.
+pub(crate) const SEARCHES: usize = 4;
 
 fn result(text: &str, structured: &Value) -> Result<ToolResult, McpError> {
     text::tool_result(text, structured)
         .map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
-}
-
-fn rounded(score: f64) -> f64 {
-    (score * 10_000.0).round() / 10_000.0
 }
 
 impl Reader {
@@ -251,6 +254,11 @@ impl Reader {
         Ok(Searched { project, index, external })
     }
 
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, McpError> {
+        let closed = |_| McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.");
+        Arc::clone(&self.turns).acquire_owned().await.map_err(closed)
+    }
+
     /// The hits of a query, and what should be said of how they were found.
     async fn find(
         &self,
@@ -272,7 +280,9 @@ impl Reader {
             }
         }
         let (index, text) = (Arc::clone(index), query.to_owned());
+        let turn = self.turn().await?;
         let found = blocking(move || {
+            let _turn = turn;
             let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
             index.search(&query).map_err(|error| plan::unindexed(&error))
         })
@@ -365,44 +375,6 @@ fn known_types(project: &Project, asked: Option<Vec<String>>) -> Result<Option<V
         }
         None => Ok(asked),
     }
-}
-
-fn place_json(hit: &Hit) -> Value {
-    json!({
-        "path": hit.path,
-        "title": hit.title,
-        "char_count": hit.char_count,
-        "relevance_score": rounded(hit.score),
-        "promotion_level": hit.level,
-        "header_path": hit.header_path,
-        "first_line": hit.passage.first_line,
-        "last_line": hit.passage.last_line,
-    })
-}
-
-fn hit_json(hit: &Hit, collection: Collection) -> Value {
-    let mut json = place_json(hit);
-    json["summary"] = hit.summary.as_str().into();
-    json["passage"] = hit.passage.text.as_str().into();
-    if collection == Collection::Docs {
-        json["doc_type"] = json!(hit.doc_type);
-        json["date"] = json!(hit.date);
-    }
-    json
-}
-
-fn hit_line(hit: &Hit) -> String {
-    let Hit { path, title, score, passage, level, .. } = hit;
-    let level = if *level == Level::Standard { String::new() } else { format!(", {level}") };
-    format!(
-        "{} — {} (relevance {:.2}{level}, lines {}–{})\n{}",
-        text::one_line(title, LINE),
-        text::one_line(path, LINE),
-        score,
-        passage.first_line,
-        passage.last_line,
-        passage.text
-    )
 }
 
 /// The answer to a deletion that was done, or would be.

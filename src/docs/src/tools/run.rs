@@ -1,7 +1,7 @@
 //! Carries a plan out: one file is replaced as a whole, or files are removed one by one. The plan was made anew just
 //! before, under the project's lock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 
@@ -22,6 +22,8 @@ use countersign_provider::{
     text::{one_line, tool_result},
 };
 
+/// How long the answer to a write waits for the model: the file is written by then, and is embedded later otherwise.
+const EMBEDDING: Duration = Duration::from_secs(5);
 /// Characters of a path on a line.
 const LINE: usize = 200;
 
@@ -86,7 +88,10 @@ async fn told(project: &Project, paths: Vec<String>) {
 async fn written(project: &Arc<Project>, path: &str, embeds: bool) -> Result<ToolResult, McpError> {
     told(project, vec![path.to_owned()]).await;
     let dimensions = match embeds {
-        true => project.embed_now(path).await,
+        true => match tokio::time::timeout(EMBEDDING, project.embed_now(path)).await {
+            Ok(dimensions) => dimensions,
+            Err(_) => Err(McpError::new(ErrorKind::EmbeddingFailed, "the model takes its time.")),
+        },
         false => Err(McpError::new(ErrorKind::EmbeddingFailed, "")),
     };
     let shelf = project.tenant(None)?;
