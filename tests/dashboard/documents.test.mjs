@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import { startGatewayWith } from '../clients/fixture.mjs';
 import { temporaryData } from '../clients/gateway.mjs';
 import { connectPeer } from '../clients/peer.mjs';
-import { assertClean, button, dashboard, launch, row } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, launch, row } from './lib/browser.mjs';
 import { pause, real } from './lib/gateway.mjs';
 import { approve, look, openChange, outcome, propose, shows } from './lib/upstreams.mjs';
 
@@ -74,7 +74,7 @@ test('a changed document and a promoted one: what is another, and nothing else',
   await openChange(page, gateway, id);
   await field('release them in a guard').first().waitFor();
   await page.locator('.beside-now .line.delete', { hasText: 'an early return' }).first().waitFor();
-  assert.equal(await page.locator('.beside-now', { hasText: 'front_matter.title' }).count(), 0);
+  await becomes(() => page.locator('.beside-now', { hasText: 'front_matter.title' }).count(), 0);
   await look(page, 'docs-2-changed');
   await approve(page);
   await ended('Applied');
