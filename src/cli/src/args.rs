@@ -111,10 +111,66 @@ pub enum Command {
     /// Validate or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Check whether an MCP server keeps the protocol
+    ///
+    /// Speaks raw bytes to any server, over stdio, HTTP or WebSocket, in any revision, and says of each rule of the
+    /// specification whether it is kept, what was sent, what came back, and how to mend it. Only tools that say that they
+    /// only read are called.
+    #[command(after_long_help = CHECK_HELP)]
+    Check(CheckArgs),
     /// Print a completion script for a shell
     ///
     /// For bash: `countersign completions bash > ~/.local/share/bash-completion/completions/countersign`
     Completions { shell: Shell },
+}
+
+const CHECK_HELP: &str = "\
+Examples:
+  countersign check -- npx -y @modelcontextprotocol/server-everything
+  countersign check --url http://127.0.0.1:8080/mcp --revision 2025-11-25
+  countersign check --url wss://mcp.example.com/ws --header 'Authorization: Bearer …' --junit report.xml
+  countersign check --server files --only tools --json
+
+Exit codes:
+   0  it complies
+   1  something that must be so is not
+  64  wrong usage
+  69  the server cannot be reached, or is none";
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The server's address: http, https, ws or wss
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// A server of mcpServers, by its name
+    #[arg(long, value_name = "NAME")]
+    pub server: Option<String>,
+    /// The revision to speak [default: the newest that the server has]
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    pub revision: Option<String>,
+    /// Only this group of checks; may be repeated
+    #[arg(long, value_name = "GROUP")]
+    pub only: Vec<String>,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Write a JUnit report, too
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Call tools too that do not say that they only read
+    #[arg(long)]
+    pub allow_writes: bool,
+    /// Sent with each request, as 'Name: value'; may be repeated
+    #[arg(long, value_name = "HEADER")]
+    pub header: Vec<String>,
+    /// Seconds that one answer may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: u64,
+    #[command(flatten)]
+    pub data: DataArgs,
+    /// A command that starts the server on its stdin and stdout
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
 }
 
 /// Where the configuration comes from, and what overrides it.

@@ -19,6 +19,8 @@ pub enum Exit {
     Conflict = 4,
     /// No key, a wrong one, or one that may not do this.
     NotAuthorized = 5,
+    /// A wrong command line of `check` (`EX_USAGE`): its own codes 0 and 1 say what it found, and 2 is nearly 1.
+    CheckUsage = 64,
     /// No gateway answers, or a port or file cannot be used (`EX_UNAVAILABLE`).
     Unavailable = 69,
     /// A mistake in the program (`EX_SOFTWARE`).
@@ -27,6 +29,8 @@ pub enum Exit {
     Taken = countersign_attach::start::TAKEN as isize,
     /// The configuration cannot be used (`EX_CONFIG`).
     Config = 78,
+    /// Ctrl-C (128 and the signal's number).
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

@@ -11,6 +11,7 @@ mod args;
 mod audit;
 mod backup;
 mod changes;
+mod check;
 mod client;
 mod config;
 pub mod exit;
@@ -49,8 +50,20 @@ pub fn main() -> ExitCode {
             Exit::Usage.into()
         });
     }
-    // clap itself answers --help, --version and wrong usage (exit code 2).
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let checks = std::env::args_os().nth(1).is_some_and(|first| first == "check");
+            // clap itself answers --help, --version and wrong usage (exit code 2).
+            let exit = if checks && error.use_stderr() {
+                Exit::CheckUsage.into()
+            } else {
+                ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            };
+            let _ = error.print();
+            return exit;
+        }
+    };
     match run(cli) {
         Ok(exit) => exit.into(),
         Err(failure) => {
@@ -79,6 +92,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Config(ConfigCommand::Show(args)) => config::show(&args, &mut out),
         Command::Config(ConfigCommand::Pending(args)) => config::pending(&args, &mut out),
         Command::Config(ConfigCommand::Consent(args)) => config::consent(&args, &mut out),
+        Command::Check(args) => check::run(&args, &mut out),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "countersign", &mut text);

@@ -1,0 +1,253 @@
+//! The structure of messages.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::{Check, Outcome, Verdict, brief, check};
+use crate::{
+    probe::{Conn, Probe, QUIET},
+    wire::{Trouble, Wire},
+};
+
+const RESPONSES: (&str, &str) = ("basic/index#responses", "basic/index#responses");
+const REQUESTS: (&str, &str) = ("basic/index#requests", "basic/index#requests");
+
+pub(super) const CHECKS: &[Check] = &[
+    check!(
+        "messages/jsonrpc",
+        Messages,
+        Must,
+        Both,
+        All,
+        RESPONSES,
+        "A response says `\"jsonrpc\": \"2.0\"`.",
+        "Write that member, with exactly this text, into each message.",
+        jsonrpc
+    ),
+    check!(
+        "messages/id-integer",
+        Messages,
+        Must,
+        Both,
+        All,
+        RESPONSES,
+        "A response has the integer id of its request.",
+        "Copy the id as it came, as a number.",
+        id_integer
+    ),
+    check!(
+        "messages/id-string",
+        Messages,
+        Must,
+        Both,
+        All,
+        RESPONSES,
+        "A response has the string id of its request, also where that looks like a number.",
+        "Copy the id as it came, as a string.",
+        id_string
+    ),
+    check!(
+        "messages/id-large",
+        Messages,
+        Should,
+        Both,
+        All,
+        RESPONSES,
+        "An id of 2^53 - 1 comes back as it was.",
+        "Keep ids as text or as 64-bit integers, and not as 32-bit ones.",
+        id_large
+    ),
+    check!(
+        "messages/one-outcome",
+        Messages,
+        Must,
+        Both,
+        All,
+        RESPONSES,
+        "A response has either `result` or `error`, never both.",
+        "Leave the member out that does not apply, instead of writing null.",
+        one_outcome
+    ),
+    check!(
+        "messages/result-object",
+        Messages,
+        Must,
+        Both,
+        All,
+        RESPONSES,
+        "A result is an object.",
+        "Answer with an object, an empty one where there is nothing to say.",
+        result_object
+    ),
+    check!(
+        "messages/error-object",
+        Messages,
+        Must,
+        Both,
+        All,
+        RESPONSES,
+        "An error has an integer `code` and a `message` that is a text.",
+        "Write both members into each error.",
+        error_object
+    ),
+    check!(
+        "messages/notification-unanswered",
+        Messages,
+        Must,
+        Both,
+        All,
+        ("basic/index#notifications", "basic/index#notifications"),
+        "A notification is not answered, even if it is not known.",
+        "Ignore notifications that you do not know.",
+        notification_unanswered
+    ),
+    check!(
+        "messages/concurrent",
+        Messages,
+        Must,
+        Both,
+        All,
+        REQUESTS,
+        "Requests in flight at the same time each get their own response.",
+        "Tell requests apart by their ids alone.",
+        concurrent
+    ),
+    check!(
+        "messages/unknown-members",
+        Messages,
+        Should,
+        Both,
+        All,
+        REQUESTS,
+        "A request with a member that is not known is answered all the same.",
+        "Ignore members that you do not know: later revisions have more.",
+        unknown_members
+    ),
+];
+
+/// What every server of the revision answers with a result.
+fn harmless(probe: &Probe) -> &'static str {
+    if probe.is_modern() { "server/discover" } else { "ping" }
+}
+
+async fn answered(conn: &mut Conn, probe: &Probe, id: Value) -> Result<Value, Trouble> {
+    let message = probe.message(Some(&id), harmless(probe), Value::Null);
+    let received = conn.exchange(&message).await?;
+    received.json().ok_or_else(|| Trouble::Garbled("the answer is not JSON".to_owned()))
+}
+
+async fn jsonrpc(probe: Probe) -> Outcome {
+    let response = answered(&mut probe.open().await?, &probe, 7.into()).await?;
+    Ok(Verdict::of(response["jsonrpc"] == "2.0", || format!("`jsonrpc` is {}", brief(&response["jsonrpc"]))))
+}
+
+async fn with_id(probe: Probe, id: Value) -> Outcome {
+    let mut conn = probe.open().await?;
+    let message = probe.message(Some(&id), harmless(&probe), Value::Null);
+    conn.send(&message.to_string()).await?;
+    // Whatever comes is the answer: one with another id would else only be waited for.
+    let Some(received) = conn.next_answer(probe.limit()).await? else { return Err(Trouble::Silent(probe.limit())) };
+    let response = received.json().unwrap_or_default();
+    Ok(Verdict::of(response["id"] == id, || {
+        format!("it was asked with {id} and answers with {}", brief(&response["id"]))
+    }))
+}
+
+async fn id_integer(probe: Probe) -> Outcome {
+    with_id(probe, 42.into()).await
+}
+
+async fn id_string(probe: Probe) -> Outcome {
+    with_id(probe, "0042".into()).await
+}
+
+async fn id_large(probe: Probe) -> Outcome {
+    with_id(probe, 9_007_199_254_740_991_i64.into()).await
+}
+
+async fn one_outcome(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    for response in [answered(&mut conn, &probe, 7.into()).await?, conn.ask("check/no-such-method", json!({})).await?] {
+        if response.get("result").is_some() == response.get("error").is_some() {
+            return Ok(Verdict::Fails(format!("it answers {}", brief(&response))));
+        }
+    }
+    Ok(Verdict::Holds)
+}
+
+async fn result_object(probe: Probe) -> Outcome {
+    let response = answered(&mut probe.open().await?, &probe, 7.into()).await?;
+    Ok(Verdict::of(response["result"].is_object() || response.get("error").is_some(), || {
+        format!("the result is {}", brief(&response["result"]))
+    }))
+}
+
+async fn error_object(probe: Probe) -> Outcome {
+    let response = probe.open().await?.ask("check/no-such-method", json!({})).await?;
+    let error = &response["error"];
+    if error.is_null() {
+        return Ok(Verdict::Skipped("it answers what does not exist with a result".to_owned()));
+    }
+    Ok(Verdict::of(error["code"].is_i64() && error["message"].is_string(), || format!("the error is {}", brief(error))))
+}
+
+async fn notification_unanswered(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    let message = probe.message(None, "notifications/check/unknown", json!({}));
+    conn.send(&message.to_string()).await?;
+    while let Some(received) = conn.receive(QUIET).await? {
+        let response = received.json().unwrap_or_default();
+        // Over HTTP a status of refusal may come with an error that has no id.
+        let is_answer =
+            response.get("result").is_some() || (response.get("error").is_some() && received.status.is_none());
+        if is_answer {
+            return Ok(Verdict::Fails(format!("it answers {}", brief(&response))));
+        }
+    }
+    conn.lives().await?;
+    Ok(Verdict::Holds)
+}
+
+/// Requests at a time.
+const TOGETHER: i64 = 8;
+
+async fn concurrent(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    let messages: Vec<Value> =
+        (100..100 + TOGETHER).map(|id| probe.message(Some(&id.into()), harmless(&probe), Value::Null)).collect();
+    let mut ids: Vec<Value> = Vec::new();
+    if let Wire::Http(http) = &conn.wire {
+        let posts = messages.iter().map(|message| async {
+            http.request("POST", &http.headers_of(message), message.to_string().as_bytes()).await
+        });
+        for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
+            let texts = answer?.messages();
+            let response: Value = texts.last().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            if response["id"] != message["id"] {
+                let asked = &message["id"];
+                return Ok(Verdict::Fails(format!("{asked} was answered with {}", brief(&response["id"]))));
+            }
+            ids.push(response["id"].clone());
+        }
+    } else {
+        for message in &messages {
+            conn.send(&message.to_string()).await?;
+        }
+        for _ in &messages {
+            let Some(received) = conn.next_answer(probe.limit()).await? else { break };
+            ids.push(received.json().unwrap_or_default()["id"].clone());
+        }
+    }
+    ids.sort_by_key(Value::as_i64);
+    let expected: Vec<Value> = messages.iter().map(|message| message["id"].clone()).collect();
+    Ok(Verdict::of(ids == expected, || format!("{} were sent, answered were {}", TOGETHER, brief(&json!(ids)))))
+}
+
+async fn unknown_members(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    let id = conn.id();
+    let mut message = probe.message(Some(&id), harmless(&probe), json!({ "check": { "unknown": [1] } }));
+    message["check"] = json!({ "unknown": true });
+    let response = conn.exchange(&message).await?.json().unwrap_or_default();
+    Ok(Verdict::of(response.get("result").is_some(), || format!("it answers {}", brief(&response))))
+}

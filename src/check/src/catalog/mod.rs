@@ -1,0 +1,264 @@
+//! The checks, one file for each group.
+//!
+//! To add a check:
+//! 1. Put it into the table of its group, with the page of the specification that it stands on.
+//! 2. Give the server in `tests/check/server.rs` a fault of the check's name that it finds:
+//!    `each_check_finds_its_fault_and_no_other_does` misses each check without one.
+//! 3. Say in `tests/check/faults.rs` what is wrong then, and give the check a row in `docs/checking.md`:
+//!    `the_page_has_each_check_and_its_fault` prints the row that is missing.
+
+mod codes;
+mod handshake;
+mod http;
+mod lists;
+mod messages;
+mod robustness;
+mod stateless;
+mod stdio;
+mod tools;
+mod utilities;
+mod websocket;
+
+use std::fmt;
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{MODERN, Target, probe::Probe, wire::Trouble};
+
+/// What checks are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Messages,
+    Codes,
+    Stdio,
+    Handshake,
+    Stateless,
+    Tools,
+    Lists,
+    Utilities,
+    Http,
+    WebSocket,
+    Robustness,
+}
+
+impl Group {
+    pub const ALL: [Self; 11] = [
+        Self::Messages,
+        Self::Codes,
+        Self::Stdio,
+        Self::Handshake,
+        Self::Stateless,
+        Self::Tools,
+        Self::Lists,
+        Self::Utilities,
+        Self::Http,
+        Self::WebSocket,
+        Self::Robustness,
+    ];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Codes => "codes",
+            Self::Stdio => "stdio",
+            Self::Handshake => "handshake",
+            Self::Stateless => "stateless",
+            Self::Tools => "tools",
+            Self::Lists => "lists",
+            Self::Utilities => "utilities",
+            Self::Http => "http",
+            Self::WebSocket => "websocket",
+            Self::Robustness => "robustness",
+        }
+    }
+
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|group| group.as_str() == text)
+    }
+}
+
+/// Whether the specification demands it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Must,
+    Should,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Must => "must",
+            Self::Should => "should",
+        })
+    }
+}
+
+/// Which revisions have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Era {
+    Both,
+    /// From that revision on, the stateless one among them.
+    Since(&'static str),
+    /// The handshake revisions.
+    Legacy,
+    /// Those of them from that one on.
+    LegacySince(&'static str),
+    Modern,
+}
+
+/// On which transports it can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    All,
+    Stdio,
+    Http,
+    WebSocket,
+}
+
+/// How a check ended.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Holds,
+    Fails(String),
+    Skipped(String),
+}
+
+impl Verdict {
+    /// Holds, or fails for that reason.
+    pub fn of(holds: bool, why: impl FnOnce() -> String) -> Self {
+        if holds { Self::Holds } else { Self::Fails(why()) }
+    }
+}
+
+pub(crate) type Outcome = Result<Verdict, Trouble>;
+
+/// One thing that has to be so.
+pub struct Check {
+    pub id: &'static str,
+    pub group: Group,
+    pub level: Level,
+    /// One sentence.
+    pub says: &'static str,
+    /// How to mend it.
+    pub advice: &'static str,
+    /// Pages of the specification in the handshake revisions and in the stateless one, without the revision.
+    pub(crate) spec: (&'static str, &'static str),
+    pub(crate) era: Era,
+    pub(crate) on: On,
+    pub(crate) run: fn(Probe) -> BoxFuture<'static, Outcome>,
+}
+
+impl Check {
+    /// In which revisions it is, in words for a table.
+    #[must_use]
+    pub fn revisions(&self) -> String {
+        match self.era {
+            Era::Both => "all".to_owned(),
+            Era::Since(first) => format!("from {first}"),
+            Era::Legacy => "to 2025-11-25".to_owned(),
+            Era::LegacySince(first) => format!("{first} to 2025-11-25"),
+            Era::Modern => MODERN.to_owned(),
+        }
+    }
+
+    /// Whether the server that is checked can be asked it.
+    pub(crate) fn concerns(&self, probe: &Probe) -> bool {
+        let era = match self.era {
+            Era::Both => true,
+            Era::Since(first) => &*probe.revision >= first,
+            Era::Legacy => !probe.is_modern(),
+            Era::LegacySince(first) => !probe.is_modern() && &*probe.revision >= first,
+            Era::Modern => probe.is_modern(),
+        };
+        let on = matches!(
+            (self.on, &probe.target),
+            (On::All, _)
+                | (On::Stdio, Target::Command { .. })
+                | (On::Http, Target::Http { .. })
+                | (On::WebSocket, Target::WebSocket { .. })
+        );
+        era && on
+    }
+}
+
+/// All checks, in the order in which they run.
+pub fn all() -> impl Iterator<Item = &'static Check> {
+    [
+        messages::CHECKS,
+        codes::CHECKS,
+        handshake::CHECKS,
+        stateless::CHECKS,
+        tools::CHECKS,
+        lists::CHECKS,
+        utilities::CHECKS,
+        http::CHECKS,
+        websocket::CHECKS,
+        stdio::CHECKS,
+        robustness::CHECKS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// One row of a table.
+macro_rules! check {
+    ($id:literal, $group:ident, $level:ident, $era:ident $(($since:literal))?, $on:ident, $spec:expr, $says:literal, $advice:literal, $run:path) => {
+        $crate::catalog::Check {
+            id: $id,
+            group: $crate::catalog::Group::$group,
+            level: $crate::catalog::Level::$level,
+            says: $says,
+            advice: $advice,
+            spec: $spec,
+            era: $crate::catalog::Era::$era $(($since))?,
+            on: $crate::catalog::On::$on,
+            run: |probe| Box::pin($run(probe)),
+        }
+    };
+}
+pub(crate) use check;
+
+/// A value on one line, for reasons.
+pub(crate) fn brief(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+/// The code of an error response.
+pub(crate) fn code(response: &Value) -> Option<i64> {
+    response["error"]["code"].as_i64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_check_has_a_name_a_page_and_advice_of_its_own() {
+        let ids: BTreeSet<&str> = all().map(|check| check.id).collect();
+        assert_eq!(ids.len(), all().count());
+        for check in all() {
+            assert!(check.id.starts_with(&format!("{}/", check.group.as_str())), "{}", check.id);
+            assert!(check.says.ends_with('.') && check.advice.ends_with('.'), "{}", check.id);
+            let pages = [check.spec.0, check.spec.1];
+            let used = match check.era {
+                Era::Both | Era::Since(_) => &pages[..],
+                Era::Legacy | Era::LegacySince(_) => &pages[..1],
+                Era::Modern => &pages[1..],
+            };
+            assert!(used.iter().all(|page| !page.is_empty()), "{}", check.id);
+        }
+        assert!(Group::ALL.iter().all(|group| Group::parse(group.as_str()) == Some(*group)));
+        assert!(Group::ALL.iter().all(|group| all().any(|check| check.group == *group)));
+    }
+}

@@ -1,0 +1,274 @@
+//! Cancellation, progress, logging and subscriptions.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Check, Outcome, Verdict, brief, check, code, tools};
+use crate::{
+    probe::{Conn, Probe, QUIET},
+    wire::Trouble,
+};
+
+const CANCELLATION: (&str, &str) = ("basic/utilities/cancellation", "basic/patterns/cancellation");
+const PROGRESS: (&str, &str) = ("basic/utilities/progress", "basic/patterns/progress");
+const LISTEN: (&str, &str) = ("server/resources#subscriptions", "basic/patterns/subscriptions#acknowledgment");
+
+pub(super) const CHECKS: &[Check] = &[
+    check!(
+        "utilities/cancel-unknown",
+        Utilities,
+        Should,
+        Both,
+        All,
+        CANCELLATION,
+        "A cancellation of nothing is ignored: of a request that never was, of one that is over, of none at all.",
+        "Ignore cancellations whose request you do not know.",
+        cancel_unknown
+    ),
+    check!(
+        "utilities/progress-token",
+        Utilities,
+        Must,
+        Both,
+        All,
+        PROGRESS,
+        "Progress is told with the token that the request gave, and only for a request that gave one.",
+        "Copy `progressToken` from the request's `_meta`, in value and type; tell nothing where there is none.",
+        progress_token
+    ),
+    check!(
+        "utilities/progress-increases",
+        Utilities,
+        Must,
+        Both,
+        All,
+        PROGRESS,
+        "Progress increases with each notification.",
+        "Send a notification only where `progress` is greater than the last.",
+        progress_increases
+    ),
+    check!(
+        "utilities/log-level",
+        Utilities,
+        Should,
+        Legacy,
+        All,
+        ("server/utilities/logging#error-handling", "server/utilities/logging"),
+        "Where logging is declared, a level that does not exist is answered with -32602.",
+        "Check the level of `logging/setLevel` against the eight of RFC 5424.",
+        log_level
+    ),
+    check!(
+        "utilities/listen",
+        Utilities,
+        Must,
+        Modern,
+        All,
+        LISTEN,
+        "Where changes are told, `subscriptions/listen` is acknowledged before anything else is said on it, with its id.",
+        "Send `notifications/subscriptions/acknowledged` first, with the request's id as `subscriptionId` in `_meta`.",
+        listen
+    ),
+    check!(
+        "utilities/listen-filter",
+        Utilities,
+        Must,
+        Modern,
+        All,
+        ("server/resources#subscriptions", "basic/patterns/subscriptions#notification-filter"),
+        "A subscription is acknowledged for nothing that was not asked for.",
+        "Acknowledge the part of the client's filter that you honor, and send nothing else.",
+        listen_filter
+    ),
+    check!(
+        "utilities/no-requests",
+        Utilities,
+        Must,
+        Modern,
+        All,
+        ("basic/index", "basic/transports/streamable-http#receiving-messages"),
+        "The server sends no requests of its own.",
+        "Ask for input with a result whose `resultType` is `input_required`.",
+        no_requests
+    ),
+];
+
+async fn cancel_unknown(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    conn.lives().await?;
+    for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": 2 }), json!({})] {
+        let message = probe.message(None, "notifications/cancelled", params);
+        conn.send(&message.to_string()).await?;
+        while let Some(received) = conn.receive(QUIET).await? {
+            let said = received.json().unwrap_or_default();
+            // A body that is refused over HTTP is no answer to the notification.
+            if (said.get("result").is_some() || said.get("error").is_some())
+                && received.status.is_none_or(|status| status < 400)
+            {
+                return Ok(Verdict::Fails(format!("it answers {}", brief(&said))));
+            }
+        }
+    }
+    conn.lives().await?;
+    Ok(Verdict::Holds)
+}
+
+/// Progress that came with calls that asked for it, each with the token that it should have.
+async fn told(conn: &mut Conn, probe: &Probe) -> Result<Vec<(Value, Vec<Value>)>, Trouble> {
+    let mut all = Vec::new();
+    for (at, (tool, arguments)) in tools::calls(probe).into_iter().enumerate() {
+        let token = json!(format!("check-{at}"));
+        let id = conn.id();
+        let params =
+            json!({ "name": tool["name"], "arguments": arguments, "_meta": { "progressToken": token.clone() } });
+        let message = probe.message(Some(&id), "tools/call", params);
+        let came = conn.gather(&message, probe.limit()).await?;
+        all.push((token, came.into_iter().filter(is_progress).collect()));
+    }
+    Ok(all)
+}
+
+fn is_progress(message: &Value) -> bool {
+    message["method"] == "notifications/progress"
+}
+
+fn nothing_told(all: &[(Value, Vec<Value>)]) -> Option<Verdict> {
+    if all.is_empty() {
+        return Some(tools::nothing_to_call());
+    }
+    all.iter().all(|(_, told)| told.is_empty()).then(|| Verdict::Skipped("no tool told of progress".to_owned()))
+}
+
+async fn progress_token(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    // Without a token first: nothing has to come.
+    for (tool, arguments) in tools::calls(&probe) {
+        let id = conn.id();
+        let params = json!({ "name": tool["name"], "arguments": arguments });
+        let came = conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?;
+        if let Some(message) = came.iter().find(|message| is_progress(message)) {
+            return Ok(Verdict::Fails(format!("{} had no token, and it says {}", tool["name"], brief(message))));
+        }
+    }
+    let all = told(&mut conn, &probe).await?;
+    if let Some(verdict) = nothing_told(&all) {
+        return Ok(verdict);
+    }
+    for (token, told) in &all {
+        if let Some(message) = told.iter().find(|message| message["params"]["progressToken"] != *token) {
+            return Ok(Verdict::Fails(format!("the token was {token}, and it says {}", brief(message))));
+        }
+    }
+    Ok(Verdict::Holds)
+}
+
+async fn progress_increases(probe: Probe) -> Outcome {
+    let all = told(&mut probe.open().await?, &probe).await?;
+    if let Some(verdict) = nothing_told(&all) {
+        return Ok(verdict);
+    }
+    for (_, told) in &all {
+        let values: Vec<Option<f64>> = told.iter().map(|message| message["params"]["progress"].as_f64()).collect();
+        if values.contains(&None) || !values.windows(2).all(|pair| pair.first() < pair.last()) {
+            return Ok(Verdict::Fails(format!("one call told {values:?}")));
+        }
+    }
+    Ok(Verdict::Holds)
+}
+
+async fn log_level(probe: Probe) -> Outcome {
+    if !probe.facts.offers("logging") {
+        return Ok(Verdict::Skipped("it does not declare logging".to_owned()));
+    }
+    let mut conn = probe.open().await?;
+    let known = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
+    let unknown = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
+    Ok(Verdict::of(known.get("result").is_some() && code(&unknown) == Some(-32602), || {
+        format!("\"emergency\" is answered with {}, \"check\" with {}", brief(&known), brief(&unknown))
+    }))
+}
+
+/// What a server can tell the changes of, as `subscriptions/listen` names it.
+fn changes(probe: &Probe) -> Vec<&'static str> {
+    let all = &probe.facts.opening["capabilities"];
+    [("tools", "toolsListChanged"), ("prompts", "promptsListChanged"), ("resources", "resourcesListChanged")]
+        .into_iter()
+        .filter_map(|(capability, name)| (all[capability]["listChanged"] == true).then_some(name))
+        .collect()
+}
+
+/// How long a subscription is listened to.
+const HEARD: Duration = Duration::from_secs(1);
+
+/// What comes first on a subscription to one kind of change; none where the server tells of none.
+async fn subscribed(probe: &Probe) -> Result<Option<(&'static str, Value, Vec<Value>)>, Trouble> {
+    let Some(wanted) = changes(probe).first().copied() else { return Ok(None) };
+    let mut conn = probe.open().await?;
+    let id = json!("check-listen");
+    let message = probe.message(Some(&id), "subscriptions/listen", json!({ "notifications": { wanted: true } }));
+    let came = match conn.gather(&message, HEARD.min(probe.limit())).await {
+        Err(Trouble::Silent(_)) => Vec::new(),
+        came => came?,
+    };
+    Ok(Some((wanted, id, came)))
+}
+
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+async fn listen(probe: Probe) -> Outcome {
+    let Some((_, id, came)) = subscribed(&probe).await? else {
+        return Ok(Verdict::Skipped("it declares no `listChanged`".to_owned()));
+    };
+    let first =
+        came.iter().find(|message| message["params"]["_meta"].get(SUBSCRIPTION).is_some() || message["id"] == id);
+    let Some(first) = first else { return Ok(Verdict::Fails("nothing comes on the subscription".to_owned())) };
+    let acknowledged = first["method"] == "notifications/subscriptions/acknowledged"
+        && first["params"]["_meta"][SUBSCRIPTION] == id
+        && first["params"]["notifications"].is_object();
+    Ok(Verdict::of(acknowledged, || format!("first comes {}", brief(first))))
+}
+
+async fn listen_filter(probe: Probe) -> Outcome {
+    let Some((wanted, _, came)) = subscribed(&probe).await? else {
+        return Ok(Verdict::Skipped("it declares no `listChanged`".to_owned()));
+    };
+    let acknowledged = came.iter().find(|message| message["method"] == "notifications/subscriptions/acknowledged");
+    let Some(filter) = acknowledged.and_then(|message| message["params"]["notifications"].as_object()) else {
+        return Ok(Verdict::Skipped("it acknowledges nothing".to_owned()));
+    };
+    let more = filter.iter().find(|(name, value)| {
+        name.as_str() != wanted && **value != false && value.as_array().is_none_or(|all| !all.is_empty())
+    });
+    Ok(more.map_or(Verdict::Holds, |(name, _)| Verdict::Fails(format!("{wanted} was asked for, and it adds {name}"))))
+}
+
+async fn no_requests(probe: Probe) -> Outcome {
+    let mut conn = probe.open().await?;
+    for (tool, arguments) in tools::calls(&probe) {
+        let id = conn.id();
+        let params = json!({ "name": tool["name"], "arguments": arguments });
+        let came = conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?;
+        let request = came.iter().find(|message| message.get("method").is_some() && message.get("id").is_some());
+        if let Some(request) = request {
+            return Ok(Verdict::Fails(format!("it asks {}", brief(request))));
+        }
+    }
+    Ok(if tools::calls(&probe).is_empty() { tools::nothing_to_call() } else { Verdict::Holds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_declared_is_listened_to() {
+        let target = crate::Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
+        let mut probe = Probe::new(&target, &crate::Options::default(), crate::MODERN);
+        assert!(changes(&probe).is_empty());
+        let opening =
+            json!({ "capabilities": { "prompts": { "listChanged": true }, "tools": { "listChanged": false } } });
+        probe.facts = std::sync::Arc::new(crate::probe::Facts { opening, ..Default::default() });
+        assert_eq!(changes(&probe), ["promptsListChanged"]);
+    }
+}

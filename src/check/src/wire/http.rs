@@ -1,0 +1,383 @@
+//! HTTP/1.1, one request on each connection: what is sent is what stands here.
+
+use std::{collections::VecDeque, time::Duration};
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use url::Url;
+
+use super::{
+    MAX, MAX_HEAD, Received, Trouble,
+    net::{Socket, authority, connect, target},
+};
+
+const ACCEPT: &str = "application/json, text/event-stream";
+
+/// An answer, read to its end, or to its response where it is a stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Answer {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Without its framing.
+    pub body: String,
+    /// What the events of a stream carry.
+    pub events: Vec<Event>,
+}
+
+/// One event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub id: Option<String>,
+    pub data: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn is_stream(&self) -> bool {
+        self.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"))
+    }
+
+    /// The messages in it.
+    pub fn messages(&self) -> Vec<String> {
+        if self.is_stream() {
+            return self.events.iter().map(|event| event.data.clone()).filter(|data| !data.is_empty()).collect();
+        }
+        if self.body.trim().is_empty() { Vec::new() } else { vec![self.body.clone()] }
+    }
+}
+
+/// What a client of one server says with each request.
+pub(crate) struct Http {
+    url: Url,
+    headers: Vec<(String, String)>,
+    limit: Duration,
+    /// Of a session of the handshake era.
+    pub session: Option<String>,
+    /// Said with each request, once it is negotiated.
+    pub version: Option<String>,
+    /// The stateless era names method and subject in headers.
+    pub mirrors: bool,
+    received: VecDeque<Received>,
+}
+
+impl Http {
+    pub fn new(url: &Url, headers: &[(String, String)], limit: Duration) -> Self {
+        Self {
+            url: url.clone(),
+            headers: headers.to_vec(),
+            limit,
+            session: None,
+            version: None,
+            mirrors: false,
+            received: VecDeque::new(),
+        }
+    }
+
+    /// The headers that go with a message.
+    pub fn headers_of(&self, message: &Value) -> Vec<(String, String)> {
+        let mut all =
+            vec![("Content-Type".to_owned(), "application/json".to_owned()), ("Accept".to_owned(), ACCEPT.to_owned())];
+        let mut add = |name: &str, value: Option<&str>| {
+            if let Some(value) = value {
+                all.push((name.to_owned(), value.to_owned()));
+            }
+        };
+        add("Mcp-Session-Id", self.session.as_deref());
+        add("MCP-Protocol-Version", self.version.as_deref());
+        if self.mirrors {
+            let method = message["method"].as_str();
+            add("Mcp-Method", method);
+            let params = &message["params"];
+            let name = match method {
+                Some("tools/call" | "prompts/get") => params["name"].as_str(),
+                Some("resources/read") => params["uri"].as_str(),
+                _ => None,
+            };
+            add("Mcp-Name", name);
+        }
+        all.extend(self.headers.iter().cloned());
+        all
+    }
+
+    pub async fn send(&mut self, text: &[u8]) -> Result<(), Trouble> {
+        let message: Value = serde_json::from_slice(text).unwrap_or_default();
+        let answer = self.request("POST", &self.headers_of(&message), text).await?;
+        let status = Some(answer.status);
+        if self.session.is_none() && message["method"] == "initialize" {
+            self.session = answer.header("mcp-session-id").map(str::to_owned);
+        }
+        let messages = answer.messages();
+        if messages.is_empty() {
+            self.received.push_back(Received { text: String::new(), status });
+        }
+        self.received.extend(messages.into_iter().map(|text| Received { text, status }));
+        Ok(())
+    }
+
+    pub fn receive(&mut self) -> Option<Received> {
+        self.received.pop_front()
+    }
+
+    /// One request and its answer. A stream is read until its response is there, or for the time that there is.
+    pub async fn request(&self, method: &str, headers: &[(String, String)], body: &[u8]) -> Result<Answer, Trouble> {
+        self.request_for(method, headers, body, self.limit).await
+    }
+
+    /// The same, with another time for it: a stream may stay open without a response.
+    pub async fn request_for(
+        &self,
+        method: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+        limit: Duration,
+    ) -> Result<Answer, Trouble> {
+        let mut answer = Answer::default();
+        let exchange = self.exchange(method, headers, body, &mut answer);
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(outcome) => outcome?,
+            // A stream that is quiet has said what it had to say.
+            Err(_) if answer.is_stream() => {}
+            Err(_) => return Err(Trouble::Silent(limit)),
+        }
+        Ok(answer)
+    }
+
+    /// Sends the beginning of a request and goes away.
+    pub async fn cut_off(&self, body: &[u8]) -> Result<(), Trouble> {
+        let mut socket = connect(&self.url, self.limit).await?;
+        let head = format!(
+            "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            target(&self.url),
+            authority(&self.url),
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).await.map_err(|_| Trouble::Closed)?;
+        socket.write_all(body.get(..body.len() / 2).unwrap_or_default()).await.map_err(|_| Trouble::Closed)?;
+        socket.flush().await.map_err(|_| Trouble::Closed)
+    }
+
+    async fn exchange(
+        &self,
+        method: &str,
+        headers: &[(String, String)],
+        body: &[u8],
+        answer: &mut Answer,
+    ) -> Result<(), Trouble> {
+        let mut socket = connect(&self.url, self.limit).await?;
+        let mut head = format!("{method} {} HTTP/1.1\r\nConnection: close\r\n", target(&self.url));
+        if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+            head.push_str(&format!("Host: {}\r\n", authority(&self.url)));
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !body.is_empty() || method == "POST" {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body);
+        // Whoever refuses a body may answer before all of it is there.
+        let _ = socket.write_all(&bytes).await;
+        let _ = socket.flush().await;
+        read(&mut *socket, answer).await
+    }
+}
+
+async fn read(socket: &mut dyn Socket, answer: &mut Answer) -> Result<(), Trouble> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = head(&bytes, answer)? {
+            break end;
+        }
+        if bytes.len() > MAX_HEAD {
+            return Err(Trouble::Garbled("headers without an end".to_owned()));
+        }
+        if more(socket, &mut bytes).await? == 0 {
+            return Err(Trouble::Closed);
+        }
+    };
+    let rest = bytes.split_off(end);
+    let chunked =
+        answer.header("transfer-encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
+    let length: Option<usize> = answer.header("content-length").and_then(|value| value.parse().ok());
+    let mut body = Body { chunked, length, ..Body::default() };
+    body.push(&rest);
+    loop {
+        if answer.is_stream() {
+            answer.events.extend(body.events());
+        }
+        let answered = answer.is_stream() && answer.events.iter().any(|event| is_response(&event.data));
+        let over = answered || body.is_whole() || matches!(answer.status, 204 | 304) || body.text.len() > MAX;
+        let mut came = Vec::new();
+        if over || more(socket, &mut came).await? == 0 {
+            answer.body = String::from_utf8_lossy(&body.text).into_owned();
+            return Ok(());
+        }
+        body.push(&came);
+    }
+}
+
+/// A body as far as it came.
+#[derive(Default)]
+struct Body {
+    chunked: bool,
+    length: Option<usize>,
+    /// Without its framing.
+    text: Vec<u8>,
+    /// What is not understood yet of a chunked one.
+    rest: Vec<u8>,
+    is_last: bool,
+    /// Up to where events were taken, and up to where no end of one was found after that.
+    taken: usize,
+    searched: usize,
+}
+
+impl Body {
+    fn push(&mut self, bytes: &[u8]) {
+        if !self.chunked {
+            self.text.extend_from_slice(bytes);
+            return;
+        }
+        self.rest.extend_from_slice(bytes);
+        self.unchunk();
+    }
+
+    fn is_whole(&self) -> bool {
+        self.is_last || (!self.chunked && self.length.is_some_and(|length| self.text.len() >= length))
+    }
+
+    /// The events that are whole and were not given yet.
+    fn events(&mut self) -> Vec<Event> {
+        // An end may have come in two pieces.
+        let from = self.searched.saturating_sub(3).max(self.taken);
+        let new = self.text.get(from..).unwrap_or_default();
+        let ends = |end: &[u8]| new.windows(end.len()).rposition(|part| part == end).map(|at| at + end.len());
+        let end = [ends(b"\n\n"), ends(b"\r\n\r\n"), ends(b"\r\r")].into_iter().flatten().max();
+        self.searched = self.text.len();
+        let Some(end) = end.map(|end| from + end) else { return Vec::new() };
+        let whole = String::from_utf8_lossy(self.text.get(self.taken..end).unwrap_or_default()).into_owned();
+        self.taken = end;
+        events(&whole)
+    }
+
+    /// Takes what is whole of a chunked body (RFC 9112, section 7.1), and of the chunk after it what is there.
+    fn unchunk(&mut self) {
+        let mut at = 0;
+        while let Some(bytes) = self.rest.get(at..).filter(|_| !self.is_last)
+            && let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n")
+        {
+            let line = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
+            let size = line.split(';').next().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
+            let Some(size @ 1..=MAX) = size else {
+                // The last chunk, or what is none.
+                self.is_last = true;
+                return;
+            };
+            let start = end + 2;
+            let Some(chunk) = bytes.get(start..start + size + 2) else { break };
+            self.text.extend_from_slice(chunk.get(..size).unwrap_or_default());
+            at += start + size + 2;
+        }
+        self.rest.drain(..at);
+    }
+}
+
+async fn more(socket: &mut dyn Socket, into: &mut Vec<u8>) -> Result<usize, Trouble> {
+    let mut buffer = vec![0; 64 << 10];
+    let count = socket.read(&mut buffer).await.map_err(|_| Trouble::Closed)?;
+    into.extend_from_slice(buffer.get(..count).unwrap_or_default());
+    Ok(count)
+}
+
+/// Where the head ends, once it is there.
+fn head(bytes: &[u8], answer: &mut Answer) -> Result<Option<usize>, Trouble> {
+    let mut headers = [httparse::EMPTY_HEADER; 128];
+    let mut response = httparse::Response::new(&mut headers);
+    match response.parse(bytes) {
+        Ok(httparse::Status::Complete(end)) => {
+            answer.status = response.code.unwrap_or_default();
+            answer.headers = response
+                .headers
+                .iter()
+                .map(|header| (header.name.to_ascii_lowercase(), String::from_utf8_lossy(header.value).into_owned()))
+                .collect();
+            Ok(Some(end))
+        }
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(error) => Err(Trouble::Garbled(format!("no HTTP answer: {error}"))),
+    }
+}
+
+/// The whole events of a stream (html.spec.whatwg.org/multipage/server-sent-events.html).
+fn events(body: &str) -> Vec<Event> {
+    let text = body.replace("\r\n", "\n").replace('\r', "\n");
+    let whole = text.rfind("\n\n").map_or("", |end| text.get(..end).unwrap_or_default());
+    let mut all = Vec::new();
+    for block in whole.split("\n\n") {
+        let mut event = Event::default();
+        let mut data: Vec<&str> = Vec::new();
+        for line in block.lines() {
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "data" => data.push(value),
+                "id" => event.id = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        event.data = data.join("\n");
+        if !event.data.is_empty() || event.id.is_some() {
+            all.push(event);
+        }
+    }
+    all
+}
+
+fn is_response(data: &str) -> bool {
+    let message: Value = serde_json::from_str(data).unwrap_or_default();
+    message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_put_together_as_far_as_they_are_there() {
+        let of = |pieces: &[&[u8]]| {
+            let mut body = Body { chunked: true, ..Body::default() };
+            pieces.iter().for_each(|piece| body.push(piece));
+            (body.text.clone(), body.is_whole())
+        };
+        assert_eq!(of(&[b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"]), (b"abcde".to_vec(), true));
+        assert_eq!(of(&[b"3\r", b"\nab", b"c\r\n5\r\nde"]), (b"abc".to_vec(), false));
+        assert_eq!(of(&[b"3\r\nabc\r\n5\r\nde", b"fgh\r\n0\r\n"]), (b"abcdefgh".to_vec(), true));
+        // What is no chunk ends it, and so does one beyond the bound.
+        assert_eq!(of(&[b"zz\r\n"]), (Vec::new(), true));
+        assert_eq!(of(&[b"ffffffffffffffff\r\nabc"]), (Vec::new(), true));
+        assert_eq!(of(&[b""]), (Vec::new(), false));
+    }
+
+    #[test]
+    fn events_count_once_they_are_whole() {
+        let event = |id: Option<&str>, data: &str| Event { id: id.map(str::to_owned), data: data.to_owned() };
+        let text = ": ping\n\nid: 1\ndata: {}\n\nevent: message\r\ndata: a\r\ndata: b\r\n\r\ndata: half";
+        assert_eq!(events(text), [event(Some("1"), "{}"), event(None, "a\nb")]);
+        // Whatever the pieces are in which it comes.
+        for size in [1, 2, 3, 7] {
+            let mut body = Body::default();
+            let mut all = Vec::new();
+            for piece in text.as_bytes().chunks(size) {
+                body.push(piece);
+                all.extend(body.events());
+            }
+            assert_eq!(all, events(text), "{size}");
+        }
+        assert!(is_response(r#"{"id":1,"result":{}}"#) && !is_response(r#"{"method":"x","id":1}"#));
+    }
+}

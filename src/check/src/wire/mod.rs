@@ -1,0 +1,88 @@
+//! Bytes to a server and back, over stdio, HTTP or WebSocket. Nothing here knows what a message means, beyond what HTTP puts
+//! into headers, and none of it is shared with the gateway: what is checked by it may be the gateway itself.
+
+mod http;
+mod net;
+mod stdio;
+mod websocket;
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub(crate) use http::{Answer, Http};
+pub(crate) use stdio::Stdio;
+pub(crate) use websocket::{Frame, WebSocket};
+
+use crate::Target;
+
+/// Bytes of a message or body that are read.
+pub(crate) const MAX: usize = 16 << 20;
+/// Bytes of the head of an HTTP answer that are read.
+pub(crate) const MAX_HEAD: usize = 256 << 10;
+
+/// Why nothing more comes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("it has closed the connection")]
+    Closed,
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    #[error("what it says is not of this transport: {0}")]
+    Garbled(String),
+}
+
+/// One message that came, or an HTTP answer without any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub text: String,
+    /// Of its HTTP answer.
+    pub status: Option<u16>,
+}
+
+impl Received {
+    pub fn json(&self) -> Option<Value> {
+        serde_json::from_str(&self.text).ok()
+    }
+}
+
+/// A connection.
+pub(crate) enum Wire {
+    Stdio(Box<Stdio>),
+    Http(Box<Http>),
+    WebSocket(Box<WebSocket>),
+}
+
+impl Wire {
+    pub async fn open(target: &Target, limit: Duration) -> Result<Self, Trouble> {
+        Ok(match target {
+            Target::Command { program, arguments, env, cwd } => {
+                Self::Stdio(Box::new(Stdio::start(program, arguments, env, cwd.as_deref())?))
+            }
+            Target::Http { url, headers } => Self::Http(Box::new(Http::new(url, headers, limit))),
+            Target::WebSocket { url, headers } => {
+                Self::WebSocket(Box::new(WebSocket::open(url, headers, &["mcp"], limit).await?))
+            }
+        })
+    }
+
+    /// Sends one message as it is. Over HTTP this waits for the answer, which [`Wire::receive`] gives.
+    pub async fn send(&mut self, text: &[u8]) -> Result<(), Trouble> {
+        match self {
+            Self::Stdio(wire) => wire.line(text).await,
+            Self::Http(wire) => wire.send(text).await,
+            Self::WebSocket(wire) => wire.text(text).await,
+        }
+    }
+
+    /// The next message; none where nothing comes in that time.
+    pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+        match self {
+            Self::Stdio(wire) => wire.receive(limit).await,
+            Self::Http(wire) => Ok(wire.receive()),
+            Self::WebSocket(wire) => wire.receive(limit).await,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A socket, with TLS or without.
+
+use std::{sync::Arc, time::Duration};
+
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+use url::Url;
+
+use super::Trouble;
+
+/// What both kinds of sockets are.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+/// Connects to the host of a URL.
+pub(super) async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, Trouble> {
+    let unreachable = |why: &dyn std::fmt::Display| Trouble::Unreachable(why.to_string());
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+    let port = url.port_or_known_default().unwrap_or(80);
+    let connecting = async {
+        let socket = TcpStream::connect((host.as_str(), port)).await.map_err(|error| unreachable(&error))?;
+        socket.set_nodelay(true).map_err(|error| unreachable(&error))?;
+        if !matches!(url.scheme(), "https" | "wss") {
+            return Ok(Box::new(socket) as Box<dyn Socket>);
+        }
+        let mut roots = RootCertStore::empty();
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unreachable(&error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from(host.clone()).map_err(|error| unreachable(&error))?;
+        let socket = TlsConnector::from(Arc::new(config)).connect(name, socket).await;
+        Ok(Box::new(socket.map_err(|error| unreachable(&error))?) as Box<dyn Socket>)
+    };
+    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Trouble::Silent(limit)))
+}
+
+/// What stands in the `Host` header.
+pub(super) fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// The path and the query.
+pub(super) fn target(url: &Url) -> String {
+    url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()))
+}

@@ -1,0 +1,195 @@
+//! A WebSocket (RFC 6455): the upgrade and its frames as bytes.
+
+use std::time::Duration;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use url::Url;
+
+use super::{
+    MAX, MAX_HEAD, Received, Trouble,
+    net::{Socket, authority, connect, target},
+};
+
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// What came as one frame, put together where it was cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    Text(String),
+    Binary,
+    Close(Option<u16>),
+}
+
+pub(crate) struct WebSocket {
+    socket: Box<dyn Socket>,
+    buffer: Vec<u8>,
+    /// The subprotocol that the server has chosen.
+    pub protocol: Option<String>,
+}
+
+impl WebSocket {
+    /// Upgrades; any other answer is an error.
+    pub async fn open(
+        url: &Url,
+        headers: &[(String, String)],
+        protocols: &[&str],
+        limit: Duration,
+    ) -> Result<Self, Trouble> {
+        let opening = async {
+            let mut socket = connect(url, limit).await?;
+            let key = BASE64_STANDARD.encode(nanoid::nanoid!(16));
+            let mut head = format!(
+                "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: {key}\r\n",
+                target(url),
+                authority(url)
+            );
+            if !protocols.is_empty() {
+                head.push_str(&format!("Sec-WebSocket-Protocol: {}\r\n", protocols.join(", ")));
+            }
+            for (name, value) in headers {
+                head.push_str(&format!("{name}: {value}\r\n"));
+            }
+            head.push_str("\r\n");
+            socket.write_all(head.as_bytes()).await.map_err(|_| Trouble::Closed)?;
+            let mut buffer = Vec::new();
+            let (status, protocol, end) = loop {
+                let mut parsed = [httparse::EMPTY_HEADER; 64];
+                let mut response = httparse::Response::new(&mut parsed);
+                match response.parse(&buffer) {
+                    Ok(httparse::Status::Complete(end)) => {
+                        let chosen = response
+                            .headers
+                            .iter()
+                            .find(|header| header.name.eq_ignore_ascii_case("sec-websocket-protocol"))
+                            .map(|header| String::from_utf8_lossy(header.value).into_owned());
+                        break (response.code.unwrap_or_default(), chosen, end);
+                    }
+                    Ok(httparse::Status::Partial) if buffer.len() <= MAX_HEAD => {}
+                    Ok(httparse::Status::Partial) => {
+                        return Err(Trouble::Garbled("headers without an end".to_owned()));
+                    }
+                    Err(error) => return Err(Trouble::Garbled(format!("no HTTP answer: {error}"))),
+                }
+                more(&mut *socket, &mut buffer).await?;
+            };
+            if status != 101 {
+                return Err(Trouble::Unreachable(format!("it answers the upgrade with {status}")));
+            }
+            Ok(Self { socket, buffer: buffer.split_off(end), protocol })
+        };
+        tokio::time::timeout(limit, opening).await.unwrap_or(Err(Trouble::Silent(limit)))
+    }
+
+    pub async fn text(&mut self, payload: &[u8]) -> Result<(), Trouble> {
+        self.frame(TEXT, payload).await
+    }
+
+    pub async fn binary(&mut self, payload: &[u8]) -> Result<(), Trouble> {
+        self.frame(BINARY, payload).await
+    }
+
+    async fn frame(&mut self, opcode: u8, payload: &[u8]) -> Result<(), Trouble> {
+        let mask = [0x37, 0xfa, 0x21, 0x3d];
+        let mut bytes = vec![0x80 | opcode];
+        match (u8::try_from(payload.len()), u16::try_from(payload.len())) {
+            (Ok(length @ 0..=125), _) => bytes.push(0x80 | length),
+            (_, Ok(length)) => {
+                bytes.push(0x80 | 126);
+                bytes.extend_from_slice(&length.to_be_bytes());
+            }
+            _ => {
+                bytes.push(0x80 | 127);
+                bytes.extend_from_slice(&(payload.len() as u64).to_be_bytes());
+            }
+        }
+        bytes.extend_from_slice(&mask);
+        bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        self.socket.write_all(&bytes).await.map_err(|_| Trouble::Closed)?;
+        self.socket.flush().await.map_err(|_| Trouble::Closed)
+    }
+
+    /// Sends the beginning of a frame and goes away.
+    pub async fn cut_off(mut self) -> Result<(), Trouble> {
+        self.socket.write_all(&[0x80 | TEXT, 0x80 | 100, 1, 2, 3, 4, b'{']).await.map_err(|_| Trouble::Closed)?;
+        self.socket.flush().await.map_err(|_| Trouble::Closed)
+    }
+
+    /// The next message; a binary one counts as an empty text.
+    pub async fn receive(&mut self, limit: Duration) -> Result<Option<Received>, Trouble> {
+        match self.next(limit).await? {
+            None => Ok(None),
+            Some(Frame::Text(text)) => Ok(Some(Received { text, status: None })),
+            Some(Frame::Binary) => Ok(Some(Received { text: String::new(), status: None })),
+            Some(Frame::Close(_)) => Err(Trouble::Closed),
+        }
+    }
+
+    /// The next message, pings answered.
+    pub async fn next(&mut self, limit: Duration) -> Result<Option<Frame>, Trouble> {
+        let next = async {
+            let mut whole: Option<(u8, Vec<u8>)> = None;
+            loop {
+                let Some((last, opcode, payload)) = self.take() else {
+                    if self.buffer.len() > MAX {
+                        return Err(Trouble::Garbled("a frame without an end".to_owned()));
+                    }
+                    more(&mut *self.socket, &mut self.buffer).await?;
+                    continue;
+                };
+                match opcode {
+                    PING => self.frame(PONG, &payload).await?,
+                    PONG => {}
+                    CLOSE => {
+                        let code = payload.first_chunk::<2>().map(|code| u16::from_be_bytes(*code));
+                        return Ok(Frame::Close(code));
+                    }
+                    _ => {
+                        let (kind, all) = whole.get_or_insert((opcode, Vec::new()));
+                        all.extend_from_slice(&payload);
+                        if all.len() > MAX {
+                            return Err(Trouble::Garbled("a message without an end".to_owned()));
+                        }
+                        if last {
+                            return Ok(match *kind {
+                                TEXT => Frame::Text(String::from_utf8_lossy(all).into_owned()),
+                                _ => Frame::Binary,
+                            });
+                        }
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(limit, next).await.map_or(Ok(None), |frame| frame.map(Some))
+    }
+
+    /// One frame, once it is all there.
+    fn take(&mut self) -> Option<(bool, u8, Vec<u8>)> {
+        let (first, second) = (*self.buffer.first()?, *self.buffer.get(1)?);
+        let (length, start): (u64, usize) = match second & 0x7f {
+            126 => (u16::from_be_bytes(*self.buffer.get(2..)?.first_chunk()?).into(), 4),
+            127 => (u64::from_be_bytes(*self.buffer.get(2..)?.first_chunk()?), 10),
+            length => (length.into(), 2),
+        };
+        let end = start.checked_add(usize::try_from(length).ok()?)?;
+        let payload = self.buffer.get(start..end)?.to_vec();
+        self.buffer.drain(..end);
+        Some((first & 0x80 != 0, first & 0x0f, payload))
+    }
+}
+
+async fn more(socket: &mut dyn Socket, into: &mut Vec<u8>) -> Result<(), Trouble> {
+    let mut buffer = vec![0; 64 << 10];
+    match socket.read(&mut buffer).await {
+        Ok(0) | Err(_) => Err(Trouble::Closed),
+        Ok(count) => {
+            into.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `check`: whether an MCP server keeps the protocol.
+
+use std::{fs, time::Duration};
+
+use url::Url;
+
+use super::{
+    args::CheckArgs,
+    configuration,
+    exit::{Exit, Failure},
+    output::{Output, Style, columns, cut, one_line},
+};
+use countersign_check::{Checked, Group, LEGACY, Level, MODERN, Options, Progress, Status, Target, Trouble};
+use countersign_config::{Secret, UpstreamTarget};
+
+pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let target = target(args)?;
+    let options = options(args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+    let mut table = Table { out, quiet: args.json, failed: None };
+    let checked = runtime.block_on(async {
+        tokio::select! {
+            checked = countersign_check::check(&target, &options, &mut table) => Some(checked),
+            // Dropped, what it has started is killed: a terminal's signal does not reach other process groups.
+            _ = tokio::signal::ctrl_c() => None,
+        }
+    });
+    if let Some(error) = table.failed.take() {
+        return Err(error.into());
+    }
+    let checked = checked.ok_or_else(|| Failure::new(Exit::Interrupted, "stopped before all checks were run"))?;
+    let report = checked.map_err(|trouble| {
+        let message = match trouble {
+            Trouble::Unreachable(_) => format!("{}: {trouble}", target.label()),
+            other => format!("{} does not answer as an MCP server: {other}", target.label()),
+        };
+        Failure::new(Exit::Unavailable, one_line(&message))
+    })?;
+    if args.json {
+        out.json(&report.to_json().to_string())?;
+    } else {
+        summary(out, &report)?;
+    }
+    if let Some(file) = &args.junit {
+        fs::write(file, report.to_junit())
+            .map_err(|error| Failure::new(Exit::Unavailable, format!("{}: {error}", file.display())))?;
+    }
+    Ok(if report.complies() { Exit::Ok } else { Exit::Failed })
+}
+
+fn wrong(message: impl Into<String>) -> Failure {
+    Failure::new(Exit::CheckUsage, message)
+}
+
+fn options(args: &CheckArgs) -> Result<Options, Failure> {
+    if let Some(revision) = &args.revision
+        && revision != MODERN
+        && !LEGACY.contains(&revision.as_str())
+    {
+        return Err(wrong(format!("there is no revision {revision}; there are {MODERN}, {}", LEGACY.join(", "))));
+    }
+    let group = |name: &String| {
+        let all = Group::ALL.map(Group::as_str).join(", ");
+        Group::parse(name).ok_or_else(|| wrong(format!("there is no group {name}; there are {all}")))
+    };
+    Ok(Options {
+        revision: args.revision.clone(),
+        only: args.only.iter().map(group).collect::<Result<_, _>>()?,
+        allow_writes: args.allow_writes,
+        timeout: Duration::from_secs(args.timeout),
+    })
+}
+
+fn target(args: &CheckArgs) -> Result<Target, Failure> {
+    let given = [args.url.is_some(), args.server.is_some(), !args.command.is_empty()];
+    if given.iter().filter(|given| **given).count() != 1 {
+        return Err(wrong("name one server: --url URL, --server NAME, or -- COMMAND ARGS"));
+    }
+    let mut headers = Vec::new();
+    for header in &args.header {
+        let (name, value) =
+            header.split_once(':').ok_or_else(|| wrong(format!("{header:?} is no header: write 'Name: value'")))?;
+        headers.push((name.trim().to_owned(), value.trim().to_owned()));
+    }
+    if let Some(url) = &args.url {
+        let url = Url::parse(url).map_err(|error| wrong(format!("{url}: {error}")))?;
+        return of_url(url, headers);
+    }
+    if let Some(name) = &args.server {
+        return configured(args, name, headers);
+    }
+    let mut words = args.command.iter().cloned();
+    let program = words.next().unwrap_or_default();
+    Ok(Target::Command { program, arguments: words.collect(), env: Vec::new(), cwd: None })
+}
+
+fn of_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, Failure> {
+    match url.scheme() {
+        "http" | "https" => Ok(Target::Http { url, headers }),
+        "ws" | "wss" => Ok(Target::WebSocket { url, headers }),
+        other => Err(wrong(format!("{other}: is none of http:, https:, ws: and wss:"))),
+    }
+}
+
+fn configured(args: &CheckArgs, name: &str, more: Vec<(String, String)>) -> Result<Target, Failure> {
+    let config = configuration(&args.data.flags())?.config;
+    let found = config.upstreams.iter().find(|server| server.name == name).ok_or_else(|| {
+        let all: Vec<&str> = config.upstreams.iter().map(|server| server.name.as_str()).collect();
+        wrong(format!("there is no server {name} in mcpServers; there are: {}", all.join(", ")))
+    })?;
+    let plain = |(name, Secret(value)): (&String, &Secret)| (name.clone(), value.clone());
+    match &found.target {
+        UpstreamTarget::Command { command, args, env, cwd } => Ok(Target::Command {
+            program: command.clone(),
+            arguments: args.clone(),
+            env: env.iter().map(plain).collect(),
+            cwd: cwd.clone(),
+        }),
+        UpstreamTarget::Url { urls, headers, .. } => {
+            let url = urls.first().cloned().ok_or_else(|| wrong(format!("{name} has no address")))?;
+            let mut all: Vec<_> = headers.iter().map(|(name, value)| plain((name, value))).collect();
+            all.extend(more);
+            of_url(url, all)
+        }
+    }
+}
+
+/// One line for each check, as it ends.
+struct Table<'a> {
+    out: &'a mut Output,
+    quiet: bool,
+    /// Output that could not be written.
+    failed: Option<std::io::Error>,
+}
+
+impl Table<'_> {
+    fn row(&mut self, checked: &Checked) -> std::io::Result<()> {
+        let (style, mark) = match (checked.status, checked.level) {
+            (Status::Passed, _) => (Style::Green, "✓"),
+            (Status::Failed, Level::Must) => (Style::Red, "✗"),
+            (Status::Failed, Level::Should) => (Style::Yellow, "!"),
+            (Status::Skipped, _) => (Style::Dim, "-"),
+        };
+        let width = self.out.width().unwrap_or(usize::MAX);
+        self.out.styled(style, mark)?;
+        let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
+        self.out.text(&head)?;
+        let says = one_line(checked.says);
+        let room = width.saturating_sub(columns(&head) + 1);
+        self.out.line(&cut(&says, room))?;
+        if checked.status == Status::Failed {
+            for (name, text) in
+                [("found", checked.why.as_str()), ("spec", &checked.spec), ("mend", checked.advice.unwrap_or_default())]
+            {
+                self.out.styled(Style::Dim, &format!("    {name:<6}"))?;
+                self.out.line(&one_line(text))?;
+            }
+        }
+        self.out.finish()
+    }
+}
+
+impl Progress for Table<'_> {
+    fn begun(&mut self, server: &str, revision: &str, checks: usize) {
+        if !self.quiet {
+            let line = format!(
+                "{} speaks {revision}; {checks} checks",
+                one_line(if server.is_empty() { "The server" } else { server })
+            );
+            let told = self.out.line(&line).and_then(|()| self.out.finish());
+            self.failed = self.failed.take().or(told.err());
+        }
+    }
+
+    fn ended(&mut self, checked: &Checked) {
+        if !self.quiet {
+            let told = self.row(checked);
+            self.failed = self.failed.take().or(told.err());
+        }
+    }
+}
+
+fn summary(out: &mut Output, report: &countersign_check::Report) -> Result<(), Failure> {
+    let count = |status, level| report.count(status, level);
+    let failed = count(Status::Failed, Some(Level::Must));
+    let (style, verdict) = match failed {
+        0 => (Style::Green, "It complies".to_owned()),
+        failed => (Style::Red, format!("It does not comply: {failed} of what must be so is not")),
+    };
+    out.styled(style, &verdict)?;
+    out.line(&format!(
+        ". {} passed, {} of what should be so is not, {} skipped; {:.1} s",
+        count(Status::Passed, None),
+        count(Status::Failed, Some(Level::Should)),
+        count(Status::Skipped, None),
+        report.milliseconds as f64 / 1000.0
+    ))?;
+    Ok(())
+}

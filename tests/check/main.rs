@@ -1,0 +1,291 @@
+//! `countersign check` against a server that keeps the protocol, and against the same server with one fault at a time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
+mod faults;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+};
+
+use countersign_check::{Check, checks};
+use serde_json::Value;
+use support::{Gateway, binary};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_model-server");
+
+/// Where and in which era a check can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    transport: &'static str,
+    modern: bool,
+}
+
+/// How a run ended, and what it printed.
+struct Ran {
+    code: Option<i32>,
+    report: Value,
+    errors: String,
+}
+
+struct Served(Child);
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(arguments: &[&str]) -> Ran {
+    let output = Command::new(binary()).arg("check").args(arguments).stdin(Stdio::null()).output().unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    Ran { code: output.status.code(), report, errors: String::from_utf8_lossy(&output.stderr).into_owned() }
+}
+
+/// Checks the model server with that fault.
+fn checked(place: Place, fault: &str) -> Ran {
+    let mut server: Vec<&str> = Vec::new();
+    server.extend(place.modern.then_some("--modern"));
+    if !fault.is_empty() {
+        server.extend(["--fault", fault]);
+    }
+    let revision = if place.modern { "2026-07-28" } else { "2025-11-25" };
+    if place.transport == "stdio" {
+        let all = ["--json", "--timeout", "2", "--revision", revision, "--", SERVER];
+        let arguments: Vec<&str> = all.into_iter().chain(server).collect();
+        return run(&arguments);
+    }
+    let mut child = Command::new(SERVER).args(&server).arg("--listen").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let _served = Served(child);
+    let scheme = if place.transport == "http" { "http" } else { "ws" };
+    let url = format!("{scheme}://{}/mcp", line.trim());
+    run(&["--json", "--timeout", "2", "--revision", revision, "--url", &url])
+}
+
+fn failed(ran: &Ran) -> BTreeSet<String> {
+    let all = ran.report["checks"].as_array().unwrap_or_else(|| panic!("no report: {:?} {}", ran.code, ran.errors));
+    let failed = all.iter().filter(|check| check["status"] == "failed");
+    failed.map(|check| check["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The place where a check is tried.
+fn place(check: &Check) -> Place {
+    let transport = match check.id {
+        id if id.starts_with("http/") || id == "stateless/envelope" || id == "robustness/half-open" => "http",
+        id if id.starts_with("websocket/") => "websocket",
+        _ => "stdio",
+    };
+    let modern = matches!(
+        check.id,
+        "codes/reserved"
+            | "http/header-mismatch"
+            | "http/header-missing"
+            | "http/version-mismatch"
+            | "http/name-mismatch"
+            | "http/version-status"
+            | "http/no-session"
+            | "http/method-status"
+            | "utilities/listen"
+            | "utilities/listen-filter"
+            | "utilities/no-requests"
+    ) || check.id.starts_with("stateless/");
+    Place { transport, modern }
+}
+
+/// What else is broken by a fault, because it rests on what the fault breaks.
+fn dependants(id: &str) -> &'static [&'static str] {
+    match id {
+        "handshake/version-format" => &["handshake/known-version"],
+        // A session that has ended is one that is not known.
+        "http/session-unknown" => &["http/session-ended"],
+        // What is large comes in pieces.
+        "stdio/one-in-many-writes" => &["stdio/64-kib", "stdio/4-mib"],
+        _ => &[],
+    }
+}
+
+#[test]
+fn a_server_that_keeps_the_protocol_passes_everywhere() {
+    for transport in ["stdio", "http", "websocket"] {
+        for modern in [false, true] {
+            let ran = checked(Place { transport, modern }, "");
+            assert_eq!(failed(&ran), BTreeSet::new(), "{transport} {modern}: {}", ran.report);
+            assert_eq!((ran.code, &ran.report["complies"]), (Some(0), &Value::Bool(true)));
+        }
+    }
+}
+
+#[test]
+fn each_check_finds_its_fault_and_no_other_does() {
+    let all: Vec<&Check> = checks().collect();
+    assert!(all.len() >= 60, "{}", all.len());
+    let waiting = Mutex::new(all.into_iter());
+    let wrong = Mutex::new(BTreeMap::new());
+    std::thread::scope(|threads| {
+        for _ in 0..12 {
+            threads.spawn(|| {
+                loop {
+                    let Some(check) = waiting.lock().unwrap().next() else { return };
+                    let ran = checked(place(check), check.id);
+                    let mut expected: BTreeSet<String> =
+                        dependants(check.id).iter().map(|id| (*id).to_owned()).collect();
+                    expected.insert(check.id.to_owned());
+                    let found = failed(&ran);
+                    let code = if check.level == countersign_check::Level::Must { 1 } else { 0 };
+                    if found != expected || (ran.code != Some(code) && expected.len() == 1) {
+                        wrong.lock().unwrap().insert(check.id, (found, ran.code));
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_gateway_complies_on_every_transport_in_every_revision() {
+    let gateway = Gateway::start();
+    let (http, ws) = (format!("http://{}/mcp", gateway.address()), format!("ws://{}/ws", gateway.address()));
+    let data = gateway.data();
+    let program = binary();
+    for revision in ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"] {
+        for target in [
+            vec!["--url", &http],
+            vec!["--url", &ws],
+            vec!["--", program.to_str().unwrap(), "stdio", "--data", data.to_str().unwrap()],
+        ] {
+            let arguments: Vec<&str> =
+                ["--json", "--revision", revision].into_iter().chain(target.iter().copied()).collect();
+            let ran = run(&arguments);
+            assert_eq!(failed(&ran), BTreeSet::new(), "{revision} {target:?}: {}", ran.errors);
+            assert_eq!(ran.code, Some(0));
+            assert_eq!(ran.report["revision"], revision);
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_wrong_and_who_is_not_there_have_codes_of_their_own() {
+    for arguments in [
+        &[][..],
+        &["--url", "ftp://x"],
+        &["--url", "http://x", "--", "y"],
+        &["--revision", "2020-01-01", "--", "y"],
+        &["--only", "nothing", "--", "y"],
+        &["--no-such-flag"],
+        &["--header", "no", "--url", "http://127.0.0.1:1"],
+        &["--server", "nobody"],
+    ] {
+        assert_eq!(run(arguments).code, Some(64), "{arguments:?}");
+    }
+    assert_eq!(run(&["--", "/no/such/program"]).code, Some(69));
+    assert_eq!(run(&["--url", "http://127.0.0.1:1/mcp"]).code, Some(69));
+    assert_eq!(run(&["--timeout", "1", "--", "cat"]).code, Some(69));
+    assert_eq!(run(&["--timeout", "1", "--", "sleep", "60"]).code, Some(69));
+}
+
+/// What never ends, never begins, or says that it is larger than everything, is refused when its time or its bound is over.
+#[test]
+fn a_server_that_babbles_or_hangs_is_refused() {
+    for server in ["yes", "cat /dev/zero", "cat /dev/urandom", "exec 1>&-; sleep 60", "sleep 60 & sleep 60"] {
+        let ran = run(&["--timeout", "1", "--", "sh", "-c", server]);
+        assert_eq!(ran.code, Some(69), "{server}: {}", ran.errors);
+        assert!(ran.errors.lines().count() == 1 && ran.errors.len() < 3000, "{server}: {}", ran.errors);
+    }
+    let chunked = "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (head, again) in [
+        ("HTTP/1.1 200 x\r\n".to_owned(), "x: y\r\n"),
+        ("HTTP/1.1 200 x\r\ncontent-type: application/json\r\n\r\n".to_owned(), "{"),
+        ("HTTP/1.1 200 x\r\ncontent-length: 18446744073709551615\r\n\r\n".to_owned(), ""),
+        (format!("{chunked}ffffffffffffffff\r\n"), ""),
+        (chunked.to_owned(), "5\r\ndata:\r\n"),
+        ("HTTP/1.1 101 x\r\n\r\n\u{1}\u{7f}".to_owned(), "\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, head) = (stream.unwrap(), head.clone());
+                std::thread::spawn(move || {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let mut sent = stream.write_all(head.as_bytes());
+                    let many = again.repeat(1000);
+                    while sent.is_ok() && !again.is_empty() {
+                        sent = stream.write_all(many.as_bytes());
+                    }
+                    // Open until the other side goes.
+                    let _ = stream.read(&mut [0; 4096]);
+                });
+            }
+        });
+        for scheme in ["http", "ws"] {
+            let ran = run(&["--timeout", "1", "--url", &format!("{scheme}://{address}/mcp")]);
+            assert_eq!(ran.code, Some(69), "{address}: {}", ran.errors);
+        }
+    }
+}
+
+#[test]
+fn reports_are_for_people_programs_and_ci() {
+    let dir = tempfile::tempdir().unwrap();
+    let junit = dir.path().join("report.xml");
+    let arguments = [
+        "check",
+        "--only",
+        "tools",
+        "--junit",
+        junit.to_str().unwrap(),
+        "--",
+        SERVER,
+        "--fault",
+        "tools/input-schema-root",
+    ];
+    let output = Command::new(binary()).args(arguments).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "✗ tools/input-schema-root",
+        "that of \"write\" has the type null",
+        "server/tools#data-types",
+        "Write `\"type\": \"object\"` at the root",
+        "It does not comply: 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let xml = fs_text(&junit);
+    assert!(xml.contains("failures=\"1\"") && xml.contains("name=\"tools/input-schema-root\""), "{xml}");
+    let ran = run(&["--json", "--only", "tools", "--", SERVER, "--fault", "tools/input-schema-root"]);
+    let check =
+        ran.report["checks"].as_array().unwrap().iter().find(|check| check["id"] == "tools/input-schema-root").unwrap();
+    for key in ["id", "group", "level", "status", "spec", "sent", "received", "advice"] {
+        assert!(check.get(key).is_some(), "{key}: {check}");
+    }
+}
+
+/// The page has a row for each check, with the fault in the model server that it finds.
+#[test]
+fn the_page_has_each_check_and_its_fault() {
+    let page = fs_text(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/checking.md")));
+    let faults: BTreeMap<&str, &str> = faults::FAULTS.iter().copied().collect();
+    assert_eq!(faults.len(), faults::FAULTS.len());
+    assert!(faults.keys().all(|id| checks().any(|check| check.id == *id)));
+    let rows: Vec<String> = checks()
+        .map(|check| {
+            let fault = faults.get(check.id).unwrap_or_else(|| panic!("{} has no fault in words", check.id));
+            format!("| `{}` | {} | {} | {} | {fault} |", check.id, check.level, check.revisions(), check.says)
+        })
+        .collect();
+    let there: Vec<&str> = page.lines().filter(|line| line.starts_with("| `") && line.contains("/")).collect();
+    assert_eq!(there, rows, "docs/checking.md should have:\n{}", rows.join("\n"));
+    assert!(page.contains(&format!("{} checks", rows.len())));
+}
+
+fn fs_text(path: &std::path::Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}

@@ -1,0 +1,834 @@
+//! A small MCP server that keeps the protocol, in both eras, on stdio, HTTP and WebSocket; and with `--fault ID` breaks it in
+//! the one way that the check of that name finds.
+//!
+//! It shares nothing with the gateway or with the prober: a mistake in one of them would else be made twice.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
+
+use std::{
+    collections::HashSet,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+const MODERN: &str = "2026-07-28";
+const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+struct Server {
+    fault: String,
+    /// Whether it serves the stateless revision, or the handshake.
+    modern: bool,
+    listed: AtomicU32,
+    sessions: Mutex<HashSet<String>>,
+    /// Events of all streams, each with the id of its stream.
+    events: Mutex<Vec<(usize, String)>>,
+}
+
+/// What one connection knows.
+#[derive(Default)]
+struct Peer {
+    initialized: bool,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1).cloned()
+    };
+    let server = Arc::new(Server {
+        fault: value("--fault").unwrap_or_default(),
+        modern: arguments.iter().any(|argument| argument == "--modern"),
+        listed: AtomicU32::new(0),
+        sessions: Mutex::default(),
+        events: Mutex::default(),
+    });
+    if arguments.iter().any(|argument| argument == "--listen") {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        println!("{}", listener.local_addr().unwrap());
+        for stream in listener.incoming() {
+            let (server, stream) = (Arc::clone(&server), stream.unwrap());
+            std::thread::spawn(move || serve(&server, stream));
+        }
+        return;
+    }
+    stdio(&server);
+}
+
+fn stdio(server: &Server) {
+    if server.has("stdio/stdout") {
+        println!("Server started");
+    }
+    let mut input = BufReader::with_capacity(1 << 20, std::io::stdin().lock());
+    let mut peer = Peer::default();
+    if server.has("stdio/many-in-one-write") || server.has("stdio/one-in-many-writes") {
+        return piecemeal(server, &mut peer, &mut input);
+    }
+    loop {
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
+            break;
+        }
+        if server.has("stdio/empty-line") && line == b"\n" {
+            std::process::exit(1);
+        }
+        if server.has("stdio/crlf") && line.ends_with(b"\r\n") {
+            continue;
+        }
+        if line.len() > 64 << 10 && line.len() < 1 << 20 && server.has("stdio/64-kib") {
+            continue;
+        }
+        if line.len() > 1 << 20 && server.has("stdio/4-mib") {
+            continue;
+        }
+        for answer in server.answers(&mut peer, &line) {
+            println!("{answer}");
+        }
+    }
+    if server.has("stdio/end") {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+    if server.has("stdio/exit-code") {
+        std::process::exit(3);
+    }
+}
+
+/// Takes what one read gives for one message.
+fn piecemeal(server: &Server, peer: &mut Peer, input: &mut impl Read) {
+    let mut buffer = vec![0; 8 << 20];
+    let mut kept = Vec::new();
+    while let Ok(count @ 1..) = input.read(&mut buffer) {
+        if server.has("stdio/many-in-one-write") {
+            kept.extend_from_slice(&buffer[..count]);
+            if !kept.ends_with(b"\n") {
+                continue;
+            }
+            let lines: Vec<Vec<u8>> = kept.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+            kept.clear();
+            // A few may come together by chance.
+            let taken = if lines.len() > 15 { 1 } else { lines.len() };
+            for line in lines.iter().take(taken) {
+                server.answers(peer, line).iter().for_each(|answer| println!("{answer}"));
+            }
+        } else if buffer[..count].ends_with(b"\n") {
+            // The beginning of a message that came in pieces is lost.
+            for line in buffer[..count].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                server.answers(peer, line).iter().for_each(|answer| println!("{answer}"));
+            }
+        }
+    }
+}
+
+fn error(id: Option<&Value>, code: i64, message: &str) -> Value {
+    let mut response = json!({ "jsonrpc": "2.0", "error": { "code": code, "message": message } });
+    if let Some(id) = id {
+        response["id"] = id.clone();
+    }
+    response
+}
+
+/// Nesting, without a parser that could fail at it.
+fn depth(text: &[u8]) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for byte in text {
+        match byte {
+            b'[' | b'{' => now += 1,
+            b']' | b'}' => now = now.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+impl Server {
+    fn has(&self, fault: &str) -> bool {
+        self.fault == fault
+    }
+
+    /// Ends the process where this input is what the fault is about.
+    fn may_die(&self, text: &[u8]) {
+        let shown = String::from_utf8_lossy(text);
+        let parsed: Option<Value> = serde_json::from_slice(text).ok();
+        let of = |value: &Option<Value>, name: &str| value.as_ref().and_then(|value| value.get(name)).cloned();
+        let dies = match self.fault.as_str() {
+            "robustness/broken-json" => parsed.is_none() && depth(text) < 100 && shown.contains("nonsense"),
+            "robustness/invalid-utf-8" => std::str::from_utf8(text).is_err(),
+            "robustness/wrong-types" => of(&parsed, "params").is_some_and(|params| params.is_string()),
+            "robustness/depth" => depth(text) > 1000,
+            "robustness/numbers" => shown.contains("99999999999999999999999999"),
+            "robustness/surrogates" => shown.contains("\\udfff"),
+            "robustness/duplicate-keys" => shown.matches("\"id\":").count() > 1 && !shown.starts_with('['),
+            "robustness/arrays" => shown.trim() == "[]",
+            "robustness/responses" => shown.contains("check-nobody"),
+            "robustness/names" => shown.contains("__proto__"),
+            _ => false,
+        };
+        if dies {
+            std::process::exit(101);
+        }
+    }
+
+    /// What is written back, each on a line of its own.
+    fn answers(&self, peer: &mut Peer, text: &[u8]) -> Vec<String> {
+        self.may_die(text);
+        let id_of_nothing = if self.modern { None } else { Some(Value::Null) };
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            return Vec::new();
+        }
+        if depth(text) > 100 {
+            return vec![error(id_of_nothing.as_ref(), -32600, "too deep").to_string()];
+        }
+        let Ok(message) = serde_json::from_slice::<Value>(text) else {
+            let code = if self.has("codes/parse-error") { -32000 } else { -32700 };
+            return vec![error(id_of_nothing.as_ref(), code, "no JSON").to_string()];
+        };
+        let id = message.get("id").filter(|id| id.is_string() || id.is_i64() || id.is_u64());
+        let is_message = message["jsonrpc"] == "2.0" && message.is_object();
+        if is_message
+            && message.get("method").is_none()
+            && (message.get("result").is_some() || message.get("error").is_some())
+        {
+            return Vec::new();
+        }
+        let method = message["method"].as_str().filter(|_| is_message && (id.is_some() || message.get("id").is_none()));
+        let Some(method) = method else {
+            let code = if self.has("codes/invalid-request") { -32000 } else { -32600 };
+            return vec![error(id.or(id_of_nothing.as_ref()), code, "no request").to_string()];
+        };
+        let Some(id) = id else {
+            if method == "notifications/initialized" {
+                peer.initialized = true;
+            }
+            let answered = (self.has("messages/notification-unanswered") && method == "notifications/check/unknown")
+                || (self.has("utilities/cancel-unknown") && method == "notifications/cancelled");
+            return if answered {
+                vec![json!({ "jsonrpc": "2.0", "id": null, "result": {} }).to_string()]
+            } else {
+                Vec::new()
+            };
+        };
+        if method != "initialize" && !self.modern && !peer.initialized && self.has("handshake/early-request") {
+            return Vec::new();
+        }
+        if method == "subscriptions/listen" && self.modern {
+            return self.listened(id, &message["params"]);
+        }
+        if self.has("messages/unknown-members") && message.get("check").is_some() {
+            return vec![error(Some(id), -32602, "what is check?").to_string()];
+        }
+        let mut response = match self.result(peer, method, &message["params"]) {
+            Ok(mut result) => {
+                if self.modern && result.is_object() {
+                    if !self.has("stateless/result-type") {
+                        result["resultType"] = "complete".into();
+                    }
+                    if !self.has("stateless/server-info") {
+                        result["_meta"] =
+                            json!({ "io.modelcontextprotocol/serverInfo": { "name": "model", "version": "1" } });
+                    }
+                }
+                json!({ "jsonrpc": "2.0", "id": id, "result": result })
+            }
+            Err(failed) => {
+                let mut response = error(Some(id), failed.0, failed.1);
+                if failed.0 == -32022 {
+                    response["error"]["data"] =
+                        json!({ "supported": [MODERN], "requested": version(&message["params"]) });
+                }
+                response
+            }
+        };
+        self.spoil(&mut response, id, method);
+        let mut text = response.to_string();
+        if self.has("messages/id-large") {
+            text = text.replace("9007199254740991", "9007199254740992");
+        }
+        let mut all = Vec::new();
+        if method == "tools/call" {
+            if self.has("utilities/no-requests") {
+                all.push(json!({ "jsonrpc": "2.0", "id": "roots", "method": "roots/list" }).to_string());
+            }
+            all.extend(self.progress(&message["params"]["_meta"]["progressToken"]));
+        }
+        all.push(text);
+        if method == "initialize" && self.has("handshake/early-server-request") {
+            all.push(json!({ "jsonrpc": "2.0", "id": "roots", "method": "roots/list" }).to_string());
+        }
+        all
+    }
+
+    /// What a call tells while it runs.
+    fn progress(&self, token: &Value) -> Vec<String> {
+        let token = match token {
+            Value::Null => return Vec::new(),
+            _ if self.has("utilities/progress-token") => &Value::String("another".to_owned()),
+            token => token,
+        };
+        let values = if self.has("utilities/progress-increases") { [1, 1] } else { [1, 2] };
+        let told = |progress: i32| {
+            let params = json!({ "progressToken": token, "progress": progress, "total": 2 });
+            json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }).to_string()
+        };
+        values.map(told).to_vec()
+    }
+
+    /// The beginning of a subscription, on which nothing happens.
+    fn listened(&self, id: &Value, params: &Value) -> Vec<String> {
+        let of = |method: &str, mut params: Value| {
+            params["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": id });
+            json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
+        };
+        let mut filter = json!({});
+        if params["notifications"]["toolsListChanged"] == true {
+            filter["toolsListChanged"] = true.into();
+        }
+        if self.has("utilities/listen-filter") {
+            filter["promptsListChanged"] = true.into();
+        }
+        let acknowledged = of("notifications/subscriptions/acknowledged", json!({ "notifications": filter }));
+        if self.has("utilities/listen") {
+            return vec![of("notifications/tools/list_changed", json!({})), acknowledged];
+        }
+        vec![acknowledged]
+    }
+
+    /// Faults of the envelope.
+    fn spoil(&self, response: &mut Value, id: &Value, method: &str) {
+        let harmless = matches!(method, "ping" | "server/discover");
+        match self.fault.as_str() {
+            "messages/jsonrpc" if harmless && *id == 7 => response["jsonrpc"] = "1.0".into(),
+            "messages/id-integer" if *id == 42 => response["id"] = "42".into(),
+            "messages/id-string" if *id == "0042" => response["id"] = 42.into(),
+            "messages/one-outcome" if method == "check/no-such-method" => response["result"] = json!({}),
+            "messages/result-object" if harmless && *id == 7 => response["result"] = json!([]),
+            "messages/error-object" if method == "check/no-such-method" => response["error"]["message"] = Value::Null,
+            "messages/concurrent" if (100..108).any(|known| *id == known) => response["id"] = 100.into(),
+            _ => {}
+        }
+    }
+
+    fn result(&self, peer: &mut Peer, method: &str, params: &Value) -> Result<Value, (i64, &'static str)> {
+        if self.modern {
+            let meta = &params["_meta"];
+            if meta["io.modelcontextprotocol/clientCapabilities"].is_null()
+                && !self.has("stateless/client-capabilities")
+            {
+                return Err((-32602, "no capabilities"));
+            }
+            match version(params) {
+                Value::Null if self.has("stateless/envelope") => {}
+                Value::Null => return Err((-32602, "no version")),
+                version if version != MODERN => {
+                    return Err((
+                        if self.has("stateless/unsupported-version") { -32602 } else { -32022 },
+                        "another version",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        let listing = |of: &str, all: Value| {
+            let second = of == "tools" && params["cursor"] == "2" && !self.has("tools/pages");
+            if params["cursor"].is_string() && !second {
+                return if self.has("codes/internal-error") && of == "resources" {
+                    Err((-32603, "panicked"))
+                } else if self.has("codes/reserved") && of == "resources" {
+                    Err((-32050, "own"))
+                } else if self.has("tools/bad-cursor") && of == "tools" {
+                    Ok(json!({ of: all }))
+                } else {
+                    Err((-32602, "no such cursor"))
+                };
+            }
+            let mut result = json!({ of: all });
+            if let Some(tools) = result["tools"].as_array_mut() {
+                let rest = tools.split_off(1);
+                if second {
+                    *tools = rest;
+                } else {
+                    result["nextCursor"] = "2".into();
+                }
+            }
+            if self.modern && !self.has("stateless/caching") {
+                result["ttlMs"] = 0.into();
+                result["cacheScope"] = "private".into();
+            }
+            Ok(result)
+        };
+        if method == "server/discover" {
+            peer.initialized = true;
+        }
+        if self.modern && !peer.initialized && self.has("stateless/first-message") {
+            return Err((-32600, "discover first"));
+        }
+        match method {
+            "initialize" if !self.modern => self.initialize(params),
+            "server/discover" if self.modern => {
+                let mut result = json!({ "supportedVersions": [MODERN], "capabilities": self.capabilities(), "ttlMs": 0, "cacheScope": "public" });
+                if self.has("stateless/discover") {
+                    result["supportedVersions"] = json!([MODERN, 7]);
+                }
+                Ok(result)
+            }
+            "ping" if !self.modern => Ok(if self.has("handshake/ping") { json!({ "pong": true }) } else { json!({}) }),
+            "ping" if self.has("stateless/removed-methods") => Ok(json!({})),
+            "tools/list" => {
+                let mut all = self.tools();
+                if self.has("tools/stable") && self.listed.fetch_add(1, Ordering::SeqCst).is_multiple_of(3) {
+                    all[0]["description"] = "new".into();
+                }
+                listing("tools", all)
+            }
+            "logging/setLevel" if !self.modern => {
+                let known = params["level"] == "emergency" || self.has("utilities/log-level");
+                if known { Ok(json!({})) } else { Err((-32602, "no such level")) }
+            }
+            "tools/call" if !self.modern && !peer.initialized => Err((-32600, "initialize first")),
+            "tools/call" => self.call(params),
+            "resources/list" => listing("resources", self.resources()),
+            "resources/templates/list" => {
+                if self.has("handshake/capabilities-answer") {
+                    return Err((-32602, "no"));
+                }
+                let name = if self.has("lists/templates") { Value::Null } else { "entry".into() };
+                listing("resourceTemplates", json!([{ "uriTemplate": "model://{name}", "name": name }]))
+            }
+            "resources/read" if params["uri"] == "model://one" => {
+                let mut contents = json!({ "uri": "model://one", "text": "one" });
+                if self.has("lists/resource-contents") {
+                    contents["blob"] = "b25l".into();
+                }
+                Ok(json!({ "contents": [contents], "ttlMs": 0, "cacheScope": "private" }))
+            }
+            "resources/read" => Err(match (self.has("lists/missing-resource"), self.modern) {
+                (true, _) => (-31000, "missing"),
+                (false, true) => (-32602, "missing"),
+                (false, false) => (-32002, "missing"),
+            }),
+            "resources/subscribe" if !self.modern => Ok(json!({})),
+            "resources/unsubscribe" if !self.modern && self.has("lists/subscribe") => Err((-32601, "no")),
+            "resources/unsubscribe" if !self.modern => Ok(json!({})),
+            "prompts/list" => {
+                let arguments = if self.has("lists/prompts") {
+                    json!(["topic"])
+                } else {
+                    json!([{ "name": "topic", "required": true }])
+                };
+                listing("prompts", json!([{ "name": "greet", "arguments": arguments }]))
+            }
+            "prompts/get" if params["name"] == "greet" => {
+                let role = if self.has("lists/prompt-messages") { "system" } else { "user" };
+                Ok(json!({ "messages": [{ "role": role, "content": { "type": "text", "text": "Hello" } }] }))
+            }
+            "prompts/get" => Err((if self.has("lists/unknown-prompt") { -31000 } else { -32602 }, "no such prompt")),
+            "completion/complete" => {
+                let count = if self.has("lists/completion") { 101 } else { 3 };
+                let values: Vec<String> = (0..count).map(|at| format!("v{at}")).collect();
+                Ok(json!({ "completion": { "values": values } }))
+            }
+            _ => Err((if self.has("codes/method-not-found") { -31000 } else { -32601 }, "no such method")),
+        }
+    }
+
+    fn capabilities(&self) -> Value {
+        let mut all = json!({ "tools": { "listChanged": self.modern }, "resources": { "subscribe": !self.modern }, "prompts": {}, "completions": {} });
+        if !self.modern {
+            all["logging"] = json!({});
+        }
+        if self.has("handshake/capabilities") {
+            all["experimental"] = true.into();
+        }
+        all
+    }
+
+    fn initialize(&self, params: &Value) -> Result<Value, (i64, &'static str)> {
+        let asked = params["protocolVersion"].as_str();
+        if asked.is_none() && !self.has("handshake/initialize-without-params") {
+            return Err((-32602, "no version"));
+        }
+        let asked = asked.unwrap_or(LEGACY[0]);
+        let version = match (LEGACY.contains(&asked), self.fault.as_str()) {
+            (true, "handshake/version-format") => "2025.11.25",
+            (true, "handshake/known-version") => LEGACY[3],
+            (true, _) => asked,
+            (false, "handshake/unknown-version") => asked,
+            (false, _) => LEGACY[0],
+        };
+        let name = if self.has("handshake/server-info") { Value::Null } else { "model".into() };
+        Ok(
+            json!({ "protocolVersion": version, "capabilities": self.capabilities(), "serverInfo": { "name": name, "version": "1" } }),
+        )
+    }
+
+    fn tools(&self) -> Value {
+        let schema = json!({ "type": "object", "properties": { "text": { "type": "string" } }, "required": ["text"] });
+        let mut echo = json!({ "name": "echo", "inputSchema": schema, "outputSchema": schema, "annotations": { "readOnlyHint": true } });
+        let mut write = json!({ "name": "write", "inputSchema": { "type": "object" } });
+        match self.fault.as_str() {
+            "tools/list" => write["inputSchema"] = Value::Null,
+            "tools/unique" => write["name"] = "echo".into(),
+            "tools/names" => write["name"] = "write it!".into(),
+            "tools/input-schema-root" => write["inputSchema"] = json!({ "properties": {} }),
+            "tools/schemas" => write["inputSchema"]["properties"] = json!({ "a": { "type": "strin" } }),
+            "tools/annotations" => write["annotations"] = json!({ "readOnlyHint": "no" }),
+            "tools/structured" => echo["outputSchema"]["required"] = json!(["text", "length"]),
+            _ => {}
+        }
+        json!([echo, write])
+    }
+
+    fn call(&self, params: &Value) -> Result<Value, (i64, &'static str)> {
+        let Some(name) = params["name"].as_str() else {
+            return Err((if self.has("codes/invalid-params") { -31000 } else { -32602 }, "no name"));
+        };
+        if name != "echo" {
+            return if self.has("codes/unknown-tool") {
+                Ok(json!({ "content": [] }))
+            } else {
+                Err((-32602, "no such tool"))
+            };
+        }
+        let text = params["arguments"]["text"].as_str();
+        if text.is_none() && !self.has("tools/arguments") {
+            return Ok(json!({ "content": [{ "type": "text", "text": "`text` is required" }], "isError": true }));
+        }
+        let text = text.unwrap_or("nothing");
+        let mut result =
+            json!({ "content": [{ "type": "text", "text": text }], "structuredContent": { "text": text } });
+        match self.fault.as_str() {
+            "tools/content" => result["content"][0] = json!({ "type": "text", "value": text }),
+            "tools/is-error" => result["isError"] = "false".into(),
+            _ => {}
+        }
+        Ok(result)
+    }
+
+    fn resources(&self) -> Value {
+        if self.has("lists/resources") {
+            json!([{ "uri": "model://one" }])
+        } else {
+            json!([{ "uri": "model://one", "name": "one" }])
+        }
+    }
+}
+
+/// The version that a stateless request names.
+fn version(params: &Value) -> Value {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"].clone()
+}
+
+/// Status, headers and body.
+type Reply = (u16, Vec<(&'static str, String)>, String);
+
+/// One HTTP request, or an upgrade.
+struct Asked {
+    method: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Asked {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+fn read(stream: &mut BufReader<TcpStream>) -> Option<Asked> {
+    let mut line = String::new();
+    stream.read_line(&mut line).ok().filter(|count| *count > 0)?;
+    let method = line.split(' ').next()?.to_owned();
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        let line = line.trim();
+        if line.is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':')?;
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let length = headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, value)| value.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut body).ok()?;
+    Some(Asked { method, headers, body })
+}
+
+fn serve(server: &Server, stream: TcpStream) {
+    let mut reader = BufReader::new(stream);
+    let Some(asked) = read(&mut reader) else {
+        if server.has("robustness/half-open") {
+            std::process::exit(101);
+        }
+        return;
+    };
+    let evil = asked.header("origin").is_some_and(|origin| origin.contains("evil"));
+    if asked.header("upgrade").is_some() {
+        if evil && !server.has("websocket/origin") {
+            respond(reader.get_mut(), 403, &[], "");
+        } else {
+            websocket(server, reader, &asked);
+        }
+        return;
+    }
+    if evil && !server.has("http/origin") {
+        return respond(reader.get_mut(), 403, &[], "");
+    }
+    let (status, headers, body) = server.http(&asked);
+    let wrote = reader.get_mut().write_all(b"");
+    if wrote.is_ok() {
+        respond(reader.get_mut(), status, &headers, &body);
+    }
+}
+
+/// Texts as server-sent events.
+fn events<'t, T: AsRef<str> + 't>(all: impl IntoIterator<Item = (Option<usize>, T)>) -> String {
+    all.into_iter()
+        .map(|(id, text)| match id {
+            Some(id) => format!("id: {id}\ndata: {}\n\n", text.as_ref()),
+            None => format!("data: {}\n\n", text.as_ref()),
+        })
+        .collect()
+}
+
+fn respond(stream: &mut TcpStream, status: u16, headers: &[(&str, String)], body: &str) {
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let text =
+        format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {}\r\n{more}\r\n{body}", body.len());
+    let _ = stream.write_all(text.as_bytes());
+}
+
+impl Server {
+    fn http(&self, asked: &Asked) -> Reply {
+        let kind = if self.has("http/content-type") { "text/plain" } else { "application/json" };
+        let json_of = |status: u16, body: &Value| (status, vec![("content-type", kind.to_owned())], body.to_string());
+        let message: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+        if let (false, "GET", Some(last)) = (self.modern, asked.method.as_str(), asked.header("last-event-id")) {
+            return self.resumed(last);
+        }
+        if asked.method == "GET" {
+            return if self.has("http/get") {
+                (200, vec![("content-type", "text/html".to_owned())], "hello".to_owned())
+            } else {
+                (405, vec![("allow", "POST".to_owned())], String::new())
+            };
+        }
+        let no_json = serde_json::from_slice::<Value>(&asked.body).is_err();
+        if asked.method == "POST" && no_json && depth(&asked.body) < 100 {
+            let status = if self.has("http/parse-status") { 200 } else { 400 };
+            let code = if self.has("codes/parse-error") { -32000 } else { -32700 };
+            return json_of(status, &error(None, code, "no JSON"));
+        }
+        if self.modern {
+            // What is no request is refused as that, whatever its headers say.
+            if message["method"].is_string()
+                && let Some(refused) = self.validated(asked, &message)
+            {
+                return json_of(400, &refused);
+            }
+        } else if let Some(refused) = self.session(asked, &message) {
+            return refused;
+        }
+        let mut peer = Peer { initialized: true };
+        let answers = self.answers(&mut peer, &asked.body);
+        let Some(answer) = answers.first() else {
+            return if self.has("http/notification-accepted") {
+                json_of(200, &json!({}))
+            } else {
+                (202, Vec::new(), String::new())
+            };
+        };
+        if answers.len() > 1 || message["method"] == "subscriptions/listen" {
+            return (
+                200,
+                vec![("content-type", "text/event-stream".to_owned())],
+                events(answers.iter().map(|text| (None, text))),
+            );
+        }
+        if !self.modern && message["method"] == "ping" && message["id"].as_str().is_some_and(|id| id.contains("stream"))
+        {
+            return self.streamed(answer);
+        }
+        let answer: Value = serde_json::from_str(answer).unwrap();
+        let status = match answer["error"]["code"].as_i64() {
+            Some(-32601) if self.modern && !self.has("http/method-status") => 404,
+            Some(-32022) if self.modern && !self.has("http/version-status") => 400,
+            Some(-32700 | -32600) if self.modern => 400,
+            _ => 200,
+        };
+        let (status, mut headers, body) = json_of(status, &answer);
+        if message["method"] == "initialize" && answer.get("result").is_some() {
+            let id = if self.has("http/session-id") {
+                format!("session {:?}", std::time::Instant::now())
+                    .replace(|c: char| !c.is_ascii_alphanumeric() && c != ' ', "")
+                    .trim()
+                    .to_owned()
+            } else {
+                format!("s{:?}", std::time::Instant::now()).replace(|c: char| !c.is_ascii_alphanumeric(), "")
+            };
+            self.sessions.lock().unwrap().insert(id.clone());
+            headers.push(("mcp-session-id", id));
+        }
+        if self.modern && self.has("http/no-session") {
+            headers.push(("mcp-session-id", "abc".to_owned()));
+        }
+        (status, headers, body)
+    }
+
+    /// An answer as a stream of one event, which can be asked for again.
+    fn streamed(&self, text: &str) -> Reply {
+        let mut all = self.events.lock().unwrap();
+        let stream = all.len();
+        all.push((stream, text.to_owned()));
+        let id = if self.has("http/event-ids") { 0 } else { stream };
+        (200, vec![("content-type", "text/event-stream".to_owned())], events([(Some(id), text)]))
+    }
+
+    /// What came after an event: on its stream, which had one.
+    fn resumed(&self, last: &str) -> Reply {
+        let last: usize = last.parse().unwrap_or(usize::MAX);
+        let all = self.events.lock().unwrap();
+        let Some((stream, _)) = all.get(last) else { return (404, Vec::new(), String::new()) };
+        let after = all.iter().enumerate().skip(last + 1);
+        let told = after.filter(|(_, (of, _))| of == stream || self.has("http/resumed-stream"));
+        let body = events(told.map(|(id, (_, text))| (Some(id), text)));
+        (200, vec![("content-type", "text/event-stream".to_owned())], body)
+    }
+
+    /// Headers against the body, in the stateless revision.
+    fn validated(&self, asked: &Asked, message: &Value) -> Option<Value> {
+        let id = message.get("id");
+        if version(&message["params"]).is_null() && !self.has("stateless/envelope") {
+            return Some(error(id, -32602, "no version"));
+        }
+        if version(&message["params"]).is_null() {
+            return None;
+        }
+        let said = asked.header("mcp-protocol-version");
+        if said.is_some_and(|said| version(&message["params"]) != said) && !self.has("http/version-mismatch") {
+            return Some(error(id, -32020, "versions differ"));
+        }
+        let name = asked.header("mcp-name");
+        if name.is_some_and(|name| message["params"]["name"] != name && message["params"]["uri"] != name)
+            && !self.has("http/name-mismatch")
+        {
+            return Some(error(id, -32020, "names differ"));
+        }
+        let method = asked.header("mcp-method");
+        let differs = method.is_some_and(|method| message["method"] != method);
+        if (differs && !self.has("http/header-mismatch")) || (method.is_none() && !self.has("http/header-missing")) {
+            return Some(error(id, -32020, "headers and body differ"));
+        }
+        None
+    }
+
+    /// The session of a request of the handshake era; what it is refused with.
+    fn session(&self, asked: &Asked, message: &Value) -> Option<Reply> {
+        let refused =
+            |status: u16| Some((status, vec![("content-type", "application/json".to_owned())], String::new()));
+        if message["method"] == "initialize" {
+            return None;
+        }
+        let Some(id) = asked.header("mcp-session-id") else {
+            return refused(if self.has("http/session-required") { 401 } else { 400 });
+        };
+        let mut sessions = self.sessions.lock().unwrap();
+        if !sessions.contains(id) && !self.has("http/session-unknown") {
+            return refused(404);
+        }
+        if asked.method == "DELETE" {
+            if !self.has("http/session-ended") {
+                sessions.remove(id);
+            }
+            return refused(204);
+        }
+        let version = asked.header("mcp-protocol-version");
+        if version.is_some_and(|version| !LEGACY.contains(&version)) && !self.has("http/version-header") {
+            return refused(400);
+        }
+        None
+    }
+}
+
+fn websocket(server: &Server, mut reader: BufReader<TcpStream>, asked: &Asked) {
+    let key = format!("{}258EAFA5-E914-47DA-95CA-C5AB0DC85B11", asked.header("sec-websocket-key").unwrap_or_default());
+    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, key.as_bytes());
+    let accept = base64::prelude::BASE64_STANDARD.encode(hash);
+    let protocol = if server.has("websocket/subprotocol") { "" } else { "Sec-WebSocket-Protocol: mcp\r\n" };
+    let head = format!(
+        "HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{protocol}Sec-WebSocket-Accept: {accept}\r\n\r\n"
+    );
+    if reader.get_mut().write_all(head.as_bytes()).is_err() {
+        return;
+    }
+    let mut peer = Peer::default();
+    while let Some((opcode, payload)) = frame(&mut reader) {
+        let opcode_of_text =
+            if server.has("websocket/text-frames") && String::from_utf8_lossy(&payload).contains("\"id\":7777,") {
+                2
+            } else {
+                1
+            };
+        match opcode {
+            1 => {
+                for answer in server.answers(&mut peer, &payload) {
+                    write_frame(reader.get_mut(), opcode_of_text, answer.as_bytes());
+                }
+            }
+            2 if server.has("websocket/binary") => {}
+            2 => write_frame(reader.get_mut(), 8, &1003_u16.to_be_bytes()),
+            _ => return,
+        }
+    }
+}
+
+fn frame(reader: &mut impl Read) -> Option<(u8, Vec<u8>)> {
+    let mut head = [0; 2];
+    reader.read_exact(&mut head).ok()?;
+    let length = match head[1] & 0x7f {
+        126 => {
+            let mut bytes = [0; 2];
+            reader.read_exact(&mut bytes).ok()?;
+            u64::from(u16::from_be_bytes(bytes))
+        }
+        127 => {
+            let mut bytes = [0; 8];
+            reader.read_exact(&mut bytes).ok()?;
+            u64::from_be_bytes(bytes)
+        }
+        length => u64::from(length),
+    };
+    let mut mask = [0; 4];
+    reader.read_exact(&mut mask).ok()?;
+    let mut payload = vec![0; usize::try_from(length).ok()?];
+    reader.read_exact(&mut payload).ok()?;
+    payload.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+    Some((head[0] & 0x0f, payload))
+}
+
+fn write_frame(stream: &mut TcpStream, opcode: u8, payload: &[u8]) {
+    let mut bytes = vec![0x80 | opcode];
+    match payload.len() {
+        length @ 0..=125 => bytes.push(u8::try_from(length).unwrap()),
+        length @ 126..=0xffff => {
+            bytes.push(126);
+            bytes.extend_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
+        }
+        length => {
+            bytes.push(127);
+            bytes.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(payload);
+    let _ = stream.write_all(&bytes);
+}
