@@ -148,9 +148,14 @@ impl Table<'_> {
         self.out.styled(style, mark)?;
         let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
         self.out.text(&head)?;
-        let says = one_line(checked.says);
         let room = width.saturating_sub(columns(&head) + 1);
-        self.out.line(&cut(&says, room))?;
+        match checked.status {
+            Status::Skipped => {
+                self.out.styled(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
+                self.out.line("")?;
+            }
+            _ => self.out.line(&cut(&one_line(checked.says), room))?,
+        }
         if checked.status == Status::Failed {
             for (name, text) in
                 [("found", checked.why.as_str()), ("spec", &checked.spec), ("mend", checked.advice.unwrap_or_default())]
