@@ -398,7 +398,7 @@ fn keys_and_acceptances_of_an_older_store_are_recorded_once_and_are_no_tampering
     let data = home.path().join("data");
     std::fs::create_dir(&data).unwrap();
     let conn = rusqlite::Connection::open(data.join("countersign.db")).unwrap();
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/src/migrations");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/store/src/sqlite/migrations");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let at = files.iter().position(|file| file.to_str().unwrap().contains("trail_covers")).unwrap();

@@ -59,9 +59,7 @@ use countersign_session::{
     handlers::{lifecycle, reviewed::approval_page},
     registry::Registry,
 };
-use countersign_store::{
-    LockError, PinStore, SqliteOptions, SqliteStore, Store, StoreError, lock::DataLock, lock_data_dir,
-};
+use countersign_store::{LockError, PinStore, Place, StoreError, lock::DataLock, lock_data_dir};
 use countersign_telemetry::{self, Metrics, metrics::Breaker};
 use countersign_tracker::{Tracker, TrackerError};
 use countersign_upstream::Upstreams;
@@ -147,8 +145,9 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
     let config = Arc::new(config);
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&config.data, SqliteOptions::default())?);
-    let keys = Arc::new(Stored::open(&config.data)?);
+    let place = Place::directory(&config.data);
+    let store = place.open()?;
+    let keys = Arc::new(Stored::open(&place)?);
     let carrier = Carrier::open(&config.data).map_err(ServeError::StateKey)?;
     let shutdown = CancellationToken::new();
     let users = Users::default();
@@ -221,7 +220,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     // Before the endpoints open, so that nobody is told of none; links need the port.
     let (hooks, dashboard) = (&services.config.webhooks, approval_page::dashboard(&services));
     webhooks
-        .begin(&services.config.data, hooks, &dashboard, webhooks_thread.handle(), &services.shutdown.child_token())
+        .begin(place.deliveries()?, hooks, &dashboard, webhooks_thread.handle(), &services.shutdown.child_token())
         .await?;
     let endpoints = open_endpoints(&services, &keys, definitions, (&standing, people), socket, tls, &webhooks);
     let (server, serving, address) = endpoints?;

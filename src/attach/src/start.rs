@@ -23,7 +23,7 @@ use super::{
     hello::{self, Hello, HelloAnswer},
     socket,
 };
-use countersign_store::open::ensure_data_dir;
+use countersign_store::lock::ensure_data_dir;
 use countersign_telemetry::logs::open_log;
 
 /// The lock file of whoever starts a gateway; the gateway's own lock is another.

@@ -14,7 +14,7 @@ use super::{
 use countersign_config::Config;
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::keys::{CodeOutcome, Keys};
+use countersign_store::keys::{CodeOutcome, Credentials};
 
 pub const PREFIX: &str = "csc_";
 /// How long a code may wait for its use.
@@ -39,7 +39,7 @@ pub trait CodeStore: Send + Sync + 'static {
 ///
 /// # Errors
 /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
-pub fn create(keys: &Keys, now: Timestamp) -> Result<String, McpError> {
+pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
     let code = secret::generate(PREFIX)?;
     let expires_at = now.checked_add(LIFE).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
     keys.put_code(&secret::hash(code.as_bytes()), now, expires_at).map_err(|error| {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_code_signs_in_once_and_not_after_ten_minutes() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = super::super::stored::Stored::open(dir.path()).unwrap();
+        let stored = super::super::stored::Stored::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.keys(), now).unwrap();
         let name = redeem(&stored, &code, now + LIFE - SignedDuration::from_secs(1)).unwrap().name;

@@ -19,7 +19,7 @@ pub const RESERVED_NAMES: [&str; 3] = ["local-agent", "system", "gateway"];
 
 /// A key that was just made.
 pub struct NewKey {
-    /// For [`countersign_store::keys::Keys::insert`], with `hash`.
+    /// For [`countersign_store::keys::Credentials::insert`], with `hash`.
     pub key: ApiKey,
     pub hash: SecretHash,
     /// Shown once and nowhere kept: `csk_` and 43 characters.

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::{
     codes::CodeStore,
@@ -12,33 +12,41 @@ use super::{
 };
 use countersign_protocol::McpError;
 use countersign_store::{
-    StoreError,
-    keys::{ApiKey, CodeOutcome, Keys},
+    Place, StoreError,
+    keys::{ApiKey, CodeOutcome, Credentials, is_worth_noting},
 };
 
 /// Two connections to the database: looking a key up must not wait behind a write.
 pub struct Stored {
-    reads: Keys,
-    writes: Arc<Keys>,
+    reads: Arc<dyn Credentials>,
+    writes: Arc<dyn Credentials>,
 }
 
 impl Stored {
     /// # Errors
     /// Those of opening the database.
-    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        Ok(Self { reads: Keys::open(data_dir)?, writes: Arc::new(Keys::open(data_dir)?) })
+    pub fn open(place: &Place) -> Result<Self, StoreError> {
+        Ok(Self { reads: place.credentials()?, writes: place.credentials()? })
+    }
+
+    /// Those of the embedded database in a directory.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn in_directory(dir: &Path) -> Result<Self, StoreError> {
+        Self::open(&Place::directory(dir))
     }
 
     /// For listings, and for writes off the hot path.
     #[must_use]
-    pub fn keys(&self) -> &Keys {
-        &self.writes
+    pub fn keys(&self) -> &dyn Credentials {
+        &*self.writes
     }
 
     /// Notes in the background that a key is in use, at most once a minute: it is a durable write.
     fn note_use(&self, key: &ApiKey) {
         let now = Timestamp::now();
-        if key.last_used_at.is_some_and(|at| now.duration_since(at).abs() < SignedDuration::from_mins(1)) {
+        if !is_worth_noting(key, now) {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -58,7 +66,7 @@ fn unavailable(error: &StoreError) -> McpError {
 
 impl KeyStore for Stored {
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-        let found = self.reads.find_with_hash(hash).map_err(|error| unavailable(&error))?;
+        let found = self.reads.find(hash).map_err(|error| unavailable(&error))?;
         if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none()) {
             self.note_use(key);
         }
@@ -93,9 +101,9 @@ mod tests {
     #[test]
     fn keys_and_codes_of_another_process_work_at_once() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let stored = Arc::new(Stored::open(&Place::directory(dir.path())).unwrap());
         let auth = Authenticator::new(&Config::default(), Arc::clone(&stored) as Arc<dyn KeyStore>);
-        let other = Keys::open(dir.path()).unwrap();
+        let other = Place::directory(dir.path()).credentials().unwrap();
         let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
         other.insert(&new.key, &new.hash).unwrap();
         let header = format!("Bearer {}", new.secret);
@@ -106,7 +114,7 @@ mod tests {
         );
 
         let now = Timestamp::now();
-        let code = codes::create(&other, now).unwrap();
+        let code = codes::create(&*other, now).unwrap();
         let reviewer = codes::redeem(&*stored, &code, now).unwrap();
         assert_eq!((reviewer.role, reviewer.key_id), (Role::Reviewer, None));
         assert_eq!(codes::redeem(&*stored, &code, now).unwrap_err().kind, ErrorKind::Unauthorized);
@@ -115,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn use_is_noted() {
         let dir = tempfile::tempdir().unwrap();
-        let stored = Stored::open(dir.path()).unwrap();
+        let stored = Stored::open(&Place::directory(dir.path())).unwrap();
         let new = keys::create("ci", Role::Agent, Timestamp::now()).unwrap();
         stored.keys().insert(&new.key, &new.hash).unwrap();
         stored.find_key(&new.hash).unwrap().unwrap();

@@ -10,7 +10,7 @@ use countersign_domain::changes::{
     audit::AuditHead,
     export::{Format, Span},
 };
-use countersign_store::{VerifyError, read_audit, verify_audit};
+use countersign_store::{Place, VerifyError};
 
 pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let head = match &args.command {
@@ -30,7 +30,7 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
         })?),
     };
     let data = configuration(&args.data.flags())?.config.data;
-    match verify_audit(&data, expected) {
+    match Place::directory(&data).verify_audit(expected) {
         Ok(verified) => {
             out.line(&verified.head.export())?;
             out.finish()?;
@@ -66,7 +66,7 @@ fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Res
     let terminal = out.is_terminal();
     out.text(&format.head())?;
     let mut text = String::new();
-    read_audit(&data, |entry| -> Result<(), Failure> {
+    Place::directory(&data).read_audit(|entry| -> Result<(), Failure> {
         if span.holds(entry) {
             text.clear();
             format.entry(entry, &mut text);

@@ -8,7 +8,7 @@ use super::{
     exit::{Exit, Failure},
     output::{Output, remark},
 };
-use countersign_store::backup::{BackupError, backup};
+use countersign_store::sqlite::backup::{BackupError, backup};
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
     let data = configuration(&args.data.flags())?.config.data;

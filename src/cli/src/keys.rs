@@ -9,17 +9,20 @@ use super::{
     output::{Output, columns, remark},
 };
 use countersign_config::Config;
-use countersign_store::keys::{ApiKey, Keys};
+use countersign_store::{
+    Place,
+    keys::{ApiKey, Credentials},
+};
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     let config = configuration(&args.data.flags())?.config;
-    let data = config.data.clone();
+    let place = Place::directory(&config.data);
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new =
                 countersign_auth::keys::create(name, (*role).into(), Timestamp::now())?.owned_by(owner.as_deref())?;
-            let keys = Keys::open(&data)?;
-            let known = known(&config, &keys)?;
+            let keys = place.credentials()?;
+            let known = known(&config, &*keys)?;
             for given in std::iter::once(name).chain(owner) {
                 countersign_auth::alike::check(given, known.iter().map(String::as_str))?;
             }
@@ -30,7 +33,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         KeysCommand::List { json } => {
-            let keys = Keys::open(&data)?.list()?;
+            let keys = place.credentials()?.list()?;
             if *json {
                 as_json(&keys, out)?
             } else {
@@ -39,7 +42,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         KeysCommand::Revoke { id } => {
-            let keys = Keys::open(&data)?;
+            let keys = place.credentials()?;
             if keys.revoke(id, Timestamp::now())? {
                 out.line(&format!("{id} is revoked."))?;
                 return Ok(Exit::Ok);
@@ -58,7 +61,7 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
 
 /// The names and owners of all keys, also of those that were revoked, which stand in the audit trail, and the members of
 /// groups.
-fn known(config: &Config, keys: &Keys) -> Result<Vec<String>, Failure> {
+fn known(config: &Config, keys: &dyn Credentials) -> Result<Vec<String>, Failure> {
     let members = config.policy.groups.values().flatten().cloned();
     let of = |key: ApiKey| std::iter::once(key.name).chain(key.owner);
     Ok(keys.list()?.into_iter().flat_map(of).chain(members).collect())

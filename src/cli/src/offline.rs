@@ -27,7 +27,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module, Provider, ToolDef, ToolResult};
 use countersign_review::gateway_tools::GatewayTools;
 use countersign_routing::{RouteTable, Target, table::Aliases};
-use countersign_store::{Said, StoreError, read_said};
+use countersign_store::{Place, Said, StoreError};
 use countersign_tracker::Tracker;
 use countersign_upstream::{Names, is_let_through};
 
@@ -43,7 +43,7 @@ struct TestedOffline {
 pub fn answer(config: &Config, body: &str) -> Result<String, Failure> {
     let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
-    let said = read_said(&config.data)?.unwrap_or_else(|| {
+    let said = Place::directory(&config.data).said()?.unwrap_or_else(|| {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         Said::default()
     });

@@ -14,12 +14,12 @@ use super::{
 use countersign_attach::socket;
 use countersign_auth::codes;
 use countersign_config::Config;
-use countersign_store::keys::Keys;
+use countersign_store::Place;
 
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let config = configuration(&args.data.flags())?.config;
     let gateway = running(&config)?;
-    let code = codes::create(&Keys::open(&config.data)?, Timestamp::now())?;
+    let code = codes::create(&*Place::directory(&config.data).credentials()?, Timestamp::now())?;
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.line(&link)?;
     out.finish()?;

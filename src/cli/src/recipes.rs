@@ -9,12 +9,12 @@ use countersign_config::{Config, UpstreamConfig};
 use countersign_domain::policy::{Condition, Pins};
 use countersign_protocol::suggest;
 use countersign_provider::previews::recipe::{Read, Recipe};
-use countersign_store::read_said;
+use countersign_store::Place;
 use countersign_upstream::Names;
 
 /// One sentence each.
 pub fn warnings(config: &Config) -> Vec<String> {
-    let Ok(Some(said)) = read_said(&config.data) else { return Vec::new() };
+    let Ok(Some(said)) = Place::directory(&config.data).said() else { return Vec::new() };
     config.upstreams.iter().flat_map(|server| of_server(server, &said.pins)).collect()
 }
 

@@ -76,7 +76,7 @@ impl Bench {
         let changes = review::start(dir.path(), Arc::new(Directory(Arc::clone(&routes))), review::config(&skew)).await;
         let (policy, aliases) = (Policy::new(&config.policy), Aliases::new(&config.routes).unwrap());
         let router = Router::new(Arc::clone(&routes), policy, aliases, pending_output_schema(), clients).start();
-        let keys = Arc::new(Stored::open(dir.path()).unwrap());
+        let keys = Arc::new(Stored::in_directory(dir.path()).unwrap());
         let services = Services {
             routes,
             router,

@@ -18,7 +18,7 @@ use countersign_domain::{
     principal::Principal,
 };
 use countersign_provider::{Provider, ProviderDirectory};
-use countersign_store::{SqliteOptions, SqliteStore, Store, StoreError, open};
+use countersign_store::{Place, Store, StoreError, sqlite::open};
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ async fn one_round(
     proposals: usize,
     times: &mut Vec<Duration>,
 ) -> Result<Duration, BenchError> {
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir, SqliteOptions::default())?);
+    let store: Arc<dyn Store> = Place::directory(dir).open()?;
     let config = PendingConfig {
         max_bytes_per_day: 0,
         max_pending: usize::MAX,

@@ -21,7 +21,7 @@ use countersign_domain::{
 };
 pub use countersign_provider::testing::{Ending, Fake};
 use countersign_provider::{ProviderDirectory, testing::Directory};
-use countersign_store::{SqliteOptions, SqliteStore, Store};
+use countersign_store::{Place, Store};
 
 /// Everything that a test needs; the directory outlives a restart.
 pub struct Bench {
@@ -34,7 +34,7 @@ pub struct Bench {
 
 /// Changes in a directory of the caller's, with the providers of the caller's.
 pub async fn start(path: &Path, providers: Arc<dyn ProviderDirectory>, config: PendingConfig) -> Changes {
-    let store = Arc::new(SqliteStore::open(path, SqliteOptions::default()).unwrap());
+    let store = Place::directory(path).open().unwrap();
     Changes::start(store, providers, config).await.unwrap()
 }
 
@@ -82,7 +82,7 @@ impl Bench {
 
     /// In a directory of the caller's.
     pub async fn at(path: &Path, fake: Arc<Fake>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
-        let store = Arc::new(SqliteStore::open(path, SqliteOptions::default()).unwrap());
+        let store = Place::directory(path).open().unwrap();
         Self::on(store, fake, skew, config).await
     }
 

@@ -38,8 +38,9 @@ pub enum StoreError {
     /// The commit failed in a way that may have left it done; it could not be read back.
     #[error("the outcome of the write is unknown")]
     OutcomeUnknown,
+    /// What the database says, in its words.
     #[error("{0}")]
-    Sqlite(Arc<rusqlite::Error>),
+    Database(Arc<str>),
 }
 
 impl StoreError {
@@ -63,7 +64,7 @@ impl StoreError {
     /// Whether trying the same thing later may work.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::DiskFull | Self::Locked | Self::QueueFull | Self::OutcomeUnknown | Self::Sqlite(_))
+        matches!(self, Self::DiskFull | Self::Locked | Self::QueueFull | Self::OutcomeUnknown | Self::Database(_))
     }
 
     /// What a client is told: never the database's own words.
@@ -87,18 +88,6 @@ impl StoreError {
                 McpError::new(ErrorKind::StoreUnavailable, "The store is damaged; its operator must restore a backup")
             }
             _ => McpError::new(ErrorKind::StoreUnavailable, "The store is not available; nothing was changed"),
-        }
-    }
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        use rusqlite::ErrorCode as Code;
-        match error.sqlite_error_code() {
-            Some(Code::DiskFull) => Self::DiskFull,
-            Some(Code::DatabaseCorrupt | Code::NotADatabase) => Self::Damaged(error.to_string()),
-            Some(Code::DatabaseBusy | Code::DatabaseLocked) => Self::Locked,
-            _ => Self::Sqlite(Arc::new(error)),
         }
     }
 }

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use super::StoreError;
 
 #[derive(Default)]
-pub(super) struct Health(Mutex<Option<StoreError>>);
+pub(crate) struct Health(Mutex<Option<StoreError>>);
 
 impl Health {
     /// Something failed that is no fault of what was asked.
-    pub(super) fn failed(&self, error: &StoreError) {
+    pub(crate) fn failed(&self, error: &StoreError) {
         let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*trouble, Some(StoreError::Damaged(_))) {
             *trouble = Some(error.clone());
@@ -17,17 +17,17 @@ impl Health {
     }
 
     /// A write succeeded. Damage does not heal by that. Whether there was trouble.
-    pub(super) fn works(&self) -> bool {
+    pub(crate) fn works(&self) -> bool {
         let mut trouble = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.take_if(|trouble| !matches!(trouble, StoreError::Damaged(_))).is_some()
     }
 
-    pub(super) fn trouble(&self) -> Option<StoreError> {
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Looks whether a read met damage.
-    pub(super) fn heard<T>(&self, result: &Result<T, StoreError>) {
+    pub(crate) fn heard<T>(&self, result: &Result<T, StoreError>) {
         let damage = match result {
             Err(error @ StoreError::Damaged(_)) => error.clone(),
             // What was written would read as it was written.

@@ -1,39 +1,30 @@
-//! The durable store: changes, their audit trail, the feed's events, keys, pins. SQLite in the data directory.
+//! The durable store: changes, their audit trail, the feed's events, keys, pins, webhooks' deliveries.
 //!
 //! Decides nothing about changes: what may happen is decided before, by [`countersign_domain::changes::machine`]. Never
 //! answers before the commit, and never guesses how one ended.
 //!
-//! Another backend fits behind the trait [`Store`], which says how to add one. `writer.rs` is the only thread that writes
-//! changes: each write is a compare-and-set of one change, one audit entry and one feed event, all or nothing. [`keys`],
-//! [`pins`], [`standing_rules`] and [`webhooks`] keep the rest; `trail` writes the audit trail, which tells of changes, keys,
-//! pins and rules. `search` lists changes and reads the trail; [`backup`] and [`verify_audit`] serve the operator; [`crash`]
-//! names the points at which tests kill the process.
+//! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
+//! [`webhooks::Deliveries`] are what a backend has; `sqlite` is one. What any of them needs stands beside it: `rows` reads
+//! columns, `covered` says what entries tell of, `verify` proves them, [`crash`] names the points where tests kill the process.
 
-pub mod backup;
+mod covered;
 pub mod crash;
 pub mod error;
-#[cfg(test)]
-mod faults;
 mod health;
 pub mod keys;
 pub mod lock;
-pub mod open;
-pub mod pins;
-mod reader;
+mod pins;
+mod place;
 mod retention;
-mod reviewer_decisions;
 mod rows;
+mod said;
 mod search;
-mod space;
-mod sqlite;
+pub mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
 pub(crate) mod suite;
-mod trail;
 mod verify;
 pub mod webhooks;
-mod witness;
-mod writer;
 
 use std::sync::Arc;
 
@@ -53,14 +44,11 @@ use countersign_domain::{
 pub use error::StoreError;
 pub use lock::{DataLock, LockError, lock_data_dir};
 pub use pins::{PinStore, PinWrite};
+pub use place::Place;
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};
-pub use reviewer_decisions::{Said, read_said};
-pub use search::{
-    audit::{AuditSearch, FoundEntries, FoundEntry, read_audit},
-    changes::Narrow,
-};
-pub use sqlite::{SqliteOptions, SqliteStore};
-pub use verify::{Covered, Verified, VerifyError, verify_audit};
+pub use said::Said;
+pub use search::{AuditSearch, FoundEntries, FoundEntry, Narrow};
+pub use verify::{Covered, Verified, VerifyError};
 
 /// One transition, ready to be written. What is JSON was serialized by the caller, away from the store's thread.
 #[derive(Clone, Debug)]
@@ -193,12 +181,11 @@ pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 /// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
 ///
 /// To add one:
-/// 1. Implement this trait in a file beside `src/store/src/sqlite.rs`. A failure says whether it certainly did nothing
-///    ([`StoreError::certainly_aborted`]).
-/// 2. Give it to the suite: a line `suite!(…)` at the end of `src/store/src/suite.rs`, with how it is opened and how its
-///    trail is verified. `every_backend_is_in_the_suite` misses one that is not there.
-/// 3. Give `src/auth/src/stored.rs` its keys and codes, and open both in `src/app/src/serve.rs`. Deliveries of webhooks,
-///    backups and the commands that need no gateway read SQLite directly today ([`webhooks`], [`backup`], [`keys`]).
+/// 1. Implement this trait, [`keys::Credentials`] and [`webhooks::Deliveries`] in a folder beside `src/store/src/sqlite`. A
+///    failure says whether it certainly did nothing ([`StoreError::certainly_aborted`]).
+/// 2. Let `src/store/src/place.rs` open it: nothing else names a backend. What does not compile is what it has to have.
+/// 3. Give it to the suite: a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite`
+///    misses one that is not there.
 /// 4. Let `scripts/crash-proof` run on it.
 pub trait Store: Send + Sync + 'static {
     /// Queues a transition; never blocks. Many are committed together. `done` is always called, where the queue is

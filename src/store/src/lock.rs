@@ -4,12 +4,12 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{Read, Seek, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::Arc,
 };
 
-use super::{StoreError, open::ensure_data_dir};
+use super::StoreError;
 
 /// The file in the data directory.
 pub const LOCK_FILE: &str = "lock";
@@ -82,6 +82,21 @@ impl DataLock {
         writeln!(self.file, "{holder}")?;
         self.file.flush()
     }
+}
+
+/// Makes sure that the directory exists, with mode 0700 where it is new.
+///
+/// # Errors
+/// [`StoreError::DataDir`]
+pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
+    let fail = |source| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(source) };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
+    let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        // Not ours to change: it may be a directory that others use too.
+        tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
 use serde_json::json;
 use tokio::sync::{Mutex, oneshot};
 
-use super::{Record, Store, StoreError, WriteError, rows::parse_time, trail::covered::PinRow};
+use super::{Record, Store, StoreError, WriteError, covered::PinRow};
 use countersign_domain::policy::pins::{Acceptance, Definition, Pin, PinSource, Pins};
 
 /// One pin as it is to be.
@@ -206,7 +205,7 @@ fn record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, a
 }
 
 /// The hash of a pin's row, as an entry has it.
-fn row_hash(server: &str, write: &PinWrite) -> String {
+pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
     let accepted = write.pin.accepted.as_ref();
     let at = accepted.map(|accepted| accepted.at.to_string());
     PinRow {
@@ -222,61 +221,10 @@ fn row_hash(server: &str, write: &PinWrite) -> String {
     .hash()
 }
 
-/// Within the writer's transaction.
-pub(super) fn store(conn: &Connection, server: &str, writes: &[PinWrite]) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT OR IGNORE INTO pinned_servers (server) VALUES (?1)")?.execute([server])?;
-    let mut statement = conn.prepare_cached(
-        "INSERT OR REPLACE INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?;
-    for PinWrite { tool, pin } in writes {
-        let accepted = pin.accepted.as_ref();
-        statement.execute(params![
-            server,
-            tool,
-            pin.seen,
-            accepted.map(|accepted| &accepted.hash),
-            accepted.map(|accepted| &accepted.by),
-            accepted.map(|accepted| accepted.at.to_string()),
-            pin.text.as_deref(),
-            accepted.and_then(|accepted| accepted.target.as_ref()),
-        ])?;
-    }
-    Ok(())
-}
-
-pub(super) fn load(conn: &Connection) -> Result<Pins, StoreError> {
-    let mut pins = Pins::default();
-    let mut statement = conn.prepare("SELECT server FROM pinned_servers")?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        pins.servers.insert(row.get(0)?, Default::default());
-    }
-    let mut statement = conn.prepare(
-        "SELECT server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target FROM tool_pins",
-    )?;
-    let mut rows = statement.query([])?;
-    while let Some(row) = rows.next()? {
-        let accepted = match (row.get::<_, Option<String>>(3)?, row.get::<_, Option<String>>(5)?) {
-            (Some(hash), Some(at)) => Some(Acceptance {
-                hash,
-                by: row.get::<_, Option<String>>(4)?.unwrap_or_default(),
-                at: parse_time(&at)?,
-                target: row.get(7)?,
-            }),
-            _ => None,
-        };
-        let text = row.get::<_, Option<String>>(6)?.map(Arc::from);
-        let pin = Pin { seen: row.get(2)?, accepted, text };
-        pins.servers.entry(row.get(0)?).or_default().insert(row.get(1)?, pin);
-    }
-    Ok(pins)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SqliteOptions, SqliteStore, verify_audit};
+    use crate::Place;
     use countersign_domain::policy::Standing;
 
     fn tool(name: &str, hash: &str) -> Definition {
@@ -284,7 +232,7 @@ mod tests {
     }
 
     async fn board(dir: &std::path::Path) -> PinStore {
-        PinStore::open(Arc::new(SqliteStore::open(dir, SqliteOptions::default()).unwrap())).await.unwrap()
+        PinStore::open(Place::directory(dir).open().unwrap()).await.unwrap()
     }
 
     #[actix::test]
@@ -332,7 +280,7 @@ mod tests {
             { "name": "read", "hash": "h1" }, { "name": "new", "hash": "h3" }] })
         );
         pins.store.close();
-        let verified = verify_audit(dir.path(), None).unwrap();
+        let verified = Place::directory(dir.path()).verify_audit(None).unwrap();
         assert_eq!((verified.entries, verified.changes), (3, 0));
     }
 
@@ -360,7 +308,7 @@ mod tests {
     #[actix::test]
     async fn acceptances_of_an_older_store_hold_for_what_is_there_at_the_upgrade() {
         let dir = tempfile::tempdir().unwrap();
-        let conn = crate::open::older(dir.path(), 2);
+        let conn = crate::sqlite::open::older(dir.path(), 2);
         conn.execute_batch(
             "INSERT INTO pinned_servers VALUES ('fs');
              INSERT INTO tool_pins (server, tool, seen, accepted, accepted_by, accepted_at, definition)
@@ -380,7 +328,7 @@ mod tests {
         assert_eq!(trail[0].event, "definitions_bound");
         pins.store.close();
         // What was there at the upgrade, and what it was bound to.
-        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 2);
+        assert_eq!(Place::directory(dir.path()).verify_audit(None).unwrap().entries, 2);
     }
 
     #[actix::test]
@@ -391,20 +339,5 @@ mod tests {
         pins.store.close();
         assert!(pins.accept(("fs", "t"), &[tool("read", "h1")], "alice").await.is_err());
         assert_eq!(pins.pins().standing(("fs", "t"), "read", "h1"), Standing::Seen);
-    }
-
-    #[test]
-    fn a_pin_has_one_hash_whether_it_is_written_or_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let conn = crate::open::open_writer(dir.path()).unwrap();
-        let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
-        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, target: Some("t".into()) };
-        for accepted in [None, Some(accepted)] {
-            let pin = Pin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
-            let write = PinWrite { tool: "read".into(), pin };
-            store(&conn, "fs", std::slice::from_ref(&write)).unwrap();
-            let found = crate::trail::covered::rows(&conn).unwrap();
-            assert_eq!(found.pins.values().collect::<Vec<_>>(), [&row_hash("fs", &write)]);
-        }
     }
 }

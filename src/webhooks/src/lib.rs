@@ -13,10 +13,7 @@ pub mod send;
 pub mod wanted;
 mod worker;
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use actix::ArbiterHandle;
 use jiff::Timestamp;
@@ -31,7 +28,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Feed;
 use countersign_store::{
     StoreError,
-    webhooks::{Delivery, WebhookStore},
+    webhooks::{Deliveries, Delivery},
 };
 
 /// How a webhook is.
@@ -97,7 +94,7 @@ struct Running {
 
 /// What all workers share.
 struct Ground {
-    store: Arc<WebhookStore>,
+    store: Arc<dyn Deliveries>,
     thread: ArbiterHandle,
     /// The dashboard's address, up to the name of a page.
     link: Arc<str>,
@@ -128,13 +125,12 @@ impl Webhooks {
     /// Those of opening the database.
     pub async fn begin(
         &self,
-        data: &Path,
+        store: Arc<dyn Deliveries>,
         configured: &[WebhookConfig],
         link: &str,
         thread: ArbiterHandle,
         shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let store = Arc::new(WebhookStore::open(data)?);
         self.ground.get_or_init(|| Ground { store, thread, link: link.into(), shutdown: shutdown.clone() });
         self.apply(configured).await
     }

@@ -27,7 +27,7 @@ use countersign_review::{Feed, FeedEvent, FeedSubscription};
 use countersign_store::{
     StoreError,
     crash::crash_point,
-    webhooks::{DeliveryState, Tried, Waiting, WebhookStore},
+    webhooks::{Deliveries, DeliveryState, Tried, Waiting},
 };
 use countersign_telemetry::metrics as telemetry;
 
@@ -50,7 +50,7 @@ pub(super) enum Command {
 
 pub(super) struct Worker {
     pub config: Arc<WebhookConfig>,
-    pub store: Arc<WebhookStore>,
+    pub store: Arc<dyn Deliveries>,
     pub feed: Feed,
     /// The dashboard's address, up to the name of a page.
     pub link: Arc<str>,
@@ -265,12 +265,12 @@ impl Worker {
     /// Does it until it is done; `None` when it is to stop.
     async fn durably<T: Send + 'static>(
         &self,
-        work: impl Fn(&WebhookStore) -> Result<T, StoreError> + Send + Sync + 'static,
+        work: impl Fn(&dyn Deliveries) -> Result<T, StoreError> + Send + Sync + 'static,
     ) -> Option<T> {
         let work = Arc::new(work);
         loop {
             let (store, work) = (Arc::clone(&self.store), Arc::clone(&work));
-            match tokio::task::spawn_blocking(move || work(&store)).await {
+            match tokio::task::spawn_blocking(move || work(&*store)).await {
                 Ok(Ok(done)) => return Some(done),
                 Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
                 Err(error) => tracing::error!(webhook = self.config.name, %error, "a write to the store ended"),

@@ -10,7 +10,7 @@ use std::{
 
 use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict};
-use countersign_store::verify_audit;
+use countersign_store::Place;
 
 const DIR: &str = "COUNTERSIGN_TEST_CRASH_DIR";
 
@@ -114,6 +114,6 @@ async fn whatever_the_moment_it_is_applied_at_most_once_and_nobody_was_told_too_
             }
         }
         bench.changes.shutdown(std::time::Duration::from_secs(10)).await;
-        verify_audit(&dir.path().join("data"), None).unwrap();
+        Place::directory(&dir.path().join("data")).verify_audit(None).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
-use countersign_store::verify_audit;
+use countersign_store::Place;
 
 #[actix::test]
 async fn every_way_a_call_can_end() {
@@ -173,7 +173,7 @@ async fn after_a_restart_what_ran_is_unknown_and_what_was_approved_runs_once() {
     assert!(counts.contains(&(ChangeState::OutcomeUnknown, 1)) && counts.contains(&(ChangeState::Applied, 2)));
     let (dir, fake, _) = bench.end().await;
     assert_eq!(fake.calls(), 2);
-    verify_audit(dir.path(), None).unwrap();
+    Place::directory(dir.path()).verify_audit(None).unwrap();
 }
 
 #[actix::test]
@@ -214,7 +214,7 @@ async fn shutdown_lets_running_calls_end() {
     let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::ShuttingDown);
     assert!(!bench.changes.is_healthy());
-    assert_eq!(verify_audit(bench.dir.path(), None).unwrap().entries, 4);
+    assert_eq!(Place::directory(bench.dir.path()).verify_audit(None).unwrap().entries, 4);
 }
 
 #[actix::test]

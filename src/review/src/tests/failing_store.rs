@@ -9,8 +9,7 @@ use super::super::testing::*;
 use countersign_domain::changes::{Change, ChangeState, Verdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
-    Done, Draft, Heads, ListQuery, Listing, LiveChange, SqliteOptions, SqliteStore, Store, StoreError, StoreFuture,
-    StoredEvent, WriteError,
+    Done, Draft, Heads, ListQuery, Listing, LiveChange, Place, Store, StoreError, StoreFuture, StoredEvent, WriteError,
 };
 
 /// How writes of one kind fail, and how often.
@@ -23,7 +22,7 @@ enum Trouble {
 }
 
 struct Flaky {
-    store: SqliteStore,
+    store: Arc<dyn Store>,
     trouble: Mutex<Option<(EventKind, Trouble, usize)>>,
 }
 
@@ -124,7 +123,7 @@ async fn troubled(store: &Flaky) {
 async fn flaky(kind: EventKind, trouble: Trouble, times: usize) -> (Bench, Arc<Flaky>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Flaky {
-        store: SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap(),
+        store: Place::directory(dir.path()).open().unwrap(),
         trouble: Mutex::new(Some((kind, trouble, times))),
     });
     let skew = Arc::new(AtomicI64::new(0));
@@ -150,7 +149,7 @@ async fn a_result_that_was_recorded_and_denied_is_not_recorded_twice() {
     bench.decide(&change, Verdict::Approve).await.unwrap();
     troubled(&store).await;
     bench.changes.shutdown(std::time::Duration::from_secs(20)).await;
-    let trail = countersign_store::verify_audit(dir.path(), None).unwrap();
+    let trail = Place::directory(dir.path()).verify_audit(None).unwrap();
     assert_eq!((trail.entries, bench.fake.calls()), (4, 1));
 }
 

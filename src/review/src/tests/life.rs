@@ -3,7 +3,7 @@
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict};
 use countersign_protocol::ErrorKind;
-use countersign_store::verify_audit;
+use countersign_store::Place;
 
 #[actix::test]
 async fn an_approved_change_runs_once_with_exactly_the_bytes_that_were_shown() {
@@ -28,7 +28,7 @@ async fn an_approved_change_runs_once_with_exactly_the_bytes_that_were_shown() {
     assert!(counts.contains(&(ChangeState::Applied, 1)));
     let head = bench.changes.audit_head().await.unwrap();
     let (dir, ..) = bench.end().await;
-    let verified = verify_audit(dir.path(), Some(head)).unwrap();
+    let verified = Place::directory(dir.path()).verify_audit(Some(head)).unwrap();
     assert_eq!((verified.entries, verified.changes, verified.head), (4, 1, head));
 }
 

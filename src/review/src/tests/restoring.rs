@@ -6,7 +6,10 @@ use jiff::Timestamp;
 
 use super::super::testing::*;
 use countersign_domain::changes::{ChangeState, Verdict};
-use countersign_store::{backup::backup, open::database_path, verify_audit};
+use countersign_store::{
+    Place,
+    sqlite::{backup::backup, open::database_path},
+};
 
 #[actix::test]
 async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() {
@@ -47,5 +50,5 @@ async fn what_was_approved_when_the_backup_was_taken_waits_for_a_person_again() 
     let trail = again.changes.audit_page(None, 50, None).await.unwrap();
     assert_eq!(trail.items.iter().filter(|entry| entry.event == "restored").count(), 1);
     again.end().await;
-    verify_audit(data.path(), None).unwrap();
+    Place::directory(data.path()).verify_audit(None).unwrap();
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::{testing::*, upkeep::prune};
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState, Verdict, digest::bytes_hash};
-use countersign_store::verify_audit;
+use countersign_store::Place;
 
 const DAY: u64 = 86_400;
 
@@ -72,7 +72,7 @@ async fn contents_go_first_then_the_change_and_the_trail_holds_all_along() {
     assert_eq!(bench.get(&open.id).await.arguments.get(), r#"{"open":"kept"}"#, "what is not final is never touched");
     assert_eq!(bench.get(&young.id).await.arguments.get(), r#"{"young":1}"#);
     assert_eq!(trail(&bench, &old.id).await.last().unwrap(), "redacted");
-    let verified = verify_audit(bench.dir.path(), None).unwrap();
+    let verified = Place::directory(bench.dir.path()).verify_audit(None).unwrap();
 
     pass(&bench, 20);
     prune_all(&bench).await;
@@ -82,12 +82,12 @@ async fn contents_go_first_then_the_change_and_the_trail_holds_all_along() {
     assert_eq!(trail(&bench, &old.id).await, ["created", "approved", "executing", "applied", "redacted", "deleted"]);
     let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
     assert_eq!((counts[&ChangeState::Applied], counts[&ChangeState::Pending]), (1, 1));
-    let later = verify_audit(bench.dir.path(), Some(verified.head)).unwrap();
+    let later = Place::directory(bench.dir.path()).verify_audit(Some(verified.head)).unwrap();
     assert_eq!((later.changes, later.entries), (2, verified.entries + 2));
     // Pruned or not, everything goes on.
     applied(&bench, r#"{"n":1}"#).await;
     let (dir, ..) = bench.end().await;
-    verify_audit(dir.path(), Some(later.head)).unwrap();
+    Place::directory(dir.path()).verify_audit(Some(later.head)).unwrap();
 }
 
 #[actix::test]
@@ -108,12 +108,12 @@ async fn what_a_tampered_store_says_was_pruned_is_found_out() {
     pass(&bench, 1);
     prune_all(&bench).await;
     let (dir, ..) = bench.end().await;
-    verify_audit(dir.path(), None).unwrap();
-    let conn = countersign_store::open::open_writer(dir.path()).unwrap();
+    Place::directory(dir.path()).verify_audit(None).unwrap();
+    let conn = countersign_store::sqlite::open::open_writer(dir.path()).unwrap();
     conn.execute("UPDATE changes SET body = replace(body, 'applied', 'Applied') WHERE id = ?1", [&change.id]).unwrap();
-    assert!(verify_audit(dir.path(), None).is_err(), "altered after it was redacted");
+    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "altered after it was redacted");
     conn.execute("DELETE FROM changes", []).unwrap();
-    assert!(verify_audit(dir.path(), None).is_err(), "deleted, and no entry says so");
+    assert!(Place::directory(dir.path()).verify_audit(None).is_err(), "deleted, and no entry says so");
 }
 
 #[actix::test]
@@ -188,7 +188,7 @@ async fn much_that_is_old_goes_in_many_transactions_and_writers_go_on() {
     let counts: std::collections::BTreeMap<_, _> = bench.changes.counts().into_iter().collect();
     assert_eq!((counts[&ChangeState::Rejected], counts[&ChangeState::Pending]), (0, rounds - 1));
     let (dir, ..) = bench.end().await;
-    assert_eq!(verify_audit(dir.path(), None).unwrap().changes, rounds - 1);
+    assert_eq!(Place::directory(dir.path()).verify_audit(None).unwrap().changes, rounds - 1);
 }
 
 #[test]
@@ -232,7 +232,7 @@ async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
             .status()
             .unwrap();
         assert_eq!(status.code(), None, "{point}: it was killed");
-        verify_audit(dir.path(), None).unwrap();
+        Place::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
         let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
         let bench = Bench::over(dir, fake(), skew, config).await;
@@ -243,7 +243,7 @@ async fn a_kill_while_it_prunes_leaves_all_or_nothing() {
         prune_all(&bench).await;
         assert!(bench.get(&change.id).await.redacted.is_some());
         let (dir, ..) = bench.end().await;
-        verify_audit(dir.path(), None).unwrap();
+        Place::directory(dir.path()).verify_audit(None).unwrap();
     }
 }
 
@@ -277,5 +277,5 @@ async fn what_is_large_and_came_to_nothing_shrinks_after_a_day_and_the_rest_stay
         assert!(bench.get(id).await.redacted.is_none(), "it is small, it ran, or it is open");
     }
     let (dir, ..) = bench.end().await;
-    verify_audit(dir.path(), None).unwrap();
+    Place::directory(dir.path()).verify_audit(None).unwrap();
 }

@@ -9,7 +9,7 @@ use countersign_domain::{
     changes::{ChangeState, Verdict},
     principal::{Principal, Role},
 };
-use countersign_store::verify_audit;
+use countersign_store::Place;
 
 /// A reproducible source of choices.
 struct Choices(u64);
@@ -106,7 +106,7 @@ async fn whatever_the_mix_nothing_runs_unapproved_or_twice() {
             assert_eq!(change.version, *version);
         }
         let (dir, ..) = bench.end().await;
-        let verified = verify_audit(dir.path(), None).unwrap();
+        let verified = Place::directory(dir.path()).verify_audit(None).unwrap();
         assert_eq!(verified.entries, versions.values().sum::<u64>());
     }
     // A mix in which nothing happens would prove nothing.

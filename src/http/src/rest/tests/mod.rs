@@ -52,7 +52,7 @@ use countersign_routing::{
     table::Aliases,
 };
 use countersign_session::services::SessionInfo;
-use countersign_store::{PinStore, SqliteOptions, SqliteStore, Store};
+use countersign_store::{PinStore, Place, Store};
 
 /// Builds the routes of the one provider, as the router would.
 fn build(
@@ -165,13 +165,13 @@ impl Endpoints {
         let mut config = Config { data: dir.path().to_owned(), ..Config::default() };
         adjust(&mut config);
         let config = Arc::new(config);
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap());
+        let store: Arc<dyn Store> = Place::directory(dir.path()).open().unwrap();
         let provider = Arc::new(Fake { module: false, ..Fake::named("pretend") });
         let policy = Arc::new(Mutex::new(PolicyConfig::from(PolicyDefault::ReviewWrites)));
         let pins = Arc::new(PinStore::open(Arc::clone(&store)).await.unwrap());
         let routes = Arc::new(Published::from_pointee(RouteTable::empty()));
         let board = StandingRuleCache::open(&store).await.unwrap();
-        let stored = Arc::new(Stored::open(dir.path()).unwrap());
+        let stored = Arc::new(Stored::open(&Place::directory(dir.path())).unwrap());
         let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
         let people = Arc::new(People::new(&config.policy.groups).with_keys(keys));
         let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));

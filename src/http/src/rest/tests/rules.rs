@@ -100,7 +100,7 @@ async fn a_rule_is_given_on_a_change_listed_counted_and_taken_back() {
     let story = endpoints.get(&format!("/api/audit?change={}", change.id), &key).await.json();
     assert_eq!(story["entries"].as_array().unwrap()[..3], trail["entries"].as_array().unwrap()[..3]);
     assert_eq!((&story["entries"][0]["from"], &story["entries"][0]["to"]), (&Value::Null, &Value::Null));
-    assert_eq!(countersign_store::verify_audit(&endpoints.state.config.data, None).unwrap().changes, 1);
+    assert_eq!(Place::directory(&endpoints.state.config.data).verify_audit(None).unwrap().changes, 1);
     endpoints.close().await;
 }
 

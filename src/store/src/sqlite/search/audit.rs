@@ -1,25 +1,22 @@
-//! Reading the audit trail: all of it, from outside and also while its gateway runs, or entries that are looked for, with
-//! what the changes are called that they are about.
+//! Reading the audit trail: all of it, from outside and also while its gateway runs, or entries that are looked for.
 
 use std::path::Path;
 
-use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params_from_iter, types::Value};
 
-use crate::{StoreError, open::open_reader, rows};
+use crate::{
+    StoreError,
+    rows::signed,
+    search::{AuditSearch, FoundEntries, FoundEntry, PAGE, SPAN},
+    sqlite::{open::open_reader, rows},
+};
 use countersign_domain::changes::audit::AuditEntry;
-
-/// Entries that one page looks through at most: a long trail is searched in steps, none of which holds a reader long.
-const SPAN: u64 = 50_000;
-
-/// Entries read at a time, where all are read.
-const PAGE: u32 = 500;
 
 /// Hands every entry to `each`, the oldest first, in one snapshot and in bounded memory.
 ///
 /// # Errors
 /// Those of the database, and what `each` answers.
-pub fn read_audit<E: From<StoreError>>(
+pub(crate) fn read_audit<E: From<StoreError>>(
     dir: &Path,
     mut each: impl FnMut(&AuditEntry) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -35,63 +32,6 @@ pub fn read_audit<E: From<StoreError>>(
     }
 }
 
-/// Which entries are looked for; what is empty or none says nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AuditSearch {
-    /// Only of this change.
-    pub change: Option<String>,
-    /// Only of these kinds: `approved`, `definitions_accepted`.
-    pub events: Vec<String>,
-    /// Only by these people, agents or `system`.
-    pub actors: Vec<String>,
-    /// Somewhere in the event, the actor, the details (comments, servers, tools) or what the change is searched by,
-    /// whatever the case.
-    pub text: Option<String>,
-    /// Only at this time or later.
-    pub since: Option<Timestamp>,
-    /// Only before this time.
-    pub until: Option<Timestamp>,
-}
-
-/// An entry that was found.
-#[derive(Clone, Debug)]
-pub struct FoundEntry {
-    pub entry: AuditEntry,
-    /// What its change is called now; none where it is of none, or of one that is kept no longer.
-    pub title: Option<String>,
-}
-
-/// One page of a search.
-#[derive(Clone, Debug, Default)]
-pub struct FoundEntries {
-    /// Newest first.
-    pub entries: Vec<FoundEntry>,
-    /// Where to look on: below this number. None where everything has been looked through.
-    pub next: Option<u64>,
-}
-
-impl AuditSearch {
-    /// Whether every entry that the conditions of the statement let through has to be looked at.
-    const fn is_scan(&self) -> bool {
-        self.change.is_none()
-            && (self.text.is_some()
-                || self.since.is_some()
-                || self.until.is_some()
-                || !self.events.is_empty()
-                || !self.actors.is_empty())
-    }
-
-    fn holds(&self, entry: &AuditEntry, needle: Option<&str>, wanted: Option<&str>) -> bool {
-        if self.since.is_some_and(|since| entry.at < since) || self.until.is_some_and(|until| entry.at >= until) {
-            return false;
-        }
-        let Some(wanted) = wanted else { return true };
-        needle.is_some_and(|needle| needle.contains(wanted))
-            || [&entry.event, &entry.actor, &entry.change_id].iter().any(|text| text.to_lowercase().contains(wanted))
-            || entry.details.get().to_lowercase().contains(wanted)
-    }
-}
-
 /// The newest entries below `before` that are looked for, at most `limit`.
 pub(crate) fn search(
     conn: &Connection,
@@ -102,7 +42,7 @@ pub(crate) fn search(
     let end = rows::heads(conn)?.audit.seq + 1;
     let top = before.map_or(end, |before| before.min(end));
     let bottom = if search.is_scan() { top.saturating_sub(SPAN) } else { 0 };
-    let mut values = vec![Value::Integer(rows::signed(top)), Value::Integer(rows::signed(bottom))];
+    let mut values = vec![Value::Integer(signed(top)), Value::Integer(signed(bottom))];
     let mut sql = String::from(
         "SELECT a.seq, a.at, a.change_id, a.event, a.from_state, a.to_state, a.actor, a.details, a.prev_hash, a.hash,
                 c.no, s.needle
@@ -147,8 +87,10 @@ pub(crate) fn search(
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
-    use crate::{open, suite};
+    use crate::{sqlite::open, suite};
 
     fn trail(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
@@ -177,14 +119,7 @@ mod tests {
             conn.execute(
                 "INSERT INTO audit (seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash)
                  VALUES (?1, ?2, ?3, ?4, NULL, '', ?5, ?6, zeroblob(32), zeroblob(32))",
-                rusqlite::params![
-                    rows::signed(seq),
-                    format!("2026-01-01T00:00:{:02}Z", seq % 60),
-                    id,
-                    event,
-                    actor,
-                    details
-                ],
+                rusqlite::params![signed(seq), format!("2026-01-01T00:00:{:02}Z", seq % 60), id, event, actor, details],
             )
             .unwrap();
         }

@@ -20,16 +20,10 @@ use std::{
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, params};
 
-use super::{
-    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
-    crash::crash_point,
-    health::Health,
-    open::open_writer,
-    retention,
-    rows::{self, signed},
-    search,
-    trail::{self, covered},
-    witness::Witness,
+use super::{open::open_writer, pins, retention, rows, search, space, standing_rules, trail, witness::Witness};
+use crate::{
+    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered, crash::crash_point, health::Health,
+    rows::signed,
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
@@ -156,7 +150,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) if self.health.trouble().is_some() => self.probe(),
                 Err(RecvTimeoutError::Timeout) => {
                     self.witness.write(self.heads.audit);
-                    if let Err(error) = super::space::give_back(&self.conn) {
+                    if let Err(error) = space::give_back(&self.conn) {
                         tracing::debug!(%error, "no room was given back this time");
                     }
                 }
@@ -337,9 +331,9 @@ impl Writer {
     fn write_record(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let sqlite = |e: rusqlite::Error| WriteError::Store(e.into());
         if !record.server.is_empty() {
-            super::pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
+            pins::store(&self.conn, &record.server, &record.pins).map_err(sqlite)?;
         }
-        let rows = super::standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
+        let rows = standing_rules::store(&self.conn, &record.rules).map_err(WriteError::Store)?;
         let details = covered::with_rows(&record.details, &rows);
         let at = record.at.to_string();
         let audit = self
@@ -360,7 +354,7 @@ impl Writer {
     fn write_restored(&self, record: &Record) -> Result<(Written, Heads), WriteError> {
         let forget = "DELETE FROM facts WHERE name = 'backup_of'";
         self.conn.execute(forget, []).map_err(|e| WriteError::Store(e.into()))?;
-        super::standing_rules::end_allowances(&self.conn, record.at).map_err(WriteError::Store)?;
+        standing_rules::end_allowances(&self.conn, record.at).map_err(WriteError::Store)?;
         self.write_record(record)
     }
 

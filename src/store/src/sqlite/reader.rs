@@ -12,7 +12,8 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{StoreError, StoreFuture, health::Health, open::open_reader};
+use super::open::open_reader;
+use crate::{StoreError, StoreFuture, health::Health};
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
 

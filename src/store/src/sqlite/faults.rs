@@ -11,9 +11,10 @@ use std::{
 
 use rusqlite::{Connection, ffi};
 
-use super::{
+use super::{verify::verify_audit, *};
+use crate::{
+    VerifyError, WriteError,
     suite::{created, draft, moved, send, write},
-    *,
 };
 use countersign_domain::changes::{audit::Broken, testing::change};
 

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::{StoreError, open::database_path};
+use super::open::database_path;
+use crate::StoreError;
 
 /// Free pages that are kept for what comes next.
 const SPARE: i64 = 1024;
@@ -59,7 +60,7 @@ fn fold(conn: &Connection) -> rusqlite::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::open_writer;
+    use crate::sqlite::open::open_writer;
 
     fn fill(conn: &Connection) {
         conn.execute_batch("CREATE TABLE big (x BLOB)").unwrap();
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn a_database_from_before_is_rewritten_once() {
         let dir = tempfile::tempdir().unwrap();
-        let old = crate::open::older(dir.path(), 8);
+        let old = crate::sqlite::open::older(dir.path(), 8);
         assert_eq!(old.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0)).unwrap(), 0);
         drop(old);
         let conn = open_writer(dir.path()).unwrap();

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -12,7 +12,8 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use super::StoreError;
+use super::trail;
+use crate::{StoreError, lock::ensure_data_dir};
 
 /// The file in the data directory.
 pub const DATABASE_FILE: &str = "countersign.db";
@@ -39,21 +40,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes to which the log is cut once it was folded into the database.
 const MAX_LOG: i64 = 16 << 20;
-
-/// Makes sure that the directory exists, with mode 0700 where it is new.
-///
-/// # Errors
-/// [`StoreError::DataDir`]
-pub fn ensure_data_dir(dir: &Path) -> Result<(), StoreError> {
-    let fail = |source| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(source) };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
-    let mode = fs::metadata(dir).map_err(fail)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        // Not ours to change: it may be a directory that others use too.
-        tracing::warn!(dir = %dir.display(), mode = format!("{:o}", mode & 0o777), "the data directory is open to others; chmod 700 it");
-    }
-    Ok(())
-}
 
 /// The path of the database in the directory.
 #[must_use]
@@ -170,7 +156,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
         tracing::debug!(migration = number + 1, path = %path.display(), "migrating the database");
         tx.execute_batch(sql)?;
     }
-    super::trail::covered::anchor(&tx)?;
+    trail::anchor(&tx)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;
@@ -182,7 +168,7 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
 
 /// A new database as the version with only so many migrations left it.
 #[cfg(test)]
-pub(super) fn older(dir: &Path, migrations: usize) -> Connection {
+pub(crate) fn older(dir: &Path, migrations: usize) -> Connection {
     let conn = Connection::open(database_path(dir)).unwrap();
     for sql in &MIGRATIONS[..migrations] {
         conn.execute_batch(sql).unwrap();
@@ -196,7 +182,7 @@ pub(super) fn older(dir: &Path, migrations: usize) -> Connection {
 fn locate(path: &Path, error: StoreError) -> StoreError {
     match error {
         StoreError::Damaged(detail) => StoreError::Corrupt { path: path.to_owned(), detail },
-        StoreError::Sqlite(error) => {
+        StoreError::Database(error) => {
             StoreError::DataDir { path: path.to_owned(), source: Arc::new(std::io::Error::other(error.to_string())) }
         }
         other => other,

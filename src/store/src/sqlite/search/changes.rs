@@ -1,70 +1,37 @@
 //! Listings of changes, and what changes are searched by: a table of small rows beside them.
 
-use jiff::Timestamp;
 use rusqlite::{Connection, Row, params, types::Value};
 
 use crate::{
-    Draft, ListQuery, Listing, MAX_PAGE_BYTES, StoreError,
+    Draft, ListQuery, Listing, MAX_PAGE_BYTES, Narrow, StoreError,
     rows::{parse_change, signed, unsigned},
+    search::needle,
 };
-use countersign_domain::changes::{Change, ChangeState, machine::EventKind};
+use countersign_domain::changes::{ChangeState, machine::EventKind};
 
-/// Narrows a listing of changes; what is empty or none says nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Narrow {
-    /// Only of these servers and modules.
-    pub providers: Vec<String>,
-    pub tools: Vec<String>,
-    /// Somewhere in the summary, the label of the target, the id, the tool, the server or the proposer's name, whatever
-    /// the case.
-    pub text: Option<String>,
-    /// Only those proposed at this time or later, to the millisecond.
-    pub since: Option<Timestamp>,
-    /// Only those proposed before this time.
-    pub until: Option<Timestamp>,
-}
-
-impl Narrow {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
+/// Conditions on `s`, a row of `change_search`, each with `AND` before it; their values are added to `values`.
+fn conditions(narrow: &Narrow, values: &mut Vec<Value>) -> String {
+    let mut sql = String::new();
+    for (column, names) in [("provider", &narrow.providers), ("tool", &narrow.tools)] {
+        if names.is_empty() {
+            continue;
+        }
+        sql.push_str(&format!(" AND s.{column} IN (?{})", ",?".repeat(names.len() - 1)));
+        values.extend(names.iter().cloned().map(Value::Text));
     }
-
-    /// Conditions on `s`, a row of `change_search`, each with `AND` before it; their values are added to `values`.
-    fn conditions(&self, values: &mut Vec<Value>) -> String {
-        let mut sql = String::new();
-        for (column, names) in [("provider", &self.providers), ("tool", &self.tools)] {
-            if names.is_empty() {
-                continue;
-            }
-            sql.push_str(&format!(" AND s.{column} IN (?{})", ",?".repeat(names.len() - 1)));
-            values.extend(names.iter().cloned().map(Value::Text));
-        }
-        if let Some(text) = &self.text {
-            sql.push_str(" AND instr(s.needle, ?) > 0");
-            values.push(Value::Text(text.to_lowercase()));
-        }
-        if let Some(since) = self.since {
-            sql.push_str(" AND s.created_ms >= ?");
-            values.push(Value::Integer(since.as_millisecond()));
-        }
-        if let Some(until) = self.until {
-            sql.push_str(" AND s.created_ms < ?");
-            values.push(Value::Integer(until.as_millisecond()));
-        }
-        sql
+    if let Some(text) = &narrow.text {
+        sql.push_str(" AND instr(s.needle, ?) > 0");
+        values.push(Value::Text(text.to_lowercase()));
     }
-}
-
-fn needle(change: &Change) -> String {
-    let parts = [
-        change.id.as_str(),
-        &change.provider,
-        &change.tool,
-        &change.proposer.principal,
-        &change.target.label,
-        &change.summary,
-    ];
-    parts.join("\n").to_lowercase()
+    if let Some(since) = narrow.since {
+        sql.push_str(" AND s.created_ms >= ?");
+        values.push(Value::Integer(since.as_millisecond()));
+    }
+    if let Some(until) = narrow.until {
+        sql.push_str(" AND s.created_ms < ?");
+        values.push(Value::Integer(until.as_millisecond()));
+    }
+    sql
 }
 
 /// Keeps the row of a change that was just written, on the connection and in the transaction of its writer.
@@ -199,7 +166,7 @@ fn numbers(
         sql.push_str(&format!(" AND c.{column} = ?"));
         values.push(Value::Text((*value).to_owned()));
     }
-    sql.push_str(&narrow.conditions(&mut values));
+    sql.push_str(&conditions(narrow, &mut values));
     sql.push_str(if who.is_empty() { " ORDER BY s.no DESC LIMIT ?" } else { " ORDER BY c.no DESC LIMIT ?" });
     values.push(Value::Integer(signed(limit as u64)));
     let mut statement = conn.prepare_cached(&sql)?;
@@ -209,8 +176,13 @@ fn numbers(
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
-    use crate::{open, rows, suite};
+    use crate::{
+        sqlite::{open, rows},
+        suite,
+    };
 
     fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
         let query = ListQuery { narrow, limit: 10, ..ListQuery::default() };

@@ -1,5 +1,25 @@
 //! The SQLite backend: one writing thread, a few reading ones, in WAL mode, so that neither waits for the other.
 
+pub mod backup;
+mod error;
+#[cfg(test)]
+mod faults;
+pub(crate) mod keys;
+pub mod open;
+mod pins;
+mod reader;
+mod retention;
+mod rows;
+pub(crate) mod said;
+pub(crate) mod search;
+mod space;
+mod standing_rules;
+mod trail;
+pub(crate) mod verify;
+pub(crate) mod webhooks;
+mod witness;
+mod writer;
+
 use std::{
     path::Path,
     sync::{
@@ -12,15 +32,15 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{
-    AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
-    Record, Store, StoreError, StoreFuture, StoredEvent,
-    health::Health,
+use self::{
     open::open_writer,
     reader::Readers,
-    rows, search, space,
     witness::Witness,
     writer::{Command, CommitFn, Work, Writer, plain_commit},
+};
+use crate::{
+    AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
+    Record, Store, StoreError, StoreFuture, StoredEvent, health::Health,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry},
@@ -53,7 +73,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or creates the database of the data directory. Hold [`super::lock_data_dir`] while it is open.
+    /// Opens or creates the database of the data directory. Hold [`crate::lock_data_dir`] while it is open.
     ///
     /// # Errors
     /// See [`open_writer`].
@@ -138,19 +158,19 @@ impl Store for SqliteStore {
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
-        self.readers.read(move |conn| super::retention::old(conn, before))
+        self.readers.read(move |conn| retention::old(conn, before))
     }
 
     fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
-        self.readers.read(super::retention::backup_of)
+        self.readers.read(retention::backup_of)
     }
 
     fn pins(&self) -> StoreFuture<Pins> {
-        self.readers.read(super::pins::load)
+        self.readers.read(pins::load)
     }
 
     fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
-        self.readers.read(super::standing_rules::load)
+        self.readers.read(standing_rules::load)
     }
 
     fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
@@ -230,9 +250,9 @@ impl Drop for SqliteStore {
 fn check_writable(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
     let tried = conn.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(StoreError::from);
     tried.map_err(|error| match error {
-        StoreError::Sqlite(error) => {
+        StoreError::Database(error) => {
             let source = Arc::new(std::io::Error::other(error.to_string()));
-            StoreError::DataDir { path: super::open::database_path(dir), source }
+            StoreError::DataDir { path: open::database_path(dir), source }
         }
         other => other,
     })
@@ -244,7 +264,7 @@ const CHECK_BYTES: u64 = 32 << 20;
 /// Finds damage before anything is built on it. A larger database is checked only if its last process did not close
 /// it; what is damaged in its depth is found when it is read.
 fn check_pages(conn: &rusqlite::Connection, dir: &Path) -> Result<(), StoreError> {
-    let path = super::open::database_path(dir);
+    let path = open::database_path(dir);
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
     let mut log = path.clone().into_os_string();
     log.push("-wal");

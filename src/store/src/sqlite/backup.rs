@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
 
 use super::{
-    StoreError, Verified, VerifyError,
     open::{database_path, open_reader},
     verify::verify_connection,
 };
+use crate::{StoreError, Verified, VerifyError};
 
 /// The built-in tracker's database in a data directory, and what its copy's name ends with.
 const TRACKER_FILE: &str = "tracker.db";
@@ -135,7 +135,7 @@ impl Draft {
     /// One snapshot of the source, whole and sound.
     fn copy(&self, source: &Connection) -> Result<Connection, BackupError> {
         let failed = |error: rusqlite::Error| match StoreError::from(error) {
-            StoreError::Sqlite(error) => {
+            StoreError::Database(error) => {
                 let source = std::io::Error::other(error.to_string());
                 BackupError::Write { path: self.path.clone(), source }
             }
@@ -196,9 +196,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        SqliteOptions, SqliteStore, Store as _,
+        Store as _,
+        sqlite::{SqliteOptions, SqliteStore, verify::verify_audit},
         suite::{created, write},
-        verify_audit,
     };
 
     fn now() -> Timestamp {
@@ -262,7 +262,7 @@ mod tests {
         let store = SqliteStore::open(dir.path(), SqliteOptions::default()).unwrap();
         write(&store, created("a")).await.unwrap();
         store.close();
-        crate::open::open_writer(dir.path()).unwrap().execute("UPDATE audit SET actor = 'x'", []).unwrap();
+        crate::sqlite::open::open_writer(dir.path()).unwrap().execute("UPDATE audit SET actor = 'x'", []).unwrap();
         let to = out.path().join("copy");
         assert!(matches!(backup(dir.path(), &to, false, now()), Err(BackupError::Trail(_))));
         assert_eq!(fs::read_dir(out.path()).unwrap().count(), 0);

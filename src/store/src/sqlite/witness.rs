@@ -13,9 +13,9 @@ use std::{
 
 use rusqlite::Connection;
 
-use super::{
+use super::retention::backup_of;
+use crate::{
     StoreError,
-    retention::backup_of,
     rows::{parse_hash, signed},
 };
 use countersign_domain::changes::audit::AuditHead;

@@ -1,0 +1,218 @@
+//! Reads what is verified from SQLite.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension as _};
+
+use super::{open::open_reader, trail::rows};
+use crate::{
+    Verified, VerifyError,
+    covered::{FACT, Rows},
+    rows::unsigned,
+    verify::{Entries, FoundChange, LastEntry},
+};
+use countersign_domain::changes::audit::{AuditHead, EntryContent};
+
+impl From<rusqlite::Error> for VerifyError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// Reads everything once, in one snapshot and in bounded memory.
+///
+/// # Errors
+/// [`VerifyError::Broken`] at the first thing that does not hold.
+pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+    verify_connection(&open_reader(dir)?, expected)
+}
+
+/// As [`verify_audit`], of a database that is open.
+pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+    let snapshot = conn.unchecked_transaction()?;
+    let mut entries = Entries::new(expected);
+    {
+        let mut statement = snapshot.prepare(
+            "SELECT seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash
+             FROM audit ORDER BY seq",
+        )?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let text = |i: usize| -> Result<String, rusqlite::Error> { row.get(i) };
+            let (at, change_id, event, to, actor, details) =
+                (text(1)?, text(2)?, text(3)?, text(5)?, text(6)?, text(7)?);
+            let from: Option<String> = row.get(4)?;
+            let content = EntryContent {
+                seq: unsigned(row.get(0)?)?,
+                at: &at,
+                change_id: &change_id,
+                event: &event,
+                from: from.as_deref(),
+                to: &to,
+                actor: &actor,
+                details: &details,
+            };
+            let blob = |i: usize| -> Result<Vec<u8>, rusqlite::Error> { row.get(i) };
+            entries.entry(&content, &blob(8)?, &blob(9)?)?;
+        }
+    }
+    let mut changes = entries.finish()?;
+    let mut last = snapshot.prepare(
+        "SELECT seq, to_state, details FROM audit WHERE change_id = ?1 AND to_state <> '' ORDER BY seq DESC LIMIT 1",
+    )?;
+    let mut statement =
+        snapshot.prepare("SELECT id, state, version, body, principal, idempotency_key, expires_at FROM changes")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let found = FoundChange {
+            id: row.get(0)?,
+            state: row.get(1)?,
+            version: row.get(2)?,
+            body: row.get(3)?,
+            principal: row.get(4)?,
+            idempotency_key: row.get(5)?,
+            expires_at: row.get(6)?,
+        };
+        let entry = last
+            .query_row([&found.id], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?)))
+            .optional()?
+            .map(|(seq, to, details)| unsigned(seq).map(|seq| LastEntry { seq, to, details }))
+            .transpose()?;
+        changes.change(found, entry.as_ref())?;
+    }
+    let mut gone = snapshot.prepare(
+        "SELECT change_id, seq FROM audit WHERE event = 'created'
+         AND NOT EXISTS (SELECT 1 FROM changes WHERE changes.id = audit.change_id)
+         AND NOT EXISTS (SELECT 1 FROM audit AS later WHERE later.change_id = audit.change_id AND later.event = 'deleted')
+         LIMIT 1",
+    )?;
+    let gone: Option<(String, i64)> = gone.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let gone = gone.map(|(id, seq)| unsigned(seq).map(|seq| (id, seq))).transpose()?;
+    Ok(changes.finish(gone, &rows_of(&snapshot)?, fact(&snapshot)?.as_deref())?)
+}
+
+/// As [`rows`], of a database that may be older than some of its columns.
+fn rows_of(conn: &Connection) -> rusqlite::Result<Rows> {
+    let columns: i64 = conn.query_row(
+        "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
+              + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')
+              + (SELECT count(*) FROM pragma_table_info('standing_rules') WHERE name = 'body')",
+        [],
+        |row| row.get(0),
+    )?;
+    if columns == 3 { rows(conn) } else { Ok(Rows::default()) }
+}
+
+fn fact(conn: &Connection) -> rusqlite::Result<Option<String>> {
+    let known: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'facts'", [], |row| row.get(0))?;
+    if known == 0 {
+        return Ok(None);
+    }
+    conn.query_row("SELECT value FROM facts WHERE name = ?1", [FACT], |row| row.get(0)).optional()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::{
+        Covered,
+        keys::{ApiKey, Credentials as _},
+        sqlite::{
+            keys::Keys,
+            open::{older, open_writer},
+        },
+    };
+    use countersign_domain::principal::Role;
+
+    fn key(id: &str) -> ApiKey {
+        ApiKey {
+            id: id.into(),
+            name: "alice".into(),
+            role: Role::Viewer,
+            owner: None,
+            created_at: "2027-01-01T00:00:00Z".parse().unwrap(),
+            last_used_at: None,
+            revoked_at: None,
+        }
+    }
+
+    fn broken(dir: &std::path::Path) -> String {
+        match verify_audit(dir, None) {
+            Err(VerifyError::Broken(broken)) => broken.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_key_that_was_altered_added_or_removed_is_found_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = Keys::open(dir.path()).unwrap();
+        keys.insert(&key("k1"), &[1; 32]).unwrap();
+        keys.insert(&key("k2"), &[2; 32]).unwrap();
+        keys.revoke("k2", Timestamp::now()).unwrap();
+        keys.touch(&key("k1"), Timestamp::now()).unwrap();
+        assert_eq!(verify_audit(dir.path(), None).unwrap().covered, Covered { keys: 2, ..Covered::default() });
+        let conn = open_writer(dir.path()).unwrap();
+        for (spoil, mend, told) in [
+            (
+                "UPDATE api_keys SET role = 'admin' WHERE id = 'k1'",
+                "UPDATE api_keys SET role = 'viewer' WHERE id = 'k1'",
+                "key k1 is not as audit entry 1 left it",
+            ),
+            (
+                "UPDATE api_keys SET owner = 'bob' WHERE id = 'k1'",
+                "UPDATE api_keys SET owner = NULL WHERE id = 'k1'",
+                "key k1 is not as audit entry 1 left it",
+            ),
+            ("UPDATE api_keys SET revoked_at = NULL WHERE id = 'k2'", "", "key k2 is not as audit entry 3 left it"),
+        ] {
+            let before: Option<String> =
+                conn.query_row("SELECT revoked_at FROM api_keys WHERE id = 'k2'", [], |row| row.get(0)).unwrap();
+            conn.execute(spoil, []).unwrap();
+            assert_eq!(broken(dir.path()), told, "{spoil}");
+            if !mend.is_empty() {
+                conn.execute(mend, []).unwrap();
+            }
+            conn.execute("UPDATE api_keys SET revoked_at = ?1 WHERE id = 'k2'", [before]).unwrap();
+            assert!(verify_audit(dir.path(), None).is_ok(), "{mend}");
+        }
+        conn.execute("INSERT INTO api_keys SELECT 'k3', name, role, x'03', created_at, NULL, NULL, owner FROM api_keys WHERE id = 'k1'", []).unwrap();
+        assert_eq!(broken(dir.path()), "key k3 has no audit entry");
+        conn.execute("DELETE FROM api_keys WHERE id IN ('k1', 'k3')", []).unwrap();
+        assert_eq!(broken(dir.path()), "key k1 of audit entry 1 is gone");
+    }
+
+    #[test]
+    fn what_was_there_before_is_no_tampering_and_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = older(dir.path(), 8);
+        conn.execute_batch(
+            "INSERT INTO api_keys (id, name, role, hash, created_at) VALUES ('old', 'alice', 'admin', x'01', '2026-01-01T00:00:00Z');
+             INSERT INTO pinned_servers VALUES ('fs');
+             INSERT INTO tool_pins (server, tool, seen) VALUES ('fs', 'read', 'h1')",
+        )
+        .unwrap();
+        drop(conn);
+        // Nobody has migrated it yet.
+        let verified = verify_audit(dir.path(), None).unwrap();
+        assert_eq!(verified.covered, Covered { keys: 1, pins: 1, untold: 2, ..Covered::default() });
+        let conn = open_writer(dir.path()).unwrap();
+        let verified = verify_audit(dir.path(), None).unwrap();
+        assert_eq!((verified.entries, verified.covered), (1, Covered { keys: 1, pins: 1, ..Covered::default() }));
+        drop(open_writer(dir.path()).unwrap());
+        assert_eq!(verify_audit(dir.path(), None).unwrap().entries, 1, "once");
+        conn.execute(
+            "UPDATE tool_pins SET accepted = 'h1', accepted_by = 'alice', accepted_at = '2026-01-01T00:00:00Z'",
+            [],
+        )
+        .unwrap();
+        assert!(
+            broken(dir.path())
+                .contains("the definition of read that was seen or accepted of fs is not as audit entry 1")
+        );
+        conn.execute("DELETE FROM tool_pins", []).unwrap();
+        assert!(broken(dir.path()).contains("is gone"));
+    }
+}
