@@ -12,4 +12,5 @@
 mod clock;
 mod crash;
 mod crash_proof;
+mod postgres;
 mod store_faults;

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    Gateway, LISTEN, Options, command, eventually,
+    Gateway, LISTEN, Options, command, command_on, eventually,
     http::Conn,
     mcp::{self, borrowed, modern_headers, with_meta},
     tls::Tls,
@@ -255,10 +255,11 @@ fn quiet_feeds_end_with_their_key() {
 }
 
 fn revoke(gateway: &Gateway, name: &str) {
-    let list = command(&[]).args(["keys", "list", "--data"]).arg(gateway.data()).output().unwrap();
+    let list = command_on(&gateway.data()).args(["keys", "list", "--data"]).arg(gateway.data()).output().unwrap();
     let list = String::from_utf8(list.stdout).unwrap();
     let id = list.lines().find(|l| l.contains(name)).unwrap().split_whitespace().next().unwrap().to_owned();
-    let revoked = command(&[]).args(["keys", "revoke", &id, "--data"]).arg(gateway.data()).output().unwrap();
+    let revoked =
+        command_on(&gateway.data()).args(["keys", "revoke", &id, "--data"]).arg(gateway.data()).output().unwrap();
     assert!(revoked.status.success());
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 use support::{
-    Gateway, Options, command, eventually,
+    Gateway, Options, command, command_on, eventually,
     http::{Conn, Response},
     mcp::{self, ACCEPT, JSON, borrowed, modern_headers, with_meta},
     run,
@@ -58,7 +58,7 @@ fn me(conn: &mut Conn, key: &str) -> Response {
 
 /// A code of a link that signs in.
 fn code(gateway: &Gateway) -> String {
-    let output = command(&[]).args(["open", "--print", "--data"]).arg(gateway.data()).output().unwrap();
+    let output = command_on(&gateway.data()).args(["open", "--print", "--data"]).arg(gateway.data()).output().unwrap();
     let link = String::from_utf8(output.stdout).unwrap();
     link.trim().split_once("/#code=").unwrap_or_else(|| panic!("{link}")).1.to_owned()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use support::{
-    Gateway, Options, command, eventually,
+    Gateway, Options, command_on, eventually,
     mcp::{self, borrowed, modern_headers, with_meta},
     ws::Ws,
 };
@@ -69,7 +69,7 @@ fn owned_key(gateway: &Gateway, role: &str, name: &str, owner: &str) -> String {
 }
 
 fn make_key(gateway: &Gateway, role: &str, name: &str, owner: Option<&str>) -> (Option<i32>, String, String) {
-    let mut create = command(&[]);
+    let mut create = command_on(&gateway.data());
     create.args(["keys", "create", "--role", role, "--name", name]);
     if let Some(owner) = owner {
         create.args(["--owner", owner]);
@@ -246,7 +246,8 @@ fn what_was_proposed_to_one_command_is_stale_at_another() {
     gateway.reached(&id, "applied");
     assert_eq!(files.ledger(), ["c write t"]);
     let (_, home) = gateway.stop();
-    let verified = command(&[]).args(["audit", "verify", "--data"]).arg(home.path().join("data")).output().unwrap();
+    let data = home.path().join("data");
+    let verified = command_on(&data).args(["audit", "verify", "--data"]).arg(&data).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
 }
 

@@ -20,6 +20,7 @@ pub mod cli;
 pub mod fake;
 pub mod http;
 pub mod mcp;
+pub mod postgres;
 pub mod pty;
 pub mod stdio;
 pub mod tls;
@@ -74,6 +75,14 @@ pub fn command(env: &[(&str, &str)]) -> Command {
         }
     }
     command.env("XDG_CONFIG_HOME", "/nonexistent").envs(env.iter().copied());
+    command
+}
+
+/// As [`command`], of what works on that data directory and the store that belongs to it. Its arguments are yet to come.
+#[must_use]
+pub fn command_on(data: &Path) -> Command {
+    let mut command = command(&[]);
+    postgres::set(&mut command, data);
     command
 }
 
@@ -202,6 +211,7 @@ impl Gateway {
         let log = File::options().create(true).append(true).open(home.join("log")).unwrap();
         let mut command = command(&options.env);
         command.args(["serve", "--listen", LISTEN, "--data"]).arg(home.join("data"));
+        postgres::set(&mut command, &home.join("data"));
         if let Some(config) = options.config {
             let path = home.join("countersign.yaml");
             std::fs::write(&path, config).unwrap();
@@ -315,15 +325,17 @@ impl Gateway {
 #[track_caller]
 #[must_use]
 pub fn create_key(data: &Path, role: &str, name: &str) -> String {
-    let output =
-        command(&[]).args(["keys", "create", "--role", role, "--name", name, "--data"]).arg(data).output().unwrap();
+    let create = ["keys", "create", "--role", role, "--name", name, "--data"];
+    let output = command_on(data).args(create).arg(data).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// Runs the program to its end; answers exit code, stdout, stderr.
 pub fn run(args: &[&str]) -> (Option<i32>, String, String) {
-    let output = command(&[]).args(args).stdin(Stdio::null()).output().unwrap();
+    let data = args.iter().skip_while(|arg| **arg != "--data").nth(1);
+    let mut command = data.map_or_else(|| command(&[]), |data| command_on(Path::new(data)));
+    let output = command.args(args).stdin(Stdio::null()).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }

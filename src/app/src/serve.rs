@@ -145,7 +145,7 @@ pub async fn start(loaded: Loaded, source: Source, options: Options, metrics: Me
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
     let mut lock = lock_data_dir(&config.data)?;
     let config = Arc::new(config);
-    let place = Place::directory(&config.data);
+    let place = Place::configured(&config.data, config.store_server())?;
     let store = place.open()?;
     let keys = Arc::new(Stored::open(&place)?);
     let carrier = Carrier::open(&config.data).map_err(ServeError::StateKey)?;

@@ -29,8 +29,8 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
             )
         })?),
     };
-    let data = configuration(&args.data.flags())?.config.data;
-    match Place::directory(&data).verify_audit(expected) {
+    let config = configuration(&args.data.flags())?.config;
+    match Place::configured(&config.data, config.store_server())?.verify_audit(expected) {
         Ok(verified) => {
             out.line(&verified.head.export())?;
             out.finish()?;
@@ -61,12 +61,13 @@ pub fn run(args: &AuditArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 fn export(args: &AuditArgs, format: Format, span: Span, out: &mut Output) -> Result<Exit, Failure> {
-    let data = configuration(&args.data.flags())?.config.data;
+    let config = configuration(&args.data.flags())?.config;
+    let place = Place::configured(&config.data, config.store_server())?;
     // A file keeps every character, since the hashes are of them; a terminal obeys none, however narrow it is.
     let terminal = out.is_terminal();
     out.text(&format.head())?;
     let mut text = String::new();
-    Place::directory(&data).read_audit(|entry| -> Result<(), Failure> {
+    place.read_audit(|entry| -> Result<(), Failure> {
         if span.holds(entry) {
             text.clear();
             format.entry(entry, &mut text);

@@ -11,7 +11,13 @@ use super::{
 use countersign_store::sqlite::backup::{BackupError, backup};
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let data = configuration(&args.data.flags())?.config.data;
+    let config = configuration(&args.data.flags())?.config;
+    if config.store.is_some() {
+        let message = "the store is in PostgreSQL, whose own tools back it up: pg_dump, or a base backup \
+                       (docs/postgresql.md#backup-and-restore)";
+        return Err(Failure::new(Exit::Usage, message.to_owned()));
+    }
+    let data = config.data;
     let done = backup(&data, &args.file, args.force, Timestamp::now()).map_err(|error| match error {
         BackupError::Exists(_) | BackupError::Inside(_) => Failure::new(Exit::Usage, error.to_string()),
         BackupError::Trail(_) | BackupError::Bad(_) => Failure::new(Exit::Failed, error.to_string()),

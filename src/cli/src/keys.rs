@@ -16,7 +16,7 @@ use countersign_store::{
 
 pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     let config = configuration(&args.data.flags())?.config;
-    let place = Place::directory(&config.data);
+    let place = Place::configured(&config.data, config.store_server())?;
     match &args.command {
         KeysCommand::Create { role, name, owner } => {
             let new =

@@ -43,7 +43,8 @@ struct TestedOffline {
 pub fn answer(config: &Config, body: &str) -> Result<String, Failure> {
     let body: TestBody = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
-    let said = Place::directory(&config.data).said()?.unwrap_or_else(|| {
+    let place = Place::configured(&config.data, config.store_server())?;
+    let said = place.said()?.unwrap_or_else(|| {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         Said::default()
     });

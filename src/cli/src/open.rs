@@ -19,7 +19,8 @@ use countersign_store::Place;
 pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let config = configuration(&args.data.flags())?.config;
     let gateway = running(&config)?;
-    let code = codes::create(&*Place::directory(&config.data).credentials()?, Timestamp::now())?;
+    let place = Place::configured(&config.data, config.store_server())?;
+    let code = codes::create(&*place.credentials()?, Timestamp::now())?;
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.line(&link)?;
     out.finish()?;

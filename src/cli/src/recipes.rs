@@ -14,7 +14,8 @@ use countersign_upstream::Names;
 
 /// One sentence each.
 pub fn warnings(config: &Config) -> Vec<String> {
-    let Ok(Some(said)) = Place::directory(&config.data).said() else { return Vec::new() };
+    let said = Place::configured(&config.data, config.store_server()).and_then(|place| place.said());
+    let Ok(Some(said)) = said else { return Vec::new() };
     config.upstreams.iter().flat_map(|server| of_server(server, &said.pins)).collect()
 }
 

@@ -128,6 +128,15 @@ pub(super) fn public_url(text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// The rest is looked at when the store is opened. What is wrong is not repeated: it may hold a password.
+pub(super) fn postgres(text: &str) -> Result<(), Wrong> {
+    if ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
+        return Ok(());
+    }
+    let remedy = "Write postgres://USER:${PASSWORD}@HOST/DATABASE, or leave it out for the embedded database.";
+    Err(("this is not an address of PostgreSQL".to_owned(), remedy.to_owned()))
+}
+
 pub(super) fn log_filter(text: &str) -> Result<(), Wrong> {
     match tracing_subscriber::EnvFilter::builder().parse(text) {
         Ok(_) => Ok(()),

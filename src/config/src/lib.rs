@@ -29,7 +29,12 @@ mod values;
 pub mod variables;
 mod webhooks;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
@@ -47,6 +52,8 @@ pub use webhooks::{WebhookConfig, WebhookUrl};
 pub struct Config {
     pub listen: SocketAddr,
     pub data: PathBuf,
+    /// Where changes, keys and the trail are kept; `None` is in the data directory.
+    pub store: Option<StoreServer>,
     pub auth: AuthConfig,
     /// PEM files; `None` is plain HTTP.
     pub tls: Option<TlsConfig>,
@@ -66,6 +73,23 @@ pub struct Config {
     pub webhooks: Vec<WebhookConfig>,
     pub limits: LimitsConfig,
     pub log: LogConfig,
+}
+
+impl Config {
+    /// Address and authorities of the server that keeps the store, where one does.
+    #[must_use]
+    pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
+        self.store.as_ref().map(|server| (server.url.0.as_str(), server.ca.as_deref()))
+    }
+}
+
+/// A database of a PostgreSQL server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreServer {
+    /// May hold a password.
+    pub url: Secret,
+    /// PEM file of the authorities that its certificate is verified by.
+    pub ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig,
-    RoutesConfig, StdioConfig, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, docs,
+    RoutesConfig, StdioConfig, StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, docs,
     reader::Reader, servers, terms, webhooks,
 };
 use countersign_domain::{
@@ -39,6 +39,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
     Config {
         listen: r.address("listen"),
         data: r.path("data"),
+        store: store(r),
         auth: AuthConfig {
             mode: r.choice("auth.mode", &[("local", AuthMode::Local), ("keys", AuthMode::Keys)], AuthMode::Keys),
         },
@@ -57,6 +58,12 @@ pub(super) fn config(r: &mut Reader) -> Config {
         limits: limits(r),
         log: log(r),
     }
+}
+
+fn store(r: &mut Reader) -> Option<StoreServer> {
+    let url = r.optional_secret("store.url", check::postgres);
+    let ca = r.optional_path("store.ca");
+    Some(StoreServer { url: url?, ca })
 }
 
 fn tls(r: &mut Reader) -> Option<TlsConfig> {

@@ -18,7 +18,9 @@ use super::{
     rules, terms,
     tree::{self, Node, Spot},
     units,
+    upstreams::Secret,
     values::{Wrong, between, duration_of, found, size_of, text_of, within, yaml_list, yaml_map, yaml_text},
+    variables,
 };
 use countersign_domain::{
     changes::Terms,
@@ -248,6 +250,21 @@ impl Reader {
             text.as_deref().map_or(Ok(()), check).map(|()| text)
         };
         self.take(key, parse, |text| text.as_deref().map_or("null".to_owned(), yaml_text)).flatten()
+    }
+
+    /// A text with variables (`${NAME}`) that passes `check` once they are expanded, and that is not shown.
+    pub fn optional_secret(&mut self, key: &'static str, check: fn(&str) -> Result<(), Wrong>) -> Option<Secret> {
+        let parse = |placed: &Placed, env: &Environment| {
+            let Some(text) = optional_text(placed)? else { return Ok(None) };
+            let secret = variables::expand(&text, env)?;
+            check(&secret).map(|()| Some((text, Secret(secret))))
+        };
+        let show = |found: &Option<(String, Secret)>| match found {
+            None => "null".to_owned(),
+            Some((text, _)) if variables::tells_nothing(text) => yaml_text(text),
+            Some(_) => yaml_text("[secret]"),
+        };
+        Some(self.take(key, parse, show)??.1)
     }
 
     /// A list of texts that each pass `check`.

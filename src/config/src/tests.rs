@@ -136,6 +136,8 @@ fn every_key_has_a_variable_and_the_variable_reaches_it() {
             "modules.tracker.enabled" | "modules.tracker.sample_project" => "false",
             "allowed_hosts" => "a.example, b.example:8443",
             "public_url" => "https://a.example",
+            "store.url" => "postgres://a.example/b",
+            "store.ca" => cert.path().to_str().unwrap(),
             "transports.http.cors_origins" => "https://a.example",
             "modules.tracker.workflow" => "{Todo: [InProgress]}",
             "mcpServers" => "{a: {command: x}}",

@@ -28,6 +28,17 @@ pub enum StoreError {
     DiskFull,
     #[error("the database is locked by another process; end that one, and the gateway goes on by itself")]
     Locked,
+    /// The server of the database does not answer, or not as one.
+    #[error("the database cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("another gateway serves this database; end that one, or give this one another database")]
+    Served,
+    #[error("another gateway has served this database since this one lost its connection; start this one anew")]
+    Superseded,
+    #[error(
+        "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
+    )]
+    Newer { found: i64, known: i64 },
     /// A stored row does not read as what was written.
     #[error("a stored record is unreadable: {0}")]
     BadRecord(String),
@@ -55,7 +66,8 @@ impl StoreError {
     pub const fn word(&self) -> &'static str {
         match self {
             Self::DiskFull => "disk_full",
-            Self::Locked => "locked",
+            Self::Locked | Self::Served | Self::Superseded => "locked",
+            Self::Unreachable(_) => "unreachable",
             Self::Damaged(_) | Self::Corrupt { .. } | Self::BadRecord(_) | Self::CutOff { .. } => "damaged",
             _ => "failed",
         }
@@ -64,7 +76,15 @@ impl StoreError {
     /// Whether trying the same thing later may work.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::DiskFull | Self::Locked | Self::QueueFull | Self::OutcomeUnknown | Self::Database(_))
+        matches!(
+            self,
+            Self::DiskFull
+                | Self::Locked
+                | Self::QueueFull
+                | Self::OutcomeUnknown
+                | Self::Database(_)
+                | Self::Unreachable(_)
+        )
     }
 
     /// What a client is told: never the database's own words.
@@ -81,7 +101,7 @@ impl StoreError {
             Self::DiskFull => {
                 McpError::new(ErrorKind::StoreUnavailable, "The store's disk is full; nothing was changed")
             }
-            Self::Locked => {
+            Self::Locked | Self::Served | Self::Superseded => {
                 McpError::new(ErrorKind::StoreUnavailable, "Another process holds the store; nothing was changed")
             }
             Self::Damaged(_) | Self::BadRecord(_) => {

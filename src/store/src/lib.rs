@@ -9,20 +9,26 @@
 
 mod covered;
 pub mod crash;
+#[cfg(test)]
+mod drafts;
 pub mod error;
 mod health;
 pub mod keys;
 pub mod lock;
 mod pins;
 mod place;
+mod postgres;
+mod queue;
 mod retention;
 mod rows;
 mod said;
 mod search;
+#[cfg(test)]
+mod servers;
 pub mod sqlite;
 pub mod standing_rules;
 #[cfg(test)]
-pub(crate) mod suite;
+mod suite;
 mod verify;
 pub mod webhooks;
 

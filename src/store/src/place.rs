@@ -1,32 +1,74 @@
 //! Where everything durable is kept, and the one way in: nothing outside this crate names a backend.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use super::{Said, Store, StoreError, Verified, VerifyError, keys::Credentials, sqlite, webhooks::Deliveries};
+use super::{
+    Said, Store, StoreError, Verified, VerifyError, keys::Credentials, postgres::Server, sqlite, webhooks::Deliveries,
+};
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
 /// A store, open or not. Cheap to copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    dir: PathBuf,
+#[derive(Clone)]
+pub struct Place(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Directory(PathBuf),
+    Server(Arc<Server>),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Directory(dir) => f.debug_tuple("Place").field(dir).finish(),
+            // Its address may hold a password.
+            Kind::Server(_) => f.write_str("Place(postgres)"),
+        }
+    }
 }
 
 impl Place {
     /// The embedded database of a data directory, which is created where there is none.
     #[must_use]
     pub fn directory(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self(Kind::Directory(dir.to_owned()))
+    }
+
+    /// A database of a PostgreSQL server, version 12 or newer: its address as libpq has it (`postgres://…`, several hosts
+    /// too). Connects to nothing yet. Servers on other machines are spoken to with TLS where the address does not say
+    /// otherwise; their certificates are verified by the file of authorities (PEM), or by those that everybody trusts.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`] where this is no such address.
+    pub fn server(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
+        Ok(Self(Kind::Server(Arc::new(Server::new(url, authorities)?))))
+    }
+
+    /// As the configuration says: the database of a server, or without one that of the data directory.
+    ///
+    /// # Errors
+    /// As [`Self::server`].
+    pub fn configured(dir: &Path, server: Option<(&str, Option<&Path>)>) -> Result<Self, StoreError> {
+        match server {
+            Some((url, authorities)) => Self::server(url, authorities.map(Path::to_owned)),
+            None => Ok(Self::directory(dir)),
+        }
     }
 
     /// Opens it for the one gateway that serves it. Hold [`super::lock_data_dir`] while it is open.
     ///
     /// # Errors
-    /// Every [`StoreError`] about files, foreign, newer or damaged databases.
+    /// Every [`StoreError`] about files, connections, foreign, newer or damaged databases; [`StoreError::Served`] where
+    /// another gateway has it open on a server.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
-        Ok(Arc::new(sqlite::SqliteStore::open(&self.dir, sqlite::SqliteOptions::default())?))
+        match &self.0 {
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir, sqlite::SqliteOptions::default())?)),
+            Kind::Server(server) => server.open(),
+        }
     }
 
     /// Keys and codes, also beside the gateway.
@@ -34,7 +76,10 @@ impl Place {
     /// # Errors
     /// As [`Self::open`].
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
-        Ok(Arc::new(sqlite::keys::Keys::open(&self.dir)?))
+        match &self.0 {
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::Keys::open(dir)?)),
+            Kind::Server(server) => server.credentials(),
+        }
     }
 
     /// Webhooks and their deliveries, of the gateway.
@@ -42,7 +87,10 @@ impl Place {
     /// # Errors
     /// As [`Self::open`].
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
-        Ok(Arc::new(sqlite::webhooks::WebhookStore::open(&self.dir)?))
+        match &self.0 {
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::webhooks::WebhookStore::open(dir)?)),
+            Kind::Server(server) => server.deliveries(),
+        }
     }
 
     /// Verifies the audit trail, also beside the gateway: everything is read once, in one snapshot and in bounded memory.
@@ -52,7 +100,10 @@ impl Place {
     /// # Errors
     /// [`VerifyError::Broken`] at the first thing that does not hold.
     pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
-        sqlite::verify::verify_audit(&self.dir, expected)
+        match &self.0 {
+            Kind::Directory(dir) => sqlite::verify::verify_audit(dir, expected),
+            Kind::Server(server) => server.verify_audit(expected),
+        }
     }
 
     /// Hands every entry of the trail to `each`, the oldest first, in one snapshot and in bounded memory, also beside the
@@ -61,7 +112,10 @@ impl Place {
     /// # Errors
     /// Those of the database, and what `each` answers.
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
-        sqlite::search::audit::read_audit(&self.dir, each)
+        match &self.0 {
+            Kind::Directory(dir) => sqlite::search::audit::read_audit(dir, each),
+            Kind::Server(server) => server.read_audit(each),
+        }
     }
 
     /// What reviewers said, in one snapshot, also beside the gateway and without writing anything; `None` where there is no
@@ -70,6 +124,9 @@ impl Place {
     /// # Errors
     /// Those of the database.
     pub fn said(&self) -> Result<Option<Said>, StoreError> {
-        sqlite::said::read_said(&self.dir)
+        match &self.0 {
+            Kind::Directory(dir) => sqlite::said::read_said(dir),
+            Kind::Server(server) => server.said(),
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     path::Path,
     sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering},
+    time::{Duration, Instant},
 };
 
 use proptest::prelude::*;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
+    drafts::{created, draft, moved, send, write},
     keys::{ApiKey, CodeOutcome},
     webhooks::{DeliveryState, Tried, Waiting},
     *,
@@ -25,46 +27,6 @@ use countersign_domain::{
 
 /// The store of a directory, whatever its backend: the same place each time for the same directory.
 type At = fn(&Path) -> Place;
-
-/// A draft that replaces the version before, or creates.
-pub(super) fn draft(change: Change, from: Option<ChangeState>) -> Draft {
-    let body = serde_json::to_string(&change).unwrap();
-    Draft {
-        expected: from.map(|_| change.version - 1),
-        kind: if from.is_none() { EventKind::Created } else { EventKind::Approved },
-        from,
-        at: change.updated_at,
-        actor: "alice".into(),
-        details: json!({ "version": change.version, "changeHash": body_hash(&body) }).to_string(),
-        event_tail: format!(r#""change":{{"id":"{}"}}}}"#, change.id),
-        body,
-        change: Arc::new(change),
-        call_hash: None,
-    }
-}
-
-pub(super) fn created(id: &str) -> Draft {
-    draft(change(id, "agent", 1, ChangeState::Pending), None)
-}
-
-pub(super) fn moved(id: &str, version: u64, from: ChangeState, to: ChangeState) -> Draft {
-    draft(change(id, "agent", version, to), Some(from))
-}
-
-pub(super) fn send(store: &dyn Store, draft: Draft) -> oneshot::Receiver<Result<Written, WriteError>> {
-    let (reply, answer) = oneshot::channel();
-    store.submit(
-        draft,
-        Box::new(move |result, _| {
-            let _ = reply.send(result);
-        }),
-    );
-    answer
-}
-
-pub(super) async fn write(store: &dyn Store, draft: Draft) -> Result<Written, WriteError> {
-    send(store, draft).await.unwrap()
-}
 
 async fn what_is_written_is_read_back(at: At) {
     let dir = tempfile::tempdir().unwrap();
@@ -365,6 +327,234 @@ fn it_behaves_as_the_model(at: At) {
     });
 }
 
+/// A database of its own for each directory.
+fn on_a_server(dir: &Path) -> Place {
+    Place::server(&servers::url_of(dir), None).unwrap()
+}
+
+/// A page of a listing that is narrowed, by ids.
+async fn narrowed(store: &dyn Store, states: &[ChangeState], narrow: Narrow) -> Vec<String> {
+    let query = ListQuery { states: states.to_vec(), narrow, limit: 10, ..ListQuery::default() };
+    store.list(query).await.unwrap().items.into_iter().map(|(_, change)| change.id.clone()).collect()
+}
+
+/// Entries that are found, by their numbers.
+async fn told(store: &dyn Store, search: AuditSearch, before: Option<u64>, limit: usize) -> (Vec<u64>, Option<u64>) {
+    let FoundEntries { entries, next } = store.search_audit(search, before, limit).await.unwrap();
+    (entries.into_iter().map(|found| found.entry.seq).collect(), next)
+}
+
+async fn what_a_person_remembers_is_found(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    for (n, (provider, tool)) in [("fs", "write"), ("fs", "move"), ("tracker", "write")].into_iter().enumerate() {
+        let mut change = change(&format!("chg_{n}"), "Zoë", 1, ChangeState::Pending);
+        (change.provider, change.tool) = (provider.into(), tool.into());
+        change.summary = format!("Rotate the KEYS of n\u{ba} {n}, {}% of Straße", 10 * n);
+        change.created_at = time(i64::try_from(n).unwrap());
+        write(&*store, draft(change, None)).await.unwrap();
+    }
+    let text = |text: &str| Narrow { text: Some(text.into()), ..Narrow::default() };
+    let of = |provider: &str| Narrow { providers: vec![provider.into()], ..Narrow::default() };
+    assert_eq!(narrowed(&*store, &[], text("rotate the keys")).await, ["chg_2", "chg_1", "chg_0"]);
+    assert_eq!(narrowed(&*store, &[], text("ZOË")).await.len(), 3);
+    assert_eq!(narrowed(&*store, &[], text("10%")).await, ["chg_1"], "no wildcards");
+    assert_eq!(narrowed(&*store, &[], of("fs")).await, ["chg_1", "chg_0"]);
+    let both = Narrow { tools: vec!["write".into(), "x".into()], ..of("fs") };
+    assert_eq!(narrowed(&*store, &[ChangeState::Pending], both.clone()).await, ["chg_0"]);
+    assert!(narrowed(&*store, &[ChangeState::Applied], both).await.is_empty());
+    let between = Narrow { since: Some(time(1)), until: Some(time(2)), ..Narrow::default() };
+    assert_eq!(narrowed(&*store, &[], between).await, ["chg_1"]);
+    // What it is called may change.
+    let mut edited = change("chg_0", "Zoë", 2, ChangeState::Pending);
+    edited.summary = "Something else".into();
+    write(&*store, Draft { kind: EventKind::Edited, ..draft(edited, Some(ChangeState::Pending)) }).await.unwrap();
+    assert_eq!(narrowed(&*store, &[], text("something ELSE")).await, ["chg_0"]);
+    assert_eq!(narrowed(&*store, &[], text("rotate")).await.len(), 2);
+
+    let text = |text: &str| AuditSearch { text: Some(text.into()), ..AuditSearch::default() };
+    assert_eq!(told(&*store, text("Something"), None, 9).await, (vec![4, 1], None), "by the title of the change");
+    let by = AuditSearch { events: vec!["edited".into()], actors: vec!["alice".into()], ..AuditSearch::default() };
+    assert_eq!(told(&*store, by, None, 9).await, (vec![4], None));
+    let of = AuditSearch { change: Some("chg_1".into()), ..AuditSearch::default() };
+    assert_eq!(told(&*store, of, Some(4), 9).await.0, [2]);
+    assert_eq!(told(&*store, AuditSearch::default(), None, 3).await, (vec![4, 3, 2], Some(2)));
+    assert_eq!(told(&*store, AuditSearch::default(), Some(2), 3).await, (vec![1], None));
+    let titles = store.search_audit(AuditSearch::default(), None, 1).await.unwrap();
+    assert_eq!(titles.entries[0].title.as_deref(), Some("Something else"));
+    assert_eq!(store.voted().await.unwrap(), Vec::<String>::new());
+    let proposed = store.proposed_since(time(1)).await.unwrap();
+    assert_eq!(proposed.iter().map(|one| one.at).collect::<Vec<_>>(), [time(1), time(2)]);
+}
+
+/// No text is lost for a character that a backend has no room for.
+async fn a_name_may_hold_any_character(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    let mut odd = change("a", "n\0ul", 1, ChangeState::Pending);
+    odd.summary = "a\0b \u{1f4a9} \u{202e}".into();
+    odd.idempotency_key = Some("k\0".into());
+    let written = Draft { actor: "n\0ul".into(), ..draft(odd, None) };
+    let body = written.body.clone();
+    write(&*store, written).await.unwrap();
+    let found = store.find_idempotent("n\0ul", "k\0").await.unwrap().unwrap();
+    assert_eq!(serde_json::to_string(&*found).unwrap(), body);
+    let narrow = Narrow { text: Some("b \u{1f4a9}".into()), ..Narrow::default() };
+    assert_eq!(narrowed(&*store, &[], narrow).await, ["a"]);
+    store.close();
+    assert_eq!(at(dir.path()).verify_audit(None).unwrap().changes, 1);
+}
+
+fn finished(id: &str, second: i64, state: ChangeState) -> Draft {
+    let mut change = change(id, "agent", 2, state);
+    change.updated_at = time(second);
+    draft(change, Some(ChangeState::Executing))
+}
+
+async fn prune(store: &dyn Store, pruning: Pruning) -> Result<Written, WriteError> {
+    let (reply, answer) = oneshot::channel();
+    let done: Done = Box::new(move |result, _| {
+        let _ = reply.send(result);
+    });
+    store.submit_pruning(pruning, done);
+    answer.await.unwrap()
+}
+
+/// As the review prepares it.
+fn pruning(contents: &[Arc<Change>], changes: &[(String, u64, ChangeState)], events_to: u64) -> Pruning {
+    let redaction = |change: &Arc<Change>| {
+        let left = countersign_domain::changes::retention::redact(change, time(900));
+        let body = serde_json::to_string(&left).unwrap();
+        let details = json!({ "version": left.version, "changeHash": body_hash(&body) }).to_string();
+        Redaction { id: left.id.clone(), version: left.version, state: left.state, body, details }
+    };
+    let deletion = |(id, version, state): &(String, u64, ChangeState)| Deletion {
+        id: id.clone(),
+        version: *version,
+        state: *state,
+        details: "{}".into(),
+    };
+    Pruning {
+        at: time(900),
+        redactions: contents.iter().map(redaction).collect(),
+        deletions: changes.iter().map(deletion).collect(),
+        events_to,
+        events_details: "{}".into(),
+    }
+}
+
+async fn what_is_old_goes_once_and_nothing_else(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = at(dir.path()).open().unwrap();
+    for id in ["old", "large", "young", "open"] {
+        write(&*store, created(id)).await.unwrap();
+    }
+    let mut large = finished("large", 50, ChangeState::Rejected);
+    let mut change = Change::clone(&large.change);
+    change.summary = "x".repeat(100_000);
+    large = Draft { kind: EventKind::Rejected, ..draft(change, Some(ChangeState::Pending)) };
+    for done in [finished("old", 10, ChangeState::Applied), large, finished("young", 90, ChangeState::Applied)] {
+        write(&*store, done).await.unwrap();
+    }
+    let ids = |old: &Old| old.contents.iter().map(|change| change.id.clone()).collect::<Vec<_>>();
+    let before = |contents, large, changes| OldBefore { contents, large, changes, events: None };
+    let old = store.old(before(Some(time(20)), Some((time(60), 70_000)), None)).await.unwrap();
+    assert_eq!((ids(&old), old.more), (vec!["old".to_owned(), "large".into()], false));
+    assert!(store.old(before(Some(time(20)), Some((time(60), 200_000)), None)).await.unwrap().contents.len() == 1);
+    let entries = store.heads().await.unwrap();
+    prune(&*store, pruning(&old.contents, &[], 0)).await.unwrap();
+    let again = prune(&*store, pruning(&old.contents, &[], 0)).await;
+    assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
+    let after = store.heads().await.unwrap();
+    assert_eq!((after.event, after.audit.seq), (entries.event, entries.audit.seq + 2));
+    assert!(store.get("old").await.unwrap().unwrap().redacted.is_some());
+    assert!(store.old(before(Some(time(60)), None, None)).await.unwrap().contents.is_empty());
+
+    let old = store.old(before(None, None, Some(time(60)))).await.unwrap();
+    let mut going: Vec<&str> = old.changes.iter().map(|(id, ..)| id.as_str()).collect();
+    going.sort_unstable();
+    assert_eq!(going, ["large", "old"]);
+    prune(&*store, pruning(&[], &old.changes, 0)).await.unwrap();
+    assert!(store.get("old").await.unwrap().is_none());
+    let narrow = Narrow { text: Some("create".into()), ..Narrow::default() };
+    assert_eq!(narrowed(&*store, &[], narrow).await, ["open", "young"], "what is deleted is not found");
+
+    let events = OldBefore { events: Some(time(5000)), ..OldBefore::default() };
+    let old = store.old(events).await.unwrap();
+    assert_eq!(old.events_to, 6, "the last is how the numbers go on");
+    prune(&*store, pruning(&[], &[], 99)).await.unwrap();
+    let left: Vec<u64> = store.events_after(0, 9).await.unwrap().iter().map(|event| event.seq).collect();
+    assert_eq!(left, [7]);
+    assert_eq!(write(&*store, created("new")).await.unwrap().seq, 8);
+    assert_eq!(store.backup_of().await.unwrap(), None);
+    store.close();
+    let verified = at(dir.path()).verify_audit(None).unwrap();
+    assert_eq!((verified.entries, verified.changes), (7 + 2 + 2 + 1 + 1, 3));
+}
+
+async fn record(store: &dyn Store, record: Record, restored: bool) -> Result<Written, WriteError> {
+    let (reply, answer) = oneshot::channel();
+    let done: Done = Box::new(move |result, _| {
+        let _ = reply.send(result);
+    });
+    if restored {
+        store.submit_restored(record, done)
+    } else {
+        store.submit_record(record, done)
+    }
+    answer.await.unwrap()
+}
+
+fn told_of(event: &'static str, rules: Vec<StandingRule>) -> Record {
+    Record {
+        change: String::new(),
+        server: String::new(),
+        pins: Vec::new(),
+        rules,
+        event,
+        at: time(7),
+        actor: "alice".into(),
+        details: r#"{"by":"hand"}"#.into(),
+    }
+}
+
+fn rule(id: &str, verdict: &str) -> StandingRule {
+    let rule = json!({
+        "id": id, "verdict": verdict, "provider": "fs", "tool": "write", "toolHash": "sha256:0", "createdBy": "alice",
+        "createdByRole": "reviewer", "createdAt": time(0), "uses": 0,
+    });
+    serde_json::from_value(rule).unwrap()
+}
+
+async fn what_reviewers_said_is_kept_with_its_entry(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let place = at(dir.path());
+    let store = place.open().unwrap();
+    let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
+    let tool = countersign_domain::policy::pins::Definition {
+        name: "read".into(),
+        hash: "h1".into(),
+        text: r#"{"a":"\u0000"}"#.into(),
+    };
+    pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
+    pins.revoke("fs", &[tool], "bob").await.unwrap();
+    assert_eq!(store.pins().await.unwrap().servers, pins.snapshot().servers);
+    record(&*store, told_of("standing_rule_created", vec![rule("srl_1", "allow"), rule("srl_2", "deny")]), false)
+        .await
+        .unwrap();
+    let ids = |rules: Vec<StandingRule>| rules.into_iter().map(|rule| (rule.id.clone(), rule.is_over())).collect();
+    let rules: Vec<(String, bool)> = ids(store.standing_rules().await.unwrap());
+    assert_eq!(rules, [("srl_1".to_owned(), false), ("srl_2".to_owned(), false)]);
+    // Where a backup was restored nobody knows what was revoked since.
+    record(&*store, told_of("restored", Vec::new()), true).await.unwrap();
+    let rules: Vec<(String, bool)> = ids(store.standing_rules().await.unwrap());
+    assert_eq!(rules, [("srl_1".to_owned(), true), ("srl_2".to_owned(), false)]);
+    assert_eq!(place.said().unwrap().unwrap().rules.len(), 2);
+    store.close();
+    let covered = place.verify_audit(None).unwrap().covered;
+    assert_eq!((covered.pins, covered.rules, covered.untold), (1, 2, 0));
+}
+
 fn time(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
@@ -395,7 +585,12 @@ fn a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked(at: At) {
     assert_eq!(gateway.list().unwrap().len(), 4);
     assert!(tool.revoke("key_1", time(5)).unwrap());
     assert!(!tool.revoke("key_1", time(6)).unwrap() && !tool.revoke("key_7", time(6)).unwrap());
-    assert_eq!(gateway.find(&[1; 32]).unwrap().unwrap().0.revoked_at, Some(time(5)));
+    // Within a second, wherever it was revoked.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while gateway.find(&[1; 32]).unwrap().unwrap().0.revoked_at != Some(time(5)) {
+        assert!(Instant::now() < deadline, "another process revoked it");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let held = gateway.held().unwrap();
     assert_eq!((held.len(), held.get("key_1"), held.get("key_3")), (3, None, Some(&Role::Admin)));
 }
@@ -513,12 +708,13 @@ fn what_is_through_is_forgotten_in_the_end_and_what_waits_never(at: At) {
 macro_rules! suite {
     ($backend:ident, $at:expr) => {
         mod $backend {
-            use super::*;
             suite!(@tests $at;
                 what_is_written_is_read_back, only_the_expected_version_is_replaced,
                 ids_and_idempotency_keys_are_unique, a_failed_write_never_spoils_the_others,
                 answers_come_in_commit_order, of_many_at_once_one_wins, listings_are_filtered_paged_and_bounded,
-                what_is_live_and_how_many, the_trail_is_chained_and_paged);
+                what_is_live_and_how_many, the_trail_is_chained_and_paged, what_a_person_remembers_is_found,
+                a_name_may_hold_any_character, what_is_old_goes_once_and_nothing_else,
+                what_reviewers_said_is_kept_with_its_entry);
             suite!(@plain $at;
                 it_behaves_as_the_model, a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked,
                 use_is_noted_once_a_minute, a_code_is_taken_once_whoever_asks, what_becomes_of_keys_stands_in_the_trail,
@@ -551,4 +747,5 @@ fn every_backend_is_in_the_suite() {
     assert!(backends > 0);
 }
 
-suite!(sqlite, Place::directory);
+suite!(sqlite, super::Place::directory);
+suite!(postgres, super::on_a_server);

@@ -197,8 +197,8 @@ mod tests {
     use super::*;
     use crate::{
         Store as _,
+        drafts::{created, write},
         sqlite::{SqliteOptions, SqliteStore, verify::verify_audit},
-        suite::{created, write},
     };
 
     fn now() -> Timestamp {

@@ -14,7 +14,7 @@ use rusqlite::{Connection, ffi};
 use super::{verify::verify_audit, *};
 use crate::{
     VerifyError, WriteError,
-    suite::{created, draft, moved, send, write},
+    drafts::{created, draft, moved, send, write},
 };
 use countersign_domain::changes::{audit::Broken, testing::change};
 

@@ -36,11 +36,13 @@ use self::{
     open::open_writer,
     reader::Readers,
     witness::Witness,
-    writer::{Command, CommitFn, Work, Writer, plain_commit},
+    writer::{CommitFn, Writer, plain_commit},
 };
 use crate::{
     AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
-    Record, Store, StoreError, StoreFuture, StoredEvent, health::Health,
+    Record, Store, StoreError, StoreFuture, StoredEvent,
+    health::Health,
+    queue::{Command, QUEUE, Work},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry},
@@ -50,7 +52,7 @@ use countersign_domain::{
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug)]
 pub struct SqliteOptions {
-    /// Transitions that wait for the writing thread; over it, they are refused.
+    /// See [`QUEUE`].
     pub queue: usize,
     /// Reading threads.
     pub readers: usize,
@@ -58,7 +60,7 @@ pub struct SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self { queue: 8192, readers: 2 }
+        Self { queue: QUEUE, readers: 2 }
     }
 }
 

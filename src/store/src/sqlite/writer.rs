@@ -22,7 +22,12 @@ use rusqlite::{Connection, ErrorCode, params};
 
 use super::{open::open_writer, pins, retention, rows, search, space, standing_rules, trail, witness::Witness};
 use crate::{
-    Done, Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered, crash::crash_point, health::Health,
+    Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
+    crash::crash_point,
+    health::Health,
+    queue::{
+        Command, GIVE_UP, MAX_BATCH, MAX_BATCH_BYTES, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse,
+    },
     rows::signed,
 };
 use countersign_domain::changes::{
@@ -31,49 +36,12 @@ use countersign_domain::changes::{
 };
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
-/// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
-const MAX_BATCH: usize = 1024;
-const MAX_BATCH_BYTES: usize = 32 << 20;
-
-/// Without a command for so long, other things are looked after.
-const QUIET: Duration = Duration::from_millis(500);
-
-/// After `close`, how long an unreadable database is tried before its last writes are answered as unknown.
-const GIVE_UP: Duration = Duration::from_secs(2);
-
 /// Bytes that must be free before a disk counts as one with room again.
 const ROOM: u64 = 1 << 20;
 
 /// Bytes that are free on the directory's disk, where that can be told.
 fn room(dir: &Path) -> Option<u64> {
     rustix::fs::statvfs(dir).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-pub(super) struct Command {
-    pub work: Work,
-    pub done: Done,
-}
-
-pub(super) enum Work {
-    Transition(Draft),
-    Record(Record),
-    /// A record that ends being a backup.
-    Restored(Record),
-    Prune(Pruning),
-}
-
-impl Work {
-    /// Bytes, about.
-    fn len(&self) -> usize {
-        match self {
-            Self::Transition(draft) => draft.body.len(),
-            Self::Prune(pruning) => pruning.redactions.iter().map(|redaction| redaction.body.len()).sum(),
-            Self::Record(record) | Self::Restored(record) => {
-                let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
-                record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
-            }
-        }
-    }
 }
 
 /// Commits a transaction; a seam for tests of failing commits.
@@ -92,8 +60,6 @@ pub(super) struct Writer {
     pub health: Arc<Health>,
     pub witness: Witness,
 }
-
-type WriteResult = Result<Written, WriteError>;
 
 /// How a transaction ended.
 enum Ended {
@@ -319,7 +285,7 @@ impl Writer {
         search::changes::follow(conn, draft).map_err(sqlite)?;
         let audit = self.append_audit(draft).map_err(sqlite)?;
         let seq = self.heads.event + 1;
-        let event = format!(r#"{{"type":"{}","seq":{seq},{}"#, draft.kind.feed_type(), draft.event_tail);
+        let event = event_of(draft, seq);
         conn.prepare_cached("INSERT INTO events (seq, kind, change_id, data) VALUES (?1, ?2, ?3, ?4)")
             .map_err(sqlite)?
             .execute(params![signed(seq), draft.kind.feed_type(), change.id, event])
@@ -406,17 +372,7 @@ impl Writer {
     }
 
     fn append_audit(&self, draft: &Draft) -> rusqlite::Result<AuditHead> {
-        let at = draft.at.to_string();
-        self.append(EntryContent {
-            seq: self.heads.audit.seq + 1,
-            at: &at,
-            change_id: &draft.change.id,
-            event: draft.kind.as_str(),
-            from: draft.from.map(|s| s.as_str()),
-            to: draft.change.state.as_str(),
-            actor: &draft.actor,
-            details: &draft.details,
-        })
+        self.append(entry_of(draft, self.heads.audit.seq + 1, &draft.at.to_string()))
     }
 
     fn append(&self, content: EntryContent<'_>) -> rusqlite::Result<AuditHead> {
@@ -490,23 +446,10 @@ impl Writer {
     }
 }
 
-fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
-    let last = batch.len().saturating_sub(1);
-    for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
-        (command.done)(outcome, n < last);
-    }
-}
-
 impl Writer {
     /// Nobody's transition was written, or nobody knows.
     fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
         self.health.failed(error);
         refuse(batch, error);
     }
-}
-
-fn refuse(batch: Vec<Command>, error: &StoreError) {
-    tracing::error!(%error, changes = batch.len(), "the store could not write");
-    let outcomes = batch.iter().map(|_| Err(error.clone().into())).collect();
-    answer(batch, outcomes);
 }

@@ -90,12 +90,12 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::{sqlite::open, suite};
+    use crate::{drafts, sqlite::open};
 
     fn trail(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
         let conn = open::open_writer(dir.path()).unwrap();
-        let draft = suite::created("chg_A");
+        let draft = drafts::created("chg_A");
         let change = &draft.change;
         conn.execute(
             "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES ('chg_A', 1, 'pending', 'p', 9, ?1, ?2)",

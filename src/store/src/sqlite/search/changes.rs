@@ -180,8 +180,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        drafts,
         sqlite::{open, rows},
-        suite,
     };
 
     fn found(conn: &Connection, narrow: Narrow) -> Vec<String> {
@@ -194,7 +194,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let conn = open::older(dir.path(), 3);
         for id in ["chg_A", "chg_B"] {
-            let draft = suite::created(id);
+            let draft = drafts::created(id);
             let change = &draft.change;
             conn.execute(
                 "INSERT INTO changes (id, version, state, principal, bytes, expires_at, body) VALUES (?1, 1, 'pending', ?2, 9, ?3, ?4)",
@@ -204,7 +204,7 @@ mod tests {
         }
         drop(conn);
         let conn = open::open_writer(dir.path()).unwrap();
-        let change = &suite::created("chg_A").change;
+        let change = &drafts::created("chg_A").change;
         let narrow = |text: &str| Narrow { text: Some(text.into()), ..Narrow::default() };
         assert_eq!(found(&conn, narrow("CHG_a")), ["chg_A"]);
         assert_eq!(found(&conn, narrow(&change.summary.to_uppercase())).len(), 2);

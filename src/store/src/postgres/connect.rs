@@ -1,0 +1,310 @@
+//! Connections: where the server is, a pool for reads and small writes, and the schema.
+//!
+//! The pool lives on a thread of its own, so that whoever asks may be on any thread or in any runtime; what blocks waits
+//! outside of any runtime.
+
+use std::{
+    fmt,
+    future::Future,
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use tokio::{runtime::Handle, sync::oneshot};
+use tokio_postgres::{
+    Config,
+    config::{Host, SslMode, TargetSessionAttrs},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::error;
+use crate::{StoreError, StoreFuture, health::Health};
+
+/// Connections for reads and small writes, beside that of the writer.
+const POOL: usize = 8;
+/// For a free connection of the pool, and for a new one.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For an answer; longer than the server lets a statement run.
+pub(super) const ANSWER: Duration = Duration::from_secs(35);
+
+/// What the server ends by itself: a statement, a wait for a lock, a transaction that somebody left open, and a connection
+/// to a machine that is gone.
+const LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000 \
+     -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c timezone=UTC";
+
+/// `CSGN`, to tell our locks from those of others.
+const LOCKS: i32 = 0x4353_474e;
+/// Held while the schema is brought up to date, and by the gateway that serves the database.
+const MIGRATING: i32 = 1;
+const SERVING: i32 = 2;
+
+/// In order; the schema version is how many have run.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_initial.sql")];
+
+/// Reads an address, which may hold a password: no error repeats it. Where it says nothing of TLS, a server on this
+/// machine is spoken to without, and any other with it.
+///
+/// # Errors
+/// [`StoreError::Unreachable`]
+pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
+    // As libpq has them: certificates are always verified here.
+    let told = url.replace("sslmode=verify-full", "sslmode=require").replace("sslmode=verify-ca", "sslmode=require");
+    let mut config: Config =
+        told.parse().map_err(|_| StoreError::Unreachable("this is no address of PostgreSQL".into()))?;
+    if !url.contains("sslmode=") {
+        let near = |host: &Host| match host {
+            Host::Unix(_) => true,
+            Host::Tcp(name) => name == "localhost" || name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
+        };
+        config.ssl_mode(if config.get_hosts().iter().all(near) { SslMode::Disable } else { SslMode::Require });
+    }
+    let own = config.get_options().map(|own| format!("{LIMITS} {own}"));
+    config.options(own.unwrap_or_else(|| LIMITS.to_owned()));
+    config.application_name("countersign").connect_timeout(PATIENCE).tcp_user_timeout(Duration::from_secs(15));
+    config.keepalives(true).keepalives_idle(Duration::from_secs(10)).keepalives_interval(Duration::from_secs(5));
+    // Of several servers the one that takes writes.
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    Ok(config)
+}
+
+fn failed(error: impl fmt::Display) -> StoreError {
+    StoreError::Unreachable(error.to_string())
+}
+
+/// Trusts the authorities of the file, or those that everybody trusts.
+fn tls(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, StoreError> {
+    let mut roots = rustls::RootCertStore::empty();
+    match authorities {
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Some(path) => {
+            let named = |error: String| failed(format!("{}: {error}", path.display()));
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|e| named(e.to_string()))? {
+                roots.add(certificate.map_err(|e| named(e.to_string()))?).map_err(|e| named(e.to_string()))?;
+            }
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(failed)?;
+    Ok(MakeRustlsConnect::new(client.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// The thread, and what it needs to connect. Dropped, its connections end.
+pub(crate) struct Ground {
+    config: Config,
+    tls: MakeRustlsConnect,
+    pool: Pool,
+    handle: Handle,
+    pub health: Arc<Health>,
+    _end: oneshot::Sender<()>,
+}
+
+impl fmt::Debug for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ground").finish_non_exhaustive()
+    }
+}
+
+impl Ground {
+    /// Starts the thread; connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`] where no thread can be started or the authorities cannot be read.
+    pub fn start(config: &Config, authorities: Option<&PathBuf>) -> Result<Arc<Self>, StoreError> {
+        let tls = tls(authorities)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(config.clone(), tls.clone(), manager);
+        let pool = Pool::builder(manager)
+            .max_size(POOL)
+            .runtime(deadpool_postgres::Runtime::Tokio1)
+            .wait_timeout(Some(PATIENCE))
+            .create_timeout(Some(PATIENCE))
+            .build()
+            .map_err(failed)?;
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("store-read".into())
+            .spawn(move || {
+                // Until the other end is dropped.
+                let _ = runtime.block_on(ended);
+            })
+            .map_err(failed)?;
+        Ok(Arc::new(Self { config: config.clone(), tls, pool, handle, health: Arc::default(), _end: end }))
+    }
+
+    /// Runs it on the thread for as long as it takes.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(work);
+    }
+
+    /// Runs it on the thread with a connection of the pool; its answer may be waited for anywhere.
+    pub fn ask<T, F, Fut>(self: &Arc<Self>, work: F) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Object) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let (reply, answer) = oneshot::channel();
+        let ground = Arc::clone(self);
+        self.handle.spawn(async move {
+            // Nobody waits any more: not worth the query.
+            if !reply.is_closed() {
+                let _ = reply.send(ground.with(work).await);
+            }
+        });
+        Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Closed)) })
+    }
+
+    /// As [`Self::ask`], and waits for it: never on the thread itself.
+    pub fn wait<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Object) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let ground = Arc::clone(self);
+        self.block(async move { ground.with(work).await })
+    }
+
+    /// Runs it on the thread, and waits for it: never on the thread itself.
+    pub fn block<T, E>(&self, work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.handle.spawn(async move {
+            // Whoever asked waits.
+            let _ = reply.send(work.await);
+        });
+        answer.recv().unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+
+    async fn with<T, F, Fut>(&self, work: F) -> Result<T, StoreError>
+    where
+        F: FnOnce(Object) -> Fut,
+        Fut: Future<Output = Result<T, StoreError>>,
+    {
+        let client = self.pool.get().await.map_err(|error| match error {
+            deadpool_postgres::PoolError::Backend(error) => error.into(),
+            other => failed(other),
+        })?;
+        let result = tokio::time::timeout(ANSWER, work(client)).await.unwrap_or_else(|_| Err(error::silent()));
+        self.health.heard(&result);
+        result
+    }
+
+    /// A connection of its own, in the caller's runtime.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`]
+    pub async fn connect(&self) -> Result<ClientWrapper, StoreError> {
+        let connecting = tokio::time::timeout(PATIENCE, self.config.connect(self.tls.clone()));
+        let (client, connection) = connecting.await.map_err(|_| error::silent())??;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(%error, "a connection to PostgreSQL ended");
+            }
+        });
+        Ok(ClientWrapper::new(client, task))
+    }
+
+    /// A connection that holds the one lock of the gateway that serves, as long as it lives; with the number that the server
+    /// has for it. That of a gateway that has just been killed may be held a moment longer; `own` is the number of one of
+    /// this gateway's, which is ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Served`] while somebody else holds it.
+    pub async fn serve(&self, patience: Duration, own: Option<i32>) -> Result<(ClientWrapper, i32), StoreError> {
+        let client = self.connect().await?;
+        // What was answered must outlive a crash of the server's machine, whatever its default is.
+        client
+            .query_one(
+                "SELECT set_config('synchronous_commit', 'on', false)
+                 FROM (SELECT 1) AS one WHERE current_setting('synchronous_commit') = 'off'
+                 UNION ALL SELECT '' LIMIT 1",
+                &[],
+            )
+            .await?;
+        let end = tokio::time::Instant::now() + patience;
+        loop {
+            let sql = "SELECT pg_try_advisory_lock($1, $2), pg_backend_pid()";
+            let row = client.query_one(sql, &[&LOCKS, &SERVING]).await?;
+            if row.get(0) {
+                return Ok((client, row.get(1)));
+            }
+            if tokio::time::Instant::now() >= end {
+                return Err(StoreError::Served);
+            }
+            if let Some(own) = own {
+                let sql = "SELECT pg_terminate_backend(pid) FROM pg_locks
+                           WHERE locktype = 'advisory' AND classid = $1::bigint::oid AND objid = $2::bigint::oid AND pid = $3
+                             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+                client.query(sql, &[&i64::from(LOCKS), &i64::from(SERVING), &own]).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Brings the schema up to date, and refuses one that is newer.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`]
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        let tx = self.connect().await?;
+        // What is migrated may take long. An error ends the connection, and the transaction with it.
+        tx.batch_execute("BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0").await?;
+        // Until the transaction ends.
+        tx.execute("SELECT pg_advisory_xact_lock($1, $2)", &[&LOCKS, &MIGRATING]).await?;
+        let found = schema(&tx).await?;
+        for sql in MIGRATIONS.iter().skip(usize::try_from(found.unwrap_or(0)).unwrap_or(0)) {
+            tx.batch_execute(sql).await?;
+        }
+        let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+        if found.is_none() {
+            tx.batch_execute("CREATE TABLE countersign_schema (version BIGINT NOT NULL)").await?;
+            tx.execute("INSERT INTO countersign_schema (version) VALUES ($1)", &[&known]).await?;
+        } else if found < Some(known) {
+            tx.execute("UPDATE countersign_schema SET version = $1", &[&known]).await?;
+        }
+        Ok(tx.batch_execute("COMMIT").await?)
+    }
+}
+
+/// The version of the schema; `None` where there is none.
+///
+/// # Errors
+/// [`StoreError::Newer`]
+pub(super) async fn schema(client: &tokio_postgres::Client) -> Result<Option<i64>, StoreError> {
+    let there: bool = client.query_one("SELECT to_regclass('countersign_schema') IS NOT NULL", &[]).await?.get(0);
+    if !there {
+        return Ok(None);
+    }
+    let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if found > known { Err(StoreError::Newer { found, known }) } else { Ok(Some(found)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_is_used_where_the_address_says_nothing_and_the_server_is_elsewhere() {
+        let mode = |url: &str| parse(url).unwrap().get_ssl_mode();
+        assert_eq!(mode("postgres://a:b@db.example/c"), SslMode::Require);
+        assert_eq!(mode("postgres://a:b@localhost,db.example/c"), SslMode::Require);
+        for near in ["postgres://a@127.0.0.1:5433/c", "postgres://localhost/c", "postgres://a@%2Fvar%2Frun/c"] {
+            assert_eq!(mode(near), SslMode::Disable, "{near}");
+        }
+        assert_eq!(mode("postgres://db.example/c?sslmode=disable"), SslMode::Disable);
+        assert_eq!(mode("postgres://localhost/c?sslmode=verify-full"), SslMode::Require);
+        let error = parse("postgres://alice:hush@db.example:port/c").unwrap_err().to_string();
+        assert!(!error.contains("hush"), "{error}");
+    }
+}

@@ -1,0 +1,233 @@
+//! What only a server meets: connections that end, commits that nobody answers, other gateways, rows that were tampered with.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    sync::atomic::AtomicU8,
+};
+
+use super::*;
+use crate::{
+    WriteError,
+    drafts::{created, moved, write},
+    servers::url_of,
+};
+
+const PASS: u8 = 0;
+/// Connections end instead of the next commit.
+const LOSE: u8 = 1;
+/// Connections end instead of the answer to the next commit.
+const DECEIVE: u8 = 2;
+/// Connections end before the next audit entries.
+const CUT: u8 = 3;
+/// There are no connections.
+const CLOSED: u8 = 4;
+
+/// Between the gateway and the server.
+struct Proxy {
+    url: String,
+    mode: Arc<AtomicU8>,
+}
+
+impl Proxy {
+    fn to(url: &str) -> Self {
+        let (_, rest) = url.split_once('@').unwrap();
+        let (folder, database) = rest.split_once('/').unwrap();
+        let socket = PathBuf::from(folder.replace("%2F", "/")).join(".s.PGSQL.5432");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("postgres://countersign@{}/{database}", listener.local_addr().unwrap());
+        let mode = Arc::new(AtomicU8::new(PASS));
+        let told = Arc::clone(&mode);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (server, mode) = (UnixStream::connect(&socket).unwrap(), Arc::clone(&told));
+                if mode.load(Ordering::SeqCst) != CLOSED {
+                    let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                    std::thread::spawn(move || back(from, to));
+                    std::thread::spawn(move || forth(client, server, &mode));
+                }
+            }
+        });
+        Self { url, mode }
+    }
+
+    fn set(&self, mode: u8) {
+        self.mode.store(mode, Ordering::SeqCst);
+    }
+}
+
+fn back(mut server: UnixStream, mut client: TcpStream) {
+    let _ = std::io::copy(&mut server, &mut client);
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(n) = client.read(&mut buffer)
+        && n > 0
+    {
+        let holds = |word: &[u8]| buffer[..n].windows(word.len()).any(|part| part == word);
+        let now = mode.load(Ordering::SeqCst);
+        if now == CLOSED {
+            break;
+        }
+        let commits = (now == LOSE || now == DECEIVE) && holds(b"COMMIT");
+        if commits || (now == CUT && holds(b"sha256")) {
+            mode.store(PASS, Ordering::SeqCst);
+            if now == DECEIVE {
+                client.shutdown(Shutdown::Both).unwrap();
+                server.write_all(&buffer[..n]).unwrap();
+                // It is durable before the connection ends.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            break;
+        }
+        if server.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = (client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both));
+}
+
+fn at(dir: &std::path::Path) -> Server {
+    Server::new(&url_of(dir), None).unwrap()
+}
+
+fn proxied(dir: &std::path::Path) -> (Proxy, Server) {
+    let proxy = Proxy::to(&url_of(dir));
+    let place = Server::new(&proxy.url, None).unwrap();
+    (proxy, place)
+}
+
+fn approved(version: u64) -> Draft {
+    moved("a", version, ChangeState::Pending, ChangeState::Approved)
+}
+
+async fn run(dir: &std::path::Path, sql: &str) {
+    let ground = Ground::start(&connect::parse(&url_of(dir)).unwrap(), None).unwrap();
+    let sql = sql.to_owned();
+    ground.ask(|client| async move { Ok(client.batch_execute(&sql).await?) }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_commit_that_nobody_answers_is_looked_up_and_told_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let store = place.open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+
+    proxy.set(DECEIVE);
+    assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2, "it is durable, so it succeeded");
+
+    proxy.set(LOSE);
+    let lost = write(&*store, approved(3)).await;
+    let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
+    assert!(error.certainly_aborted(), "{error}");
+    assert_eq!(store.get("a").await.unwrap().unwrap().version, 2);
+
+    // The numbers go on without a gap, and the chain holds.
+    assert_eq!(write(&*store, approved(3)).await.unwrap().seq, 3);
+    store.close();
+    assert_eq!(place.verify_audit(None).unwrap().entries, 3);
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_before_the_commit_leaves_nothing_and_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let store = place.open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    for mode in [CUT, CLOSED] {
+        proxy.set(mode);
+        let lost = write(&*store, approved(2)).await;
+        let Err(WriteError::Store(error @ StoreError::Unreachable(_))) = lost else { panic!("{lost:?}") };
+        assert!(error.certainly_aborted(), "{error}");
+        assert!(matches!(store.trouble(), Some(StoreError::Unreachable(_))) || mode == CUT);
+    }
+    assert!(matches!(store.get("a").await, Err(StoreError::Unreachable(_))));
+    proxy.set(PASS);
+    // Nobody writes anything, and yet it finds out.
+    while store.trouble().is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(store.get("a").await.unwrap().unwrap().version, 1);
+    assert_eq!(write(&*store, approved(2)).await.unwrap().seq, 2);
+    // An idle connection that ends is noticed, too.
+    run(
+        dir.path(),
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    .await;
+    assert_eq!(write(&*store, created("b")).await.map_or(3, |written| written.seq), 3);
+    store.close();
+    place.verify_audit(None).unwrap();
+}
+
+#[tokio::test]
+async fn one_gateway_serves_a_database_and_one_that_was_replaced_writes_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let first = place.open().unwrap();
+    write(&*first, created("a")).await.unwrap();
+    let config = connect::parse(&url_of(dir.path())).unwrap();
+    let beside = Ground::start(&config, None).unwrap();
+    let refused = PostgresStore::begin(Arc::clone(&beside), Duration::ZERO);
+    assert!(matches!(refused, Err(StoreError::Served)));
+
+    // The first one's machine is cut off, and somebody starts another gateway.
+    proxy.set(CLOSED);
+    run(
+        dir.path(),
+        "SELECT pg_terminate_backend(pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                     WHERE locktype = 'advisory' AND datname = current_database()",
+    )
+    .await;
+    let second = PostgresStore::begin(beside, Duration::from_secs(60)).unwrap();
+    assert_eq!(write(&second, approved(2)).await.unwrap().seq, 2);
+    proxy.set(PASS);
+    let refused = write(&*first, created("b")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Served | StoreError::Unreachable(_)))), "{refused:?}");
+    second.close();
+    let refused = write(&*first, created("b")).await;
+    assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded))), "{refused:?}");
+    first.close();
+    assert_eq!(place.verify_audit(None).unwrap().entries, 2);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_nothing_is_altered() {
+    let dir = tempfile::tempdir().unwrap();
+    at(dir.path()).open().unwrap().close();
+    run(dir.path(), "UPDATE countersign_schema SET version = 99").await;
+    for error in [at(dir.path()).open().err(), at(dir.path()).credentials().err(), at(dir.path()).said().err()] {
+        assert!(matches!(error, Some(StoreError::Newer { found: 99, .. })), "{error:?}");
+    }
+    let none = tempfile::tempdir().unwrap();
+    assert!(at(none.path()).said().unwrap().is_none(), "nothing there yet");
+    assert!(matches!(at(none.path()).verify_audit(None), Err(VerifyError::Store(_))));
+}
+
+#[tokio::test]
+async fn what_was_altered_in_the_database_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = at(dir.path());
+    let store = place.open().unwrap();
+    write(&*store, created("a")).await.unwrap();
+    write(&*store, approved(2)).await.unwrap();
+    store.close();
+    let head = place.verify_audit(None).unwrap().head;
+    for (spoil, mend) in [
+        ("UPDATE changes SET state = 'applied'", "UPDATE changes SET state = 'approved'"),
+        ("UPDATE changes SET principal = 'b'", "UPDATE changes SET principal = 'agent'"),
+        ("UPDATE audit SET actor = 'b' WHERE seq = 1", "UPDATE audit SET actor = 'alice' WHERE seq = 1"),
+        ("UPDATE heads SET audit = 1", "UPDATE heads SET audit = 2"),
+        ("INSERT INTO api_keys VALUES ('k', 'k', 'admin', NULL, '\\x00', '')", "DELETE FROM api_keys"),
+    ] {
+        run(dir.path(), spoil).await;
+        assert!(place.verify_audit(None).is_err(), "{spoil}");
+        run(dir.path(), mend).await;
+        place.verify_audit(Some(head)).unwrap();
+    }
+}

@@ -1,0 +1,294 @@
+//! The PostgreSQL backend: one writing connection with a thread of its own, and a pool for what is read. Nothing is answered
+//! before the commit.
+//!
+//! A row holds where the feed and the trail end; a transaction takes it last, so that numbers have no gaps and their order
+//! is that of the commits, whoever writes. One gateway at a time serves a database: it holds a lock as long as its writing
+//! connection lives.
+
+mod connect;
+mod error;
+#[cfg(test)]
+mod faults;
+mod keys;
+mod pins;
+mod retention;
+mod rows;
+mod said;
+mod search;
+mod standing_rules;
+mod trail;
+mod verify;
+mod webhooks;
+mod writer;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::sync::mpsc::{Sender, channel, error::TrySendError};
+use tokio_postgres::Config;
+
+pub(crate) use self::connect::Ground;
+use self::writer::Writer;
+use crate::{
+    AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
+    Record, Said, Store, StoreError, StoreFuture, StoredEvent, Verified, VerifyError,
+    keys::Credentials,
+    queue::{Command, QUEUE, Work},
+    webhooks::Deliveries,
+};
+use countersign_domain::{
+    changes::{
+        Change, ChangeState,
+        audit::{AuditEntry, AuditHead},
+    },
+    policy::{Pins, StandingRule},
+};
+
+/// How long a gateway that starts waits for the one before it to be gone.
+const SUCCESSION: Duration = Duration::from_secs(10);
+
+/// A database, connected to or not.
+pub(crate) struct Server {
+    config: Config,
+    authorities: Option<PathBuf>,
+    /// Shared by whatever is open.
+    ground: Mutex<Weak<Ground>>,
+    keys: Mutex<Weak<keys::Keys>>,
+}
+
+impl Server {
+    /// # Errors
+    /// [`StoreError::Unreachable`] where this is no address.
+    pub fn new(url: &str, authorities: Option<PathBuf>) -> Result<Self, StoreError> {
+        Ok(Self { config: connect::parse(url)?, authorities, ground: Mutex::default(), keys: Mutex::default() })
+    }
+
+    fn ground(&self) -> Result<Arc<Ground>, StoreError> {
+        let mut shared = self.ground.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ground) = shared.upgrade() {
+            return Ok(ground);
+        }
+        let ground = Ground::start(&self.config, self.authorities.as_ref())?;
+        *shared = Arc::downgrade(&ground);
+        Ok(ground)
+    }
+
+    /// With the schema as this program knows it.
+    fn migrated(&self) -> Result<Arc<Ground>, StoreError> {
+        let ground = self.ground()?;
+        let migrating = Arc::clone(&ground);
+        ground.block(async move { migrating.migrate().await })?;
+        Ok(ground)
+    }
+
+    pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(Arc::new(PostgresStore::begin(self.migrated()?, SUCCESSION)?))
+    }
+
+    pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
+        let ground = self.migrated()?;
+        let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keys) = shared.upgrade() {
+            return Ok(keys);
+        }
+        let keys = Arc::new(keys::Keys::open(ground));
+        *shared = Arc::downgrade(&keys);
+        Ok(keys)
+    }
+
+    pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
+        Ok(Arc::new(webhooks::WebhookStore::open(self.migrated()?)))
+    }
+
+    pub fn verify_audit(&self, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
+        let ground = self.ground()?;
+        let reading = Arc::clone(&ground);
+        ground.block(async move { verify::verify(&reading, expected).await })
+    }
+
+    pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
+        search::audit::read_audit(&self.ground()?, each)
+    }
+
+    pub fn said(&self) -> Result<Option<Said>, StoreError> {
+        let ground = self.ground()?;
+        let reading = Arc::clone(&ground);
+        ground.block(async move { said::read(&reading).await })
+    }
+}
+
+/// See the module.
+pub(crate) struct PostgresStore {
+    commands: Mutex<Option<Sender<Command>>>,
+    queued: Arc<AtomicUsize>,
+    closing: Arc<AtomicBool>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    ground: Arc<Ground>,
+}
+
+impl PostgresStore {
+    /// Serves the database; waits so long for a gateway that does.
+    fn begin(ground: Arc<Ground>, patience: Duration) -> Result<Self, StoreError> {
+        let (commands, queue) = channel(QUEUE);
+        let (queued, closing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let writer = Writer::new(Arc::clone(&ground), queue, Arc::clone(&queued), Arc::clone(&closing));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        let (ready, opened) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("store-write".into())
+            .spawn(move || runtime.block_on(writer.run(patience, ready)))
+            .map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        opened.recv().unwrap_or(Err(StoreError::Closed))?;
+        let (commands, writer) = (Mutex::new(Some(commands)), Mutex::new(Some(thread)));
+        Ok(Self { commands, queued, closing, writer, ground })
+    }
+
+    fn send(&self, work: Work, done: Done) {
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let command = Command { work, done };
+        let (error, command) = match commands.as_ref() {
+            None => (StoreError::Closed, command),
+            Some(commands) => {
+                self.queued.fetch_add(1, Ordering::Relaxed);
+                let Err(refused) = commands.try_send(command) else { return };
+                self.queued.fetch_sub(1, Ordering::Relaxed);
+                match refused {
+                    TrySendError::Full(command) => (StoreError::QueueFull, command),
+                    TrySendError::Closed(command) => (StoreError::Closed, command),
+                }
+            }
+        };
+        drop(commands);
+        (command.done)(Err(error.into()), false);
+    }
+
+    fn read<T, F, Fut>(&self, query: F) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(deadpool_postgres::Object) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        if self.closing.load(Ordering::Acquire) {
+            return Box::pin(async { Err(StoreError::Closed) });
+        }
+        self.ground.ask(query)
+    }
+}
+
+impl Store for PostgresStore {
+    fn submit(&self, draft: Draft, done: Done) {
+        self.send(Work::Transition(draft), done);
+    }
+
+    fn submit_record(&self, record: Record, done: Done) {
+        self.send(Work::Record(record), done);
+    }
+
+    fn submit_restored(&self, record: Record, done: Done) {
+        self.send(Work::Restored(record), done);
+    }
+
+    fn submit_pruning(&self, pruning: Pruning, done: Done) {
+        self.send(Work::Prune(pruning), done);
+    }
+
+    fn old(&self, before: OldBefore) -> StoreFuture<Old> {
+        self.read(move |client| async move { retention::old(&client, before).await })
+    }
+
+    fn backup_of(&self) -> StoreFuture<Option<Timestamp>> {
+        self.read(|client| async move { retention::backup_of(&client).await })
+    }
+
+    fn pins(&self) -> StoreFuture<Pins> {
+        self.read(|client| async move { pins::load(&client).await })
+    }
+
+    fn standing_rules(&self) -> StoreFuture<Vec<StandingRule>> {
+        self.read(|client| async move { standing_rules::load(&client).await })
+    }
+
+    fn get(&self, id: &str) -> StoreFuture<Option<Arc<Change>>> {
+        let id = id.to_owned();
+        let body = self.read(move |client| async move { rows::get(&client, &id).await });
+        Box::pin(async move { rows::parsed(body.await?) })
+    }
+
+    fn find_idempotent(&self, principal: &str, key: &str) -> StoreFuture<Option<Arc<Change>>> {
+        let (principal, key) = (rows::stored(principal).into_owned(), rows::stored(key).into_owned());
+        let body = self.read(move |client| async move { rows::find_idempotent(&client, &principal, &key).await });
+        Box::pin(async move { rows::parsed(body.await?) })
+    }
+
+    fn list(&self, query: ListQuery) -> StoreFuture<Listing> {
+        let found = self.read(move |client| async move { search::changes::list(&client, &query).await });
+        Box::pin(async move { found.await?.parsed() })
+    }
+
+    fn live(&self) -> StoreFuture<Vec<LiveChange>> {
+        self.read(|client| async move { rows::live(&client).await })
+    }
+
+    fn proposed_since(&self, since: Timestamp) -> StoreFuture<Vec<Proposed>> {
+        self.read(move |client| async move { rows::proposed_since(&client, since).await })
+    }
+
+    fn voted(&self) -> StoreFuture<Vec<String>> {
+        self.read(|client| async move { rows::voted(&client).await })
+    }
+
+    fn counts(&self) -> StoreFuture<Vec<(ChangeState, u64)>> {
+        self.read(|client| async move { rows::counts(&client).await })
+    }
+
+    fn events_after(&self, after: u64, limit: usize) -> StoreFuture<Vec<StoredEvent>> {
+        self.read(move |client| async move { rows::events_after(&client, after, limit).await })
+    }
+
+    fn audit_page(&self, change: Option<String>, before: Option<u64>, limit: usize) -> StoreFuture<Vec<AuditEntry>> {
+        self.read(move |client| async move { rows::audit_page(&client, change.as_deref(), before, limit).await })
+    }
+
+    fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
+        self.read(move |client| async move { search::audit::search(&client, &search, before, limit).await })
+    }
+
+    fn heads(&self) -> StoreFuture<Heads> {
+        self.read(|client| async move { rows::heads(&client).await })
+    }
+
+    fn trouble(&self) -> Option<StoreError> {
+        self.ground.health.trouble()
+    }
+
+    fn is_open(&self) -> bool {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+            && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    fn close(&self) {
+        drop(self.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.closing.store(true, Ordering::Release);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if writer.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the writing thread of the store had panicked");
+        }
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,536 @@
+//! What writes changes: it takes whatever is queued, runs it all in one transaction, commits, and only then answers (group
+//! commit).
+//!
+//! First every change is written, one statement after the other without waiting between them; what may not be (a conflict,
+//! a duplicate) touches no row. Then the row of the heads is taken, for as long as the entries and events take. Should a
+//! statement fail, everything is rolled back and each transition runs alone, so that none spoils another.
+//!
+//! Where the connection is lost before the commit was asked for, nothing was written. Where it is lost after that, the trail
+//! is looked at with the heads held: whoever still holds them has not ended.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::SyncSender,
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use deadpool_postgres::ClientWrapper;
+use futures_util::future::join_all;
+use tokio::sync::mpsc::Receiver;
+
+use super::{
+    Ground,
+    connect::ANSWER,
+    error, pins, retention,
+    rows::{self, execute, one, stored},
+    standing_rules,
+    trail::{Appended, set_heads},
+};
+use crate::{
+    Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
+    covered::with_rows,
+    crash::crash_point,
+    queue::{
+        Command, GIVE_UP, MAX_BATCH, MAX_BATCH_BYTES, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse,
+    },
+    rows::signed,
+    search::needle,
+};
+use countersign_domain::changes::{
+    audit::{AuditHead, EntryContent},
+    machine::{EventKind, SYSTEM},
+};
+use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
+
+const INSERT: &str =
+    "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING no";
+const UPDATE: &str =
+    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8
+     WHERE id = $1 AND version = $2 RETURNING no";
+
+/// How long a lost connection's lock may outlive it.
+const RECOVERY: Duration = Duration::from_secs(2);
+
+pub(super) struct Writer {
+    ground: Arc<Ground>,
+    /// Holds the lock of the gateway that serves.
+    link: Option<ClientWrapper>,
+    /// The server's number for that connection, or for the one before it.
+    pid: Option<i32>,
+    /// What this gateway wrote when it began: it is not there any more where another one has served since.
+    token: String,
+    queue: Receiver<Command>,
+    queued: Arc<AtomicUsize>,
+    closing: Arc<AtomicBool>,
+}
+
+/// What was written of a command before the heads were taken.
+enum Wrote {
+    /// The change's number.
+    Transition(i64),
+    /// The entry's details.
+    Record(String),
+    /// Change, event, state and details of each entry.
+    Pruned(Vec<(String, &'static str, &'static str, String)>),
+}
+
+/// Why a batch was not written.
+enum Failed {
+    /// Something failed, and nothing of it is or will be in the database.
+    Aborted(StoreError),
+    Unknown,
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::Aborted(error)
+    }
+}
+
+impl Writer {
+    pub fn new(
+        ground: Arc<Ground>,
+        queue: Receiver<Command>,
+        queued: Arc<AtomicUsize>,
+        closing: Arc<AtomicBool>,
+    ) -> Self {
+        let token = nanoid::nanoid!();
+        Self { ground, link: None, pid: None, token, queue, queued, closing }
+    }
+
+    /// Runs until the queue's senders are gone. `ready` hears whether it could begin.
+    pub async fn run(mut self, patience: Duration, ready: SyncSender<Result<(), StoreError>>) {
+        let begun = self.begin(patience).await;
+        let failed = begun.is_err();
+        // Whoever opened the store waits.
+        let _ = ready.send(begun);
+        if failed {
+            return;
+        }
+        let depth = queue_length(Queue::Store);
+        let commits = metrics::counter!(telemetry::STORE_COMMITS);
+        let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
+        let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
+        while let Some(first) = self.next().await {
+            let mut bytes = first.work.len();
+            let mut batch = vec![first];
+            while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
+                let Ok(next) = self.queue.try_recv() else { break };
+                bytes += next.work.len();
+                batch.push(next);
+            }
+            #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+            depth.set(self.queued.fetch_sub(batch.len(), Ordering::Relaxed).saturating_sub(batch.len()) as f64);
+            let began = Instant::now();
+            let size = batch.len();
+            self.batch(batch).await;
+            commits.increment(1);
+            #[allow(clippy::cast_precision_loss, reason = "a histogram")]
+            sizes.record(size as f64);
+            seconds.record(began.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Takes the lock, and says that this gateway serves from now on.
+    async fn begin(&mut self, patience: Duration) -> Result<(), StoreError> {
+        let (link, pid) = self.ground.serve(patience, None).await?;
+        let sql = "INSERT INTO facts (name, value) VALUES ('served_by', $1)
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        execute(&link, sql, &[&self.token]).await?;
+        (self.link, self.pid) = (Some(link), Some(pid));
+        Ok(())
+    }
+
+    /// A connection that holds the lock. What another gateway wrote meanwhile this one knows nothing of: it has to be
+    /// started anew then.
+    async fn link(&mut self) -> Result<&ClientWrapper, StoreError> {
+        if self.link.as_ref().is_none_or(|link| link.is_closed()) {
+            self.link = None;
+            let (link, pid) = self.ground.serve(RECOVERY, self.pid).await?;
+            let served = one(&link, "SELECT value FROM facts WHERE name = 'served_by'", &[]).await?;
+            if served.is_none_or(|row| row.get::<_, &str>(0) != self.token) {
+                return Err(StoreError::Superseded);
+            }
+            (self.link, self.pid) = (Some(link), Some(pid));
+        }
+        self.link.as_ref().ok_or(StoreError::Closed)
+    }
+
+    /// The next command; `None` once the queue's senders are gone. While there is trouble, it is tried in between
+    /// whether that is over: a gateway that is not ready may be sent nothing that would find out.
+    async fn next(&mut self) -> Option<Command> {
+        loop {
+            match tokio::time::timeout(QUIET, self.queue.recv()).await {
+                Ok(command) => return command,
+                Err(_) if self.ground.health.trouble().is_some() => self.probe().await,
+                Err(_) if self.link.as_ref().is_none_or(|link| link.is_closed()) => self.probe().await,
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn probe(&mut self) {
+        let tried = async {
+            let link = self.link().await?;
+            Ok::<_, StoreError>(link.batch_execute("UPDATE heads SET event = event").await?)
+        };
+        match tokio::time::timeout(ANSWER, tried).await.unwrap_or_else(|_| Err(error::silent())) {
+            Ok(()) => self.works(),
+            Err(error) => {
+                self.link = None;
+                self.ground.health.failed(&error);
+            }
+        }
+    }
+
+    fn works(&self) {
+        if self.ground.health.works() {
+            tracing::info!("the store works again");
+        }
+    }
+
+    async fn batch(&mut self, batch: Vec<Command>) {
+        match self.attempt(&batch).await {
+            Err(Failed::Aborted(error)) if batch.len() > 1 && self.link.is_some() => {
+                tracing::warn!(%error, changes = batch.len(), "a transition failed; each runs alone");
+                for command in batch {
+                    let alone = vec![command];
+                    let outcome = self.attempt(&alone).await;
+                    self.ended(alone, outcome);
+                }
+            }
+            outcome => self.ended(batch, outcome),
+        }
+    }
+
+    fn ended(&self, batch: Vec<Command>, outcome: Result<Vec<WriteResult>, Failed>) {
+        let error = match outcome {
+            Ok(outcomes) => return answer(batch, outcomes),
+            Err(Failed::Aborted(error)) => error,
+            Err(Failed::Unknown) => StoreError::OutcomeUnknown,
+        };
+        self.ground.health.failed(&error);
+        refuse(batch, &error);
+    }
+
+    /// One transaction. After a failure there is no transaction and, where the connection may be spoiled, no connection.
+    async fn attempt(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, Failed> {
+        self.link().await?;
+        let Some(link) = self.link.take() else { return Err(StoreError::Closed.into()) };
+        let written = tokio::time::timeout(ANSWER, write(&link, batch)).await;
+        let (outcomes, after) = match written.unwrap_or_else(|_| Err(error::silent())) {
+            Ok(written) => written,
+            Err(error) => {
+                // Without a connection there is no transaction.
+                if tokio::time::timeout(ANSWER, link.batch_execute("ROLLBACK")).await.is_ok_and(|done| done.is_ok()) {
+                    self.link = Some(link);
+                }
+                return Err(error.into());
+            }
+        };
+        let Some(after) = after else {
+            let ended = tokio::time::timeout(ANSWER, link.batch_execute("ROLLBACK")).await;
+            self.link = ended.is_ok_and(|done| done.is_ok()).then_some(link);
+            return Ok(outcomes);
+        };
+        crash_point("before_commit");
+        let pruned = batch.iter().any(|command| matches!(command.work, Work::Prune(_)));
+        if pruned {
+            crash_point("before_prune_commit");
+        }
+        match tokio::time::timeout(ANSWER, link.batch_execute("COMMIT")).await {
+            Ok(Ok(())) => self.link = Some(link),
+            Ok(Err(error)) if !error::ends(&error) => {
+                self.link = Some(link);
+                return Err(Failed::Aborted(error.into()));
+            }
+            lost => {
+                let error =
+                    lost.map_or_else(|_| error::silent(), |ended| ended.err().map_or(StoreError::Closed, Into::into));
+                tracing::error!(%error, "a commit was not answered; finding out what became of it");
+                drop(link);
+                self.read_back(after.audit, error).await?;
+            }
+        }
+        crash_point("after_commit");
+        self.works();
+        if pruned {
+            crash_point("after_prune_commit");
+        }
+        Ok(outcomes)
+    }
+
+    /// Whether the entry with which the commit ended is there. Nothing is answered until that is known.
+    async fn read_back(&mut self, ours: AuditHead, error: StoreError) -> Result<(), Failed> {
+        let mut pause = Duration::from_millis(20);
+        let mut give_up = None;
+        loop {
+            let looked = tokio::time::timeout(ANSWER, found(&self.ground, ours)).await;
+            match looked.unwrap_or_else(|_| Err(error::silent())) {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Err(Failed::Aborted(error)),
+                Err(again) => {
+                    tracing::error!(error = %again, "the database is not readable; trying again");
+                    // Whoever asks whether it works hears that it does not.
+                    self.ground.health.failed(&again);
+                }
+            }
+            if self.closing.load(Ordering::Acquire) {
+                let until = *give_up.get_or_insert_with(|| Instant::now() + GIVE_UP);
+                if Instant::now() >= until {
+                    return Err(Failed::Unknown);
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+/// Whether the trail has that entry, once whoever holds the heads has ended.
+async fn found(ground: &Ground, ours: AuditHead) -> Result<bool, StoreError> {
+    let client = ground.connect().await?;
+    client.batch_execute("BEGIN").await?;
+    rows::take_heads(&client).await?;
+    let row = one(&client, "SELECT hash FROM audit WHERE seq = $1", &[&signed(ours.seq)]).await?;
+    Ok(row.is_some_and(|row| row.get::<_, &[u8]>(0) == ours.hash))
+}
+
+/// Everything up to the commit; where nothing is to be committed, no heads. An error spoils the transaction.
+async fn write(link: &ClientWrapper, batch: &[Command]) -> Result<(Vec<WriteResult>, Option<Heads>), StoreError> {
+    link.batch_execute("BEGIN").await?;
+    let mut wrote: Vec<Result<Wrote, WriteError>> = Vec::with_capacity(batch.len());
+    let mut rest = batch;
+    while let Some(first) = rest.first() {
+        let run = rest.iter().take_while(|command| matches!(command.work, Work::Transition(_))).count();
+        let (these, others) = rest.split_at(run.max(1));
+        rest = others;
+        match &first.work {
+            Work::Transition(_) => wrote.extend(transitions(link, these).await?),
+            Work::Record(record) => wrote.push(Ok(write_record(link, record).await?)),
+            Work::Restored(record) => {
+                execute(link, "DELETE FROM facts WHERE name = 'backup_of'", &[]).await?;
+                standing_rules::end_allowances(link, record.at).await?;
+                wrote.push(Ok(write_record(link, record).await?));
+            }
+            Work::Prune(pruning) => wrote.push(prune(link, pruning).await?),
+        }
+    }
+    if wrote.iter().all(Result::is_err) {
+        let refused = wrote.into_iter().map(|outcome| outcome.map(|_| nothing()));
+        return Ok((refused.collect(), None));
+    }
+    let (outcomes, heads) = tell(link, batch, wrote).await?;
+    Ok((outcomes, Some(heads)))
+}
+
+fn nothing() -> Written {
+    Written { seq: 0, event: Bytes::new() }
+}
+
+/// Transitions, each of which is sent before the one before it is answered.
+async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<Result<Wrote, WriteError>>, StoreError> {
+    let (insert, update) = (link.prepare_cached(INSERT).await?, link.prepare_cached(UPDATE).await?);
+    let (insert, update) = (&insert, &update);
+    let drafts = commands.iter().filter_map(|command| match &command.work {
+        Work::Transition(draft) => Some(draft),
+        _ => None,
+    });
+    let sent = drafts.map(|draft| async move {
+        let change = &draft.change;
+        let (version, votes) = (signed(change.version), i32::try_from(change.decisions.len()).unwrap_or(i32::MAX));
+        let (state, expires_at) = (change.state.as_str(), change.expires_at.to_string());
+        let row = match draft.expected {
+            None => {
+                let (bytes, principal) = (signed(draft.body.len() as u64), stored(&change.proposer.principal));
+                let key = change.idempotency_key.as_deref().map(stored);
+                let values: &[rows::Value<'_>] =
+                    &[&change.id, &version, &state, &principal, &key, &bytes, &expires_at, &draft.body, &votes];
+                link.query_opt(insert, values).await
+            }
+            Some(expected) => {
+                let finished = change.state.is_final().then(|| change.updated_at.as_second());
+                let values: &[rows::Value<'_>] =
+                    &[&change.id, &signed(expected), &version, &state, &expires_at, &draft.body, &finished, &votes];
+                link.query_opt(update, values).await
+            }
+        };
+        Ok(match row? {
+            Some(row) => Ok(Wrote::Transition(row.get(0))),
+            None if draft.expected.is_none() => Err(WriteError::Duplicate),
+            None => Err(WriteError::Conflict),
+        })
+    });
+    let answers = join_all(sent).await;
+    crash_point("within_transaction");
+    answers.into_iter().collect()
+}
+
+async fn write_record(link: &ClientWrapper, record: &Record) -> Result<Wrote, StoreError> {
+    if !record.server.is_empty() {
+        pins::store(link, &record.server, &record.pins).await?;
+    }
+    let told = standing_rules::store(link, &record.rules).await?;
+    Ok(Wrote::Record(with_rows(&record.details, &told).into_owned()))
+}
+
+/// Each redaction and deletion with its audit entry, and the events with one of theirs.
+async fn prune(link: &ClientWrapper, pruning: &Pruning) -> Result<Result<Wrote, WriteError>, StoreError> {
+    let mut entries = Vec::new();
+    for redaction in &pruning.redactions {
+        if retention::redact(link, redaction).await? {
+            entries.push((redaction.id.clone(), "redacted", redaction.state.as_str(), redaction.details.clone()));
+        }
+    }
+    for deletion in &pruning.deletions {
+        if retention::delete(link, deletion).await? {
+            entries.push((deletion.id.clone(), "deleted", deletion.state.as_str(), deletion.details.clone()));
+        }
+    }
+    if pruning.events_to > 0 && retention::forget_events(link, pruning.events_to).await? > 0 {
+        entries.push((String::new(), "events_pruned", "", pruning.events_details.clone()));
+    }
+    Ok(if entries.is_empty() { Err(WriteError::Conflict) } else { Ok(Wrote::Pruned(entries)) })
+}
+
+/// Feed events that are written together, column by column.
+#[derive(Default)]
+struct Events {
+    seq: Vec<i64>,
+    kind: Vec<&'static str>,
+    change: Vec<String>,
+    at: Vec<i64>,
+    data: Vec<String>,
+}
+
+/// What new changes are searched by, column by column.
+#[derive(Default)]
+struct Searched {
+    no: Vec<i64>,
+    provider: Vec<String>,
+    tool: Vec<String>,
+    created: Vec<i64>,
+    call: Vec<Option<String>>,
+    needle: Vec<String>,
+    title: Vec<String>,
+}
+
+/// The last part: entries and events with their numbers, which nobody else gets as long as the heads are held.
+async fn tell(
+    link: &ClientWrapper,
+    batch: &[Command],
+    wrote: Vec<Result<Wrote, WriteError>>,
+) -> Result<(Vec<WriteResult>, Heads), StoreError> {
+    let mut heads = rows::take_heads(link).await?;
+    let (mut entries, mut events, mut searched) = (Appended::default(), Events::default(), Searched::default());
+    let mut renamed: Vec<(i64, &Draft)> = Vec::new();
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for (command, wrote) in batch.iter().zip(wrote) {
+        let wrote = match wrote {
+            Ok(wrote) => wrote,
+            Err(refused) => {
+                outcomes.push(Err(refused));
+                continue;
+            }
+        };
+        outcomes.push(Ok(match (&command.work, wrote) {
+            (Work::Transition(draft), Wrote::Transition(no)) => {
+                heads.audit = entries.push(heads.audit, &entry_of(draft, 0, &draft.at.to_string()));
+                match draft.kind {
+                    EventKind::Created => searched.push(no, draft),
+                    // What it is called may be something else now.
+                    EventKind::Edited | EventKind::Refreshed => renamed.push((no, draft)),
+                    _ => {}
+                }
+                heads.event += 1;
+                let event = event_of(draft, heads.event);
+                events.push(heads.event, draft, &event);
+                Written { seq: heads.event, event: Bytes::from(event) }
+            }
+            (Work::Record(record) | Work::Restored(record), Wrote::Record(details)) => {
+                let at = record.at.to_string();
+                let content = EntryContent {
+                    seq: 0,
+                    at: &at,
+                    change_id: &record.change,
+                    event: record.event,
+                    from: None,
+                    to: "",
+                    actor: &record.actor,
+                    details: &details,
+                };
+                heads.audit = entries.push(heads.audit, &content);
+                nothing()
+            }
+            (Work::Prune(pruning), Wrote::Pruned(of)) => {
+                let at = pruning.at.to_string();
+                for (change_id, event, state, details) in &of {
+                    let from = (!state.is_empty()).then_some(*state);
+                    let content =
+                        EntryContent { seq: 0, at: &at, change_id, event, from, to: state, actor: SYSTEM, details };
+                    heads.audit = entries.push(heads.audit, &content);
+                }
+                nothing()
+            }
+            _ => return Err(StoreError::BadRecord("a write was answered as another one".into())),
+        }));
+    }
+    entries.write(link).await?;
+    events.write(link).await?;
+    searched.write(link).await?;
+    for (no, draft) in renamed {
+        let (needle, title) = (needle(&draft.change), stored(&draft.change.summary));
+        let sql = "UPDATE change_search SET needle = $2, title = $3 WHERE no = $1";
+        execute(link, sql, &[&no, &stored(&needle), &title]).await?;
+    }
+    set_heads(link, heads).await?;
+    Ok((outcomes, heads))
+}
+
+impl Events {
+    fn push(&mut self, seq: u64, draft: &Draft, event: &str) {
+        self.seq.push(signed(seq));
+        self.kind.push(draft.kind.feed_type());
+        self.change.push(draft.change.id.clone());
+        self.at.push(draft.at.as_millisecond());
+        self.data.push(event.to_owned());
+    }
+
+    async fn write(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+        if self.seq.is_empty() {
+            return Ok(());
+        }
+        let sql = "INSERT INTO events (seq, kind, change_id, at_ms, data)
+                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[])";
+        execute(link, sql, &[&self.seq, &self.kind, &self.change, &self.at, &self.data]).await.map(drop)
+    }
+}
+
+impl Searched {
+    fn push(&mut self, no: i64, draft: &Draft) {
+        let change = &draft.change;
+        self.no.push(no);
+        self.provider.push(stored(&change.provider).into_owned());
+        self.tool.push(stored(&change.tool).into_owned());
+        self.created.push(change.created_at.as_millisecond());
+        self.call.push(draft.call_hash.clone());
+        self.needle.push(stored(&needle(change)).into_owned());
+        self.title.push(stored(&change.summary).into_owned());
+    }
+
+    async fn write(&self, link: &ClientWrapper) -> Result<(), StoreError> {
+        if self.no.is_empty() {
+            return Ok(());
+        }
+        let sql = "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle, title)
+                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[],
+                                        $7::text[])";
+        let Self { no, provider, tool, created, call, needle, title } = self;
+        execute(link, sql, &[no, provider, tool, created, call, needle, title]).await.map(drop)
+    }
+}

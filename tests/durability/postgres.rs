@@ -1,0 +1,181 @@
+//! The real program on a PostgreSQL that ends under it, that another gateway uses, and that is not there.
+
+use serde_json::{Value, json};
+use support::{Gateway, Options, eventually, postgres::Server};
+
+fn options(url: &str) -> Options<'_> {
+    Options { env: vec![("COUNTERSIGN_STORE__URL", url)], config: None }
+}
+
+fn health(gateway: &Gateway) -> (u16, Value) {
+    let response = gateway.request("GET", "/health", &[], b"");
+    (response.status, response.json())
+}
+
+/// The key of a reviewer, made where the store is.
+fn reviewer(gateway: &Gateway, url: &str) -> String {
+    let mut create = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
+    create.args(["keys", "create", "--role", "reviewer", "--name", "rita", "--data"]).arg(gateway.data());
+    let output = create.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn verified(gateway_data: &std::path::Path, url: &str) -> String {
+    let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
+    let output = verify.args(["audit", "verify", "--data"]).arg(gateway_data).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+#[test]
+fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_itself() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE gateway");
+    let url = server.database("gateway");
+    let gateway = Gateway::with(&options(&url));
+    let key = reviewer(&gateway, &url);
+    let project = gateway.project();
+    let first = gateway.propose("before the crash");
+    let approve = |id: &str| {
+        let (_, change) = gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None);
+        let body =
+            json!({ "decision": "approve", "comment": "x", "version": change["version"], "digest": change["digest"] });
+        gateway.api_as(&key, "POST", &format!("/api/changes/{id}/decision"), Some(&body))
+    };
+    let propose = |title: &str| {
+        let body = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", title)];
+        let response = gateway.request("POST", "/tools/create_issue", &headers, body.as_bytes());
+        (response.status, response.json_or_null())
+    };
+    // Agents propose all the while, and try again what was refused.
+    let accepted: usize = std::thread::scope(|scope| {
+        let agents: Vec<_> = (0..4)
+            .map(|agent| {
+                let propose = &propose;
+                scope.spawn(move || {
+                    for n in 0..25 {
+                        eventually("it is accepted in the end", || {
+                            let (status, said) = propose(&format!("agent {agent} change {n}"));
+                            assert!(status == 202 || said["code"] == "STORE_UNAVAILABLE", "{status} {said}");
+                            (status == 202).then_some(())
+                        });
+                    }
+                    25
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            server.halt();
+            let told = eventually("it says so", || Some(health(&gateway)).filter(|(status, _)| *status == 503)).1;
+            assert_eq!((&told["live"], &told["checks"]["store"]), (&json!(true), &json!("unreachable")));
+            server.launch();
+            eventually("it is ready again, by itself", || (health(&gateway).0 == 200).then_some(()));
+        }
+        agents.into_iter().map(|agent| agent.join().unwrap()).sum()
+    });
+    let count = server.sql("gateway", "SELECT count(*), count(DISTINCT idempotency_key) FROM changes");
+    assert_eq!(count, format!("{}|{accepted}", accepted + 1), "each once");
+    let events = server.sql("gateway", "SELECT count(*), min(seq), max(seq) FROM events");
+    assert_eq!(events, format!("{0}|1|{0}", accepted + 1), "without a gap");
+    let (status, change) = approve(&first);
+    assert_eq!(status, 200, "{change}");
+    eventually("it is applied", || {
+        let (_, change) = gateway.api_as(&key, "GET", &format!("/api/changes/{first}"), None);
+        (change["state"] == "applied").then_some(())
+    });
+    assert_eq!(gateway.issues_titled("before the crash"), 1);
+    let (status, home) = gateway.stop();
+    assert!(status.success());
+    let said = verified(&home.path().join("data"), &url);
+    assert!(said.contains(&format!("{} changes", accepted + 1)), "{said}");
+}
+
+#[test]
+fn what_a_killed_gateway_left_another_one_takes_up_and_two_at_once_are_refused() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE gateway");
+    let url = server.database("gateway");
+    let gateway = Gateway::with(&options(&url));
+    let id = gateway.propose("left behind");
+    let key = reviewer(&gateway, &url);
+
+    // On another machine, as far as the database knows: with a data directory of its own.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let status = Gateway::spawn(elsewhere.path(), &options(&url)).ended();
+    let said = std::fs::read_to_string(elsewhere.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(69), "{said}");
+    assert!(said.contains("another gateway serves this database"), "{said}");
+
+    drop(gateway.kill());
+    let gateway = Gateway::on(elsewhere, &options(&url));
+    let (status, change) = gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None);
+    assert_eq!((status, &change["state"]), (200, &json!("pending")), "{change}");
+    gateway.propose("and on it goes");
+    let (_, home) = gateway.stop();
+    verified(&home.path().join("data"), &url);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_without_its_password() {
+    let home = tempfile::tempdir().unwrap();
+    let dead = support::DeadPort::new();
+    let url = format!("postgres://countersign:hush@{}/gateway", dead.address);
+    let status = Gateway::spawn(home.path(), &options(&url)).ended();
+    let said = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(69), "{said}");
+    assert!(said.contains("the database cannot be reached") && !said.contains("hush"), "{said}");
+    let status = Gateway::spawn(home.path(), &options("mysql://a:hush@b/c")).ended();
+    let said = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(78), "{said}");
+    assert!(said.contains("not an address of PostgreSQL") && !said.contains("hush"), "{said}");
+}
+
+/// The first block in that language that holds the words.
+fn snippet(language: &str, words: &str) -> String {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/postgresql.md")).unwrap();
+    let blocks = page.split("```").skip(1).step_by(2);
+    let found =
+        blocks.filter_map(|block| block.strip_prefix(&format!("{language}\n"))).find(|block| block.contains(words));
+    found.unwrap().to_owned()
+}
+
+/// What `docs/postgresql.md` says: set up as it is written there, dumped, restored, and said to be a backup.
+#[test]
+fn the_page_is_followed_from_the_first_role_to_a_restored_dump() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    // The tests' own role has the name already.
+    for statement in snippet("sql", "CREATE ROLE").replace("countersign", "gateway").lines() {
+        server.sql("postgres", statement);
+    }
+    let host = server.folder().to_str().unwrap().replace('/', "%2F");
+    let config = snippet("yaml", "store:")
+        .replace("countersign:", "gateway:")
+        .replace("db.example.com/countersign", &format!("{host}/gateway"));
+    let with = |config: &'static str| Options { env: vec![("DB_PASSWORD", "choose one")], config: Some(config) };
+    let policy = "policy: { review: { undo_for: 1h } }\n";
+    let gateway = Gateway::with(&with(format!("{config}{policy}").leak()));
+    let url = server.database("gateway").replace("countersign@", "gateway@");
+    let key = reviewer(&gateway, &url);
+    let id = gateway.propose("approved when the backup was taken");
+    let state = |gateway: &Gateway| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1;
+    let shown = state(&gateway);
+    let body = json!({ "decision": "approve", "comment": "x", "version": shown["version"], "digest": shown["digest"] });
+    let (status, said) = gateway.api_as(&key, "POST", &format!("/api/changes/{id}/decision"), Some(&body));
+    assert_eq!((status, &said["state"]), (200, &json!("approved")), "{said}");
+    let dump = server.dump("gateway");
+    let (_, home) = gateway.stop();
+    server.sql("postgres", "CREATE DATABASE restored OWNER gateway");
+    server.restore("restored", &dump);
+    server.sql("restored", &snippet("sql", "backup_of"));
+    // The tracker's records are a file of their own.
+    let restored: &'static str =
+        format!("{config}{policy}").replace(&format!("{host}/gateway"), &format!("{host}/restored")).leak();
+    let gateway = Gateway::on(home, &with(restored));
+    eventually("it waits for a reviewer again", || (state(&gateway)["state"] == "stale").then_some(()));
+    let (_, home) = gateway.stop();
+    verified(&home.path().join("data"), &server.database("restored").replace("countersign@", "gateway@"));
+}
