@@ -119,6 +119,52 @@ fn what_a_killed_gateway_left_another_one_takes_up_and_two_at_once_are_refused()
     verified(&home.path().join("data"), &url);
 }
 
+/// With the command of `docs/postgresql.md`.
+#[test]
+fn a_store_that_was_moved_is_served_there_and_the_old_one_no_more() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE gateway");
+    let url = server.database("gateway");
+    let gateway = Gateway::start();
+    let ids: Vec<String> = (0..20).map(|n| gateway.propose(&format!("moved {n}"))).collect();
+    gateway.decide(&ids[0], "approve");
+    gateway.reached(&ids[0], "applied");
+    let key = gateway.reviewer().to_owned();
+    let command = snippet("sh", "store copy");
+    let from = gateway.data().to_str().unwrap().to_owned();
+    let words: Vec<String> = command
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.replace("~/.local/state/countersign", &from))
+        .map(|word| if word.starts_with("postgres://") { url.clone() } else { word })
+        .collect();
+    let copy = || {
+        let output = support::command(&[]).args(&words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, said) = copy();
+    assert_eq!(code, Some(75), "a gateway serves it: {said}");
+    let (_, home) = gateway.stop();
+    let (code, said) = copy();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("20 changes"), "{said}");
+    let (code, said) = copy();
+    assert_eq!(code, Some(2), "{said}");
+
+    let status = Gateway::spawn(home.path(), &Options::default()).ended();
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(69), "{log}");
+    assert!(log.contains("this store was moved"), "{log}");
+    let gateway = Gateway::on(home, &options(&url));
+    let state = |id: &str| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1["state"].clone();
+    assert_eq!((state(&ids[0]), state(&ids[19])), (json!("applied"), json!("pending")));
+    gateway.propose("and on it goes");
+    assert_eq!(gateway.issues_titled("moved 0"), 1);
+    let (_, home) = gateway.stop();
+    verified(&home.path().join("data"), &url);
+}
+
 #[test]
 fn a_server_that_is_not_there_is_named_without_its_password() {
     let home = tempfile::tempdir().unwrap();

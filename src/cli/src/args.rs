@@ -106,6 +106,8 @@ pub enum Command {
     /// `countersign --data DIR`. What was approved when the backup was taken may have run since, so it does not run by
     /// itself: a reviewer looks at it again.
     Backup(BackupArgs),
+    /// Move the store: from a data directory to PostgreSQL, or back
+    Store(StoreArgs),
     /// Check or export the audit trail
     Audit(AuditArgs),
     /// Validate or show the configuration
@@ -711,6 +713,34 @@ pub struct BackupArgs {
     /// Replace what is there
     #[arg(long)]
     pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StoreArgs {
+    #[command(subcommand)]
+    pub command: StoreCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Copy everything into an empty store, and close the old one
+    ///
+    /// The old store's audit trail is checked first, and that of the copy afterwards: both end at the same head. Then no
+    /// gateway starts on the old one any more, since what is approved in both would run twice. No gateway may serve either
+    /// meanwhile. What was interrupted goes on where it was when the same is called again. Codes for signing in are left out.
+    ///
+    /// A password that is not in the address is taken from PGPASSWORD.
+    Copy {
+        /// A data directory, or postgres://…
+        #[arg(long)]
+        from: String,
+        /// A data directory, or postgres://…; without a store, or what was interrupted
+        #[arg(long)]
+        to: String,
+        /// A PEM file of the authorities that a server's certificate is verified by
+        #[arg(long)]
+        ca: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]

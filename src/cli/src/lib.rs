@@ -24,6 +24,7 @@ mod policy;
 mod providers;
 mod recipes;
 mod rules;
+mod store;
 mod webhooks;
 mod when;
 
@@ -87,6 +88,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),
+        Command::Store(args) => store::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),
         Command::Config(ConfigCommand::Check(args)) => config::check(&args, &mut out),
         Command::Config(ConfigCommand::Show(args)) => config::show(&args, &mut out),

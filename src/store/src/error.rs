@@ -39,6 +39,10 @@ pub enum StoreError {
         "the database was written by a newer Countersign (schema {found}, this one knows up to {known}); run that version"
     )]
     Newer { found: i64, known: i64 },
+    #[error("this store was moved to another one; what is here is old (docs/postgresql.md#move-a-store)")]
+    Moved,
+    #[error("this store is the copy of another one and not whole yet; run `countersign store copy` again")]
+    NotWhole,
     /// A stored row does not read as what was written.
     #[error("a stored record is unreadable: {0}")]
     BadRecord(String),

@@ -15,6 +15,7 @@ pub mod error;
 mod health;
 pub mod keys;
 pub mod lock;
+mod moving;
 mod pins;
 mod place;
 mod postgres;
@@ -49,6 +50,7 @@ use countersign_domain::{
 
 pub use error::StoreError;
 pub use lock::{DataLock, LockError, lock_data_dir};
+pub use moving::{MoveError, Progress};
 pub use pins::{PinStore, PinWrite};
 pub use place::Place;
 pub use retention::{Deletion, Old, OldBefore, Pruning, Redaction};

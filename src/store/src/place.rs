@@ -7,7 +7,12 @@ use std::{
 };
 
 use super::{
-    Said, Store, StoreError, Verified, VerifyError, keys::Credentials, postgres::Server, sqlite, webhooks::Deliveries,
+    Said, Store, StoreError, Verified, VerifyError,
+    keys::Credentials,
+    moving::{self, MoveError, Progress, Shelf},
+    postgres::Server,
+    sqlite,
+    webhooks::Deliveries,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
@@ -68,6 +73,24 @@ impl Place {
         match &self.0 {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::SqliteStore::open(dir, sqlite::SqliteOptions::default())?)),
             Kind::Server(server) => server.open(),
+        }
+    }
+
+    /// Moves everything into another store, which must be empty or what a try before has left, while nobody serves either:
+    /// proves this one, copies it, proves the copy, and closes this one for good. Codes for signing in are left out.
+    ///
+    /// # Errors
+    /// See [`MoveError`]; then this store is as it was, and the next try goes on.
+    pub fn move_to(&self, other: &Self, progress: &mut dyn FnMut(Progress)) -> Result<Verified, MoveError> {
+        let (mut from, mut to) = (self.shelf(false)?, other.shelf(true)?);
+        moving::all(&mut *from, &mut *to, progress)
+    }
+
+    /// `new`: made where there is none.
+    fn shelf(&self, new: bool) -> Result<Box<dyn Shelf>, MoveError> {
+        match &self.0 {
+            Kind::Directory(dir) => Ok(Box::new(sqlite::moving::Closed::take(dir, new)?)),
+            Kind::Server(server) => Ok(Box::new(server.shelf(new)?)),
         }
     }
 

@@ -705,6 +705,103 @@ fn what_is_through_is_forgotten_in_the_end_and_what_waits_never(at: At) {
     assert_eq!(store.position("a", 99).unwrap(), 99, "it begins anew");
 }
 
+/// Everything that a store holds, and what becomes of the old one.
+async fn what_is_moved(from: At, to: At) {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (from(old.path()), to(new.path()));
+    let store = from.open().unwrap();
+    let keys = from.credentials().unwrap();
+    keys.insert(&api_key("k1", Role::Viewer), &[1; 32]).unwrap();
+    keys.insert(&api_key("k2", Role::Agent), &[2; 32]).unwrap();
+    keys.revoke("k2", time(1)).unwrap();
+    for n in 0..40 {
+        let mut change = change(&format!("chg_{n}"), "agent", 1, ChangeState::Pending);
+        change.idempotency_key = (n % 2 == 0).then(|| format!("key {n}"));
+        write(&*store, Draft { call_hash: Some(n.to_string()), ..draft(change, None) }).await.unwrap();
+    }
+    write(&*store, finished("chg_3", 10, ChangeState::Applied)).await.unwrap();
+    write(&*store, moved("chg_5", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    record(&*store, told_of("standing_rule_created", vec![rule("srl_1", "allow")]), false).await.unwrap();
+    let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
+    let tool = countersign_domain::policy::pins::Definition { name: "t".into(), hash: "h".into(), text: "{}".into() };
+    pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
+    let hooks = from.deliveries().unwrap();
+    hooks.position("a", 7).unwrap();
+    hooks.take_in("a", 12, &[event(9), event(10)]).unwrap();
+    hooks.tried("a", 1, DeliveryState::Delivered, &tried(1), time(1)).unwrap();
+
+    let silent = &mut |_: Progress| {};
+    // As a gateway does.
+    let lock = lock_data_dir(old.path()).unwrap();
+    let served = from.move_to(&to, silent);
+    assert!(matches!(served, Err(MoveError::Lock(_) | MoveError::Store(StoreError::Served))), "{served:?}");
+    let (heads, live) = (store.heads().await.unwrap(), store.live().await.unwrap());
+    let listed = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
+    store.close();
+    drop((store, keys, hooks, pins, lock));
+
+    // Interrupted, it goes on when it is called again, and until then nobody serves what is there.
+    let mut steps = 0;
+    let interrupted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        from.move_to(&to, &mut |progress: Progress| {
+            assert!(progress.rows <= progress.of);
+            steps += 1;
+            assert!(steps < 4, "interrupted");
+        })
+    }));
+    assert!(interrupted.is_err(), "{interrupted:?}");
+    assert!(matches!(to.open().err(), Some(StoreError::NotWhole)));
+    let verified = from.move_to(&to, silent).unwrap();
+    assert_eq!((verified.head, verified.changes), (heads.audit, 40));
+    for refused in [from.open().err(), from.credentials().err()] {
+        assert!(matches!(refused, Some(StoreError::Moved)), "{refused:?}");
+    }
+    let again = from.move_to(&to, silent);
+    assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let again = from.move_to(&Place::directory(elsewhere.path()), silent);
+    assert!(matches!(again, Err(MoveError::Moved)), "{again:?}");
+
+    let store = to.open().unwrap();
+    assert_eq!(store.heads().await.unwrap(), heads);
+    let ids = |live: &[LiveChange]| live.iter().map(|one| (one.id.clone(), one.call_hash.clone())).collect::<Vec<_>>();
+    assert_eq!(ids(&store.live().await.unwrap()).len(), ids(&live).len());
+    let now = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
+    let text = |listing: &Listing| serde_json::to_string(&listing.items).unwrap();
+    assert_eq!(text(&now), text(&listed));
+    assert_eq!(store.find_idempotent("agent", "key 8").await.unwrap().unwrap().id, "chg_8");
+    assert_eq!(store.events_after(38, 9).await.unwrap().len(), 4);
+    assert_eq!(store.standing_rules().await.unwrap().len(), 1);
+    assert!(store.pins().await.unwrap().pin("fs", "t").unwrap().accepted.is_some());
+    let narrow = Narrow { text: Some("CHG_39".into()), ..Narrow::default() };
+    assert_eq!(narrowed(&*store, &[], narrow).await, ["chg_39"]);
+    let titles = store.search_audit(AuditSearch { change: Some("chg_5".into()), ..Default::default() }, None, 1);
+    assert_eq!(titles.await.unwrap().entries[0].title.as_deref(), Some("Create"));
+    let keys = to.credentials().unwrap();
+    assert_eq!(keys.find(&[1; 32]).unwrap().unwrap().0, api_key("k1", Role::Viewer));
+    assert_eq!(keys.held().unwrap().len(), 1);
+    let hooks = to.deliveries().unwrap();
+    assert_eq!(hooks.position("a", 99).unwrap(), 12);
+    assert_eq!(hooks.waiting("a").unwrap(), [Waiting { id: 2, ..event(10) }]);
+    assert_eq!(hooks.take_in("a", 13, &[event(13)]).unwrap(), [3], "numbers go on");
+    // And so does everything else.
+    assert_eq!(write(&*store, created("new")).await.unwrap().seq, heads.event + 1);
+    record(&*store, told_of("standing_rule_created", vec![rule("srl_2", "deny")]), false).await.unwrap();
+    store.close();
+    drop(keys);
+    to.verify_audit(Some(heads.audit)).unwrap();
+}
+
+#[tokio::test]
+async fn a_store_moves_between_all_backends() {
+    let backends: [At; 2] = [Place::directory, on_a_server];
+    for from in backends {
+        for to in backends {
+            what_is_moved(from, to).await;
+        }
+    }
+}
+
 macro_rules! suite {
     ($backend:ident, $at:expr) => {
         mod $backend {

@@ -61,6 +61,11 @@ pub(crate) fn parse(url: &str) -> Result<Config, StoreError> {
         };
         config.ssl_mode(if config.get_hosts().iter().all(near) { SslMode::Disable } else { SslMode::Require });
     }
+    if config.get_password().is_none()
+        && let Ok(password) = std::env::var("PGPASSWORD")
+    {
+        config.password(password);
+    }
     let own = config.get_options().map(|own| format!("{LIMITS} {own}"));
     config.options(own.unwrap_or_else(|| LIMITS.to_owned()));
     config.application_name("countersign").connect_timeout(PATIENCE).tcp_user_timeout(Duration::from_secs(15));
@@ -288,6 +293,11 @@ pub(super) async fn schema(client: &tokio_postgres::Client) -> Result<Option<i64
     let found: i64 = client.query_one("SELECT version FROM countersign_schema", &[]).await?.get(0);
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if found > known { Err(StoreError::Newer { found, known }) } else { Ok(Some(found)) }
+}
+
+/// Of a database without a schema.
+pub(super) fn nothing_there() -> StoreError {
+    failed("no gateway has written to this database yet")
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod error;
 #[cfg(test)]
 mod faults;
 mod keys;
+mod moving;
 mod pins;
 mod retention;
 mod rows;
@@ -95,6 +96,7 @@ impl Server {
 
     pub fn credentials(&self) -> Result<Arc<dyn Credentials>, StoreError> {
         let ground = self.migrated()?;
+        ground.wait(|client| async move { retention::check_moved(&client).await })?;
         let mut shared = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
@@ -116,6 +118,11 @@ impl Server {
 
     pub fn read_audit<E: From<StoreError>>(&self, each: impl FnMut(&AuditEntry) -> Result<(), E>) -> Result<(), E> {
         search::audit::read_audit(&self.ground()?, each)
+    }
+
+    /// See [`crate::moving`].
+    pub fn shelf(&self, new: bool) -> Result<moving::Closed, StoreError> {
+        moving::Closed::take(if new { self.migrated()? } else { self.ground()? })
     }
 
     pub fn said(&self) -> Result<Option<Said>, StoreError> {

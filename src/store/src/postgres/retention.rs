@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::rows::{Value, execute, one, query};
 use crate::{
     StoreError,
+    moving::{self, COMING, GONE},
     retention::{Deletion, MAX_BYTES, MAX_CHANGES, MAX_EVENTS, Old, OldBefore, Redaction},
     rows::{parse_change, parse_state, parse_time, signed, unsigned},
 };
@@ -103,6 +104,16 @@ pub(super) async fn forget_events(client: &ClientWrapper, to: u64) -> Result<u64
 
 /// When the backup was taken that this store was restored from, until a gateway has started on it.
 pub(super) async fn backup_of(client: &ClientWrapper) -> Result<Option<Timestamp>, StoreError> {
-    let found = one(client, "SELECT value FROM facts WHERE name = 'backup_of'", &[]).await?;
-    found.map(|row| parse_time(row.get(0))).transpose()
+    fact(client, "backup_of").await?.as_deref().map(parse_time).transpose()
+}
+
+/// Refuses a store that was moved, or is not whole yet.
+pub(super) async fn check_moved(client: &ClientWrapper) -> Result<(), StoreError> {
+    moving::check(fact(client, COMING).await?.as_deref(), fact(client, GONE).await?.as_deref())
+}
+
+/// Something that is noted of the store as a whole.
+pub(super) async fn fact(client: &ClientWrapper, name: &str) -> Result<Option<String>, StoreError> {
+    let found = one(client, "SELECT value FROM facts WHERE name = $1", &[&name]).await?;
+    Ok(found.map(|row| row.get(0)))
 }

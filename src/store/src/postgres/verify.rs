@@ -30,7 +30,7 @@ const NOTHING: [&str; 0] = [];
 pub(super) async fn verify(ground: &Ground, expected: Option<AuditHead>) -> Result<Verified, VerifyError> {
     let client = ground.connect().await?;
     if connect::schema(&client).await?.is_none() {
-        return Err(StoreError::Unreachable("no gateway has written to this database yet".into()).into());
+        return Err(connect::nothing_there().into());
     }
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
                  SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0";

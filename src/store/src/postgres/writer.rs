@@ -47,10 +47,10 @@ use countersign_domain::changes::{
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
 const INSERT: &str =
-    "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING no";
+    "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING no";
 const UPDATE: &str =
-    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8
+    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9
      WHERE id = $1 AND version = $2 RETURNING no";
 
 /// How long a lost connection's lock may outlive it.
@@ -139,6 +139,7 @@ impl Writer {
     /// Takes the lock, and says that this gateway serves from now on.
     async fn begin(&mut self, patience: Duration) -> Result<(), StoreError> {
         let (link, pid) = self.ground.serve(patience, None).await?;
+        retention::check_moved(&link).await?;
         let sql = "INSERT INTO facts (name, value) VALUES ('served_by', $1)
                    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
         execute(&link, sql, &[&self.token]).await?;
@@ -345,18 +346,28 @@ async fn transitions(link: &ClientWrapper, commands: &[Command]) -> Result<Vec<R
         let change = &draft.change;
         let (version, votes) = (signed(change.version), i32::try_from(change.decisions.len()).unwrap_or(i32::MAX));
         let (state, expires_at) = (change.state.as_str(), change.expires_at.to_string());
+        let title = stored(&change.summary);
         let row = match draft.expected {
             None => {
                 let (bytes, principal) = (signed(draft.body.len() as u64), stored(&change.proposer.principal));
                 let key = change.idempotency_key.as_deref().map(stored);
                 let values: &[rows::Value<'_>] =
-                    &[&change.id, &version, &state, &principal, &key, &bytes, &expires_at, &draft.body, &votes];
+                    &[&change.id, &version, &state, &principal, &key, &bytes, &expires_at, &draft.body, &votes, &title];
                 link.query_opt(insert, values).await
             }
             Some(expected) => {
                 let finished = change.state.is_final().then(|| change.updated_at.as_second());
-                let values: &[rows::Value<'_>] =
-                    &[&change.id, &signed(expected), &version, &state, &expires_at, &draft.body, &finished, &votes];
+                let values: &[rows::Value<'_>] = &[
+                    &change.id,
+                    &signed(expected),
+                    &version,
+                    &state,
+                    &expires_at,
+                    &draft.body,
+                    &finished,
+                    &votes,
+                    &title,
+                ];
                 link.query_opt(update, values).await
             }
         };
@@ -417,7 +428,6 @@ struct Searched {
     created: Vec<i64>,
     call: Vec<Option<String>>,
     needle: Vec<String>,
-    title: Vec<String>,
 }
 
 /// The last part: entries and events with their numbers, which nobody else gets as long as the heads are held.
@@ -484,9 +494,8 @@ async fn tell(
     events.write(link).await?;
     searched.write(link).await?;
     for (no, draft) in renamed {
-        let (needle, title) = (needle(&draft.change), stored(&draft.change.summary));
-        let sql = "UPDATE change_search SET needle = $2, title = $3 WHERE no = $1";
-        execute(link, sql, &[&no, &stored(&needle), &title]).await?;
+        let sql = "UPDATE change_search SET needle = $2 WHERE no = $1";
+        execute(link, sql, &[&no, &stored(&needle(&draft.change))]).await?;
     }
     set_heads(link, heads).await?;
     Ok((outcomes, heads))
@@ -520,17 +529,15 @@ impl Searched {
         self.created.push(change.created_at.as_millisecond());
         self.call.push(draft.call_hash.clone());
         self.needle.push(stored(&needle(change)).into_owned());
-        self.title.push(stored(&change.summary).into_owned());
     }
 
     async fn write(&self, link: &ClientWrapper) -> Result<(), StoreError> {
         if self.no.is_empty() {
             return Ok(());
         }
-        let sql = "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle, title)
-                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[],
-                                        $7::text[])";
-        let Self { no, provider, tool, created, call, needle, title } = self;
-        execute(link, sql, &[no, provider, tool, created, call, needle, title]).await.map(drop)
+        let sql = "INSERT INTO change_search (no, provider, tool, created_ms, call_hash, needle)
+                   SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[])";
+        let Self { no, provider, tool, created, call, needle } = self;
+        execute(link, sql, &[no, provider, tool, created, call, needle]).await.map(drop)
     }
 }

@@ -9,10 +9,11 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::{open::open_writer, trail};
+use super::{open::open_writer, retention, trail};
 use crate::{
     StoreError, covered,
     keys::{ACTOR, ApiKey, CodeOutcome, Credentials, SecretHash, is_worth_noting, role_of},
+    moving::{self, COMING, GONE},
     rows::parse_time,
 };
 use countersign_domain::principal::Role;
@@ -30,7 +31,10 @@ impl Keys {
     /// # Errors
     /// See [`open_writer`].
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
-        Ok(Self { conn: Mutex::new(open_writer(data_dir)?) })
+        let conn = open_writer(data_dir)?;
+        let fact = |name| retention::fact(&conn, name);
+        moving::check(fact(COMING)?.as_deref(), fact(GONE)?.as_deref())?;
+        Ok(Self { conn: Mutex::new(conn) })
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {

@@ -5,6 +5,7 @@ mod error;
 #[cfg(test)]
 mod faults;
 pub(crate) mod keys;
+pub(crate) mod moving;
 pub mod open;
 mod pins;
 mod reader;
@@ -42,6 +43,7 @@ use crate::{
     AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
     Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
+    moving::{COMING, GONE},
     queue::{Command, QUEUE, Work},
 };
 use countersign_domain::{
@@ -85,6 +87,8 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
+        let fact = |name| retention::fact(&conn, name);
+        crate::moving::check(fact(COMING)?.as_deref(), fact(GONE)?.as_deref())?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;

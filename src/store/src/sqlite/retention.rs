@@ -1,7 +1,7 @@
 //! Pruning in SQLite.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Rows, params};
+use rusqlite::{Connection, OptionalExtension as _, Rows, params};
 
 use crate::{
     StoreError,
@@ -116,8 +116,11 @@ pub(crate) fn forget_events(conn: &Connection, to: u64) -> rusqlite::Result<usiz
 
 /// When the backup was taken that this store was restored from, until a gateway has started on it.
 pub(crate) fn backup_of(conn: &Connection) -> Result<Option<Timestamp>, StoreError> {
-    use rusqlite::OptionalExtension as _;
-    let mut statement = conn.prepare_cached("SELECT value FROM facts WHERE name = 'backup_of'")?;
-    let found: Option<String> = statement.query_row([], |row| row.get(0)).optional()?;
-    found.as_deref().map(parse_time).transpose()
+    fact(conn, "backup_of")?.as_deref().map(parse_time).transpose()
+}
+
+/// Something that is noted of the store as a whole.
+pub(crate) fn fact(conn: &Connection, name: &str) -> Result<Option<String>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT value FROM facts WHERE name = ?1")?;
+    Ok(statement.query_row([name], |row| row.get(0)).optional()?)
 }

@@ -12,6 +12,7 @@ CREATE TABLE changes (
     expires_at      TEXT    NOT NULL,
     body            TEXT    NOT NULL,
     votes           INTEGER NOT NULL,
+    title           TEXT    NOT NULL,
     finished_at     BIGINT,
     redacted        BOOLEAN NOT NULL DEFAULT false
 );
@@ -30,8 +31,7 @@ CREATE TABLE change_search (
     tool       TEXT   NOT NULL,
     created_ms BIGINT NOT NULL,
     call_hash  TEXT,
-    needle     TEXT   NOT NULL,
-    title      TEXT   NOT NULL
+    needle     TEXT   NOT NULL
 );
 CREATE INDEX change_search_by_time ON change_search (created_ms);
 

@@ -25,7 +25,7 @@ pub(in crate::postgres) fn read_audit<E: From<StoreError>>(
     let client = ground.block(async move {
         let client = connecting.connect().await?;
         if connect::schema(&client).await?.is_none() {
-            return Err(StoreError::Unreachable("no gateway has written to this database yet".into()));
+            return Err(connect::nothing_there());
         }
         // However long it takes to print a page.
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
@@ -66,7 +66,7 @@ pub(in crate::postgres) async fn search(
     }
     let (top_at, page_at) = (values.add(signed(top)), values.add(i64::from(PAGE)));
     let sql = format!(
-        "SELECT {}, s.title, s.needle FROM audit a
+        "SELECT {}, c.title, s.needle FROM audit a
          LEFT JOIN changes c ON c.id = a.change_id LEFT JOIN change_search s ON s.no = c.no
          WHERE a.seq < {top_at}{narrow} ORDER BY a.seq DESC LIMIT {page_at}",
         rows::AUDIT

@@ -1,0 +1,64 @@
+//! `store copy`: moves a store into another one, while nobody serves either.
+
+use std::io::{IsTerminal as _, Write as _, stderr};
+
+use super::{
+    args::{StoreArgs, StoreCommand},
+    exit::{Exit, Failure},
+    output::{Output, remark},
+};
+use countersign_store::{MoveError, Place, Progress};
+
+pub fn run(args: &StoreArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let StoreCommand::Copy { from, to, ca } = &args.command;
+    let place = |text: &str| -> Result<Place, Failure> {
+        let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
+        Ok(if server { Place::server(text, ca.clone())? } else { Place::directory(text.as_ref()) })
+    };
+    let mut bar = Bar { terminal: stderr().is_terminal(), shown: None };
+    let moved = place(from)?.move_to(&place(to)?, &mut |progress| bar.show(progress));
+    bar.end();
+    let moved = moved.map_err(|error| match error {
+        MoveError::NotEmpty | MoveError::Moved => Failure::new(Exit::Usage, error.to_string()),
+        MoveError::Source(_) | MoveError::Copy(_) | MoveError::Differs { .. } => {
+            Failure::new(Exit::Failed, error.to_string())
+        }
+        MoveError::Lock(error) => error.into(),
+        MoveError::Store(error) => error.into(),
+    })?;
+    out.line(&moved.head.export())?;
+    out.finish()?;
+    remark(&format!(
+        "Moved: {} changes and {} audit entries are in the new store, and its trail holds. The line above is its head. The \
+         old store is closed; keep it as long as you keep a backup.",
+        moved.changes, moved.entries
+    ));
+    Ok(Exit::Ok)
+}
+
+/// On the standard error stream of a terminal; elsewhere nothing.
+struct Bar {
+    terminal: bool,
+    /// In thousandths.
+    shown: Option<u64>,
+}
+
+impl Bar {
+    fn show(&mut self, Progress { rows, of }: Progress) {
+        let part = (rows.min(of) * 1000).checked_div(of).unwrap_or(1000);
+        if !self.terminal || self.shown == Some(part) {
+            return;
+        }
+        self.shown = Some(part);
+        let full = usize::try_from(part / 25).unwrap_or(40);
+        let text = format!("\r{}{} {rows} of {of} rows", "█".repeat(full), "░".repeat(40 - full.min(40)));
+        // Nothing depends on it.
+        let _ = stderr().write_all(text.as_bytes());
+    }
+
+    fn end(&mut self) {
+        if self.shown.take().is_some() {
+            let _ = stderr().write_all(b"\n");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A database of a server that is moved, or moved into.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use deadpool_postgres::ClientWrapper;
+use futures_util::future::try_join_all;
+use tokio_postgres::{
+    Row,
+    types::{IsNull, ToSql, Type, to_sql_checked},
+};
+
+use super::{
+    Ground, connect, retention,
+    rows::{execute, one, query},
+    trail::set_heads,
+    verify,
+};
+use crate::{
+    Heads, StoreError, Verified, VerifyError,
+    moving::{Cell, Kind, Shelf, TABLES, Table, Wanted},
+    rows::{parse_hash, unsigned},
+};
+use countersign_domain::changes::audit::AuditHead;
+
+/// How long the gateway that served it may still be about to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Nobody serves it as long as this lives.
+pub(crate) struct Closed {
+    ground: Arc<Ground>,
+    /// Holds the lock of the gateway that serves.
+    client: Arc<ClientWrapper>,
+}
+
+impl Closed {
+    pub fn take(ground: Arc<Ground>) -> Result<Self, StoreError> {
+        let taking = Arc::clone(&ground);
+        let client = ground.block(async move {
+            let (client, _) = taking.serve(PATIENCE, None).await?;
+            if connect::schema(&client).await?.is_none() {
+                return Err(connect::nothing_there());
+            }
+            client.batch_execute("SET statement_timeout = 0").await?;
+            Ok(client)
+        })?;
+        Ok(Self { ground, client: Arc::new(client) })
+    }
+
+    fn run<T, F, Fut>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Arc<ClientWrapper>) -> Fut,
+        Fut: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        self.ground.block(work(Arc::clone(&self.client)))
+    }
+}
+
+fn columns<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+}
+
+fn of(table: &Table) -> String {
+    columns(table.columns.iter().map(|(name, _)| *name))
+}
+
+impl ToSql for Cell {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Int(n) if *ty == Type::INT4 => i32::try_from(*n)?.to_sql(ty, out),
+            Self::Int(n) => n.to_sql(ty, out),
+            // `stored` would alter what the trail has hashes of.
+            Self::Text(text) if text.contains('\0') => Err("U+0000, which PostgreSQL has no room for".into()),
+            Self::Text(text) => text.to_sql(ty, out),
+            Self::Blob(bytes) => bytes.to_sql(ty, out),
+            Self::Bool(is) => is.to_sql(ty, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+fn cells(table: &Table, row: &Row) -> Vec<Cell> {
+    let cell = |(at, (_, kind)): (usize, &(&str, Kind))| match kind {
+        Kind::Int if *row.columns()[at].type_() == Type::INT4 => {
+            row.get::<_, Option<i32>>(at).map_or(Cell::Null, |n| Cell::Int(n.into()))
+        }
+        Kind::Int => row.get::<_, Option<i64>>(at).map_or(Cell::Null, Cell::Int),
+        Kind::Text => row.get::<_, Option<String>>(at).map_or(Cell::Null, Cell::Text),
+        Kind::Blob => row.get::<_, Option<Vec<u8>>>(at).map_or(Cell::Null, Cell::Blob),
+        Kind::Bool => row.get::<_, Option<bool>>(at).map_or(Cell::Null, Cell::Bool),
+    };
+    table.columns.iter().enumerate().map(cell).collect()
+}
+
+impl Shelf for Closed {
+    fn fact(&mut self, name: &str) -> Result<Option<String>, StoreError> {
+        let name = name.to_owned();
+        self.run(|client| async move { retention::fact(&client, &name).await })
+    }
+
+    fn set_fact(&mut self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
+        let (name, value) = (name.to_owned(), value.map(str::to_owned));
+        self.run(|client| async move {
+            let sql = "INSERT INTO facts (name, value) VALUES ($1, $2)
+                       ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            match value {
+                Some(value) => execute(&client, sql, &[&name, &value]).await.map(drop),
+                None => execute(&client, "DELETE FROM facts WHERE name = $1", &[&name]).await.map(drop),
+            }
+        })
+    }
+
+    fn count(&mut self, table: &Table) -> Result<u64, StoreError> {
+        let sql = format!("SELECT count(*) FROM {}", table.name);
+        self.run(|client| async move { unsigned(client.query_one(&sql, &[]).await?.get(0)) })
+    }
+
+    fn last(&mut self, table: &Table) -> Result<i64, StoreError> {
+        let sql = format!("SELECT coalesce(max({}), 0)::bigint FROM {}", table.columns[0].0, table.name);
+        self.run(|client| async move { Ok(client.query_one(&sql, &[]).await?.get(0)) })
+    }
+
+    fn read(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Vec<Cell>>, StoreError> {
+        let Wanted { table, after } = *wanted;
+        let from = format!("SELECT {} FROM {}", of(table), table.name);
+        let sql = match table.page {
+            Some(page) => format!("{from} WHERE {0} > $1 ORDER BY {0} LIMIT {page}", table.columns[0].0),
+            None => format!("{from} WHERE $1::bigint IS NOT NULL"),
+        };
+        let rows = self.run(|client| async move { query(&client, &sql, &[&after]).await })?;
+        Ok(rows.iter().map(|row| cells(table, row)).collect())
+    }
+
+    fn write(&mut self, table: &Table, mut rows: Vec<Vec<Cell>>) -> Result<(), StoreError> {
+        let mut names: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
+        for (n, row) in rows.iter_mut().enumerate() {
+            for (name, cell) in table.derived(row) {
+                if n == 0 {
+                    names.push(name);
+                }
+                row.push(cell);
+            }
+        }
+        let places: Vec<String> = (1..=names.len()).map(|n| format!("${n}")).collect();
+        let places = places.join(", ");
+        let sql = format!("INSERT INTO {} ({}) VALUES ({places})", table.name, columns(names.iter().copied()));
+        self.run(|client| async move {
+            let insert = client.prepare_cached(&sql).await?;
+            client.batch_execute("BEGIN").await?;
+            let written = try_join_all(rows.iter().map(|row| {
+                let (client, insert) = (&client, &insert);
+                async move {
+                    let values: Vec<super::rows::Value<'_>> = row.iter().map(|cell| cell as _).collect();
+                    client.execute(insert, &values).await
+                }
+            }));
+            match written.await {
+                Ok(_) => Ok(client.batch_execute("COMMIT").await?),
+                Err(error) => {
+                    client.batch_execute("ROLLBACK").await?;
+                    Err(error.into())
+                }
+            }
+        })
+    }
+
+    fn clear(&mut self, table: &Table) -> Result<(), StoreError> {
+        let sql = format!("DELETE FROM {}", table.name);
+        self.run(|client| async move { Ok(client.batch_execute(&sql).await?) })
+    }
+
+    /// The heads, and where rows are numbered on.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        self.run(|client| async move {
+            for table in TABLES.iter().filter(|table| table.page.is_some()) {
+                let (name, key) = (table.name, table.columns[0].0);
+                let numbered = format!("SELECT pg_get_serial_sequence('{name}', '{key}')");
+                let sequence: Option<String> = client.query_one(&numbered, &[]).await?.get(0);
+                if let Some(sequence) = sequence {
+                    let sql = format!("SELECT setval('{sequence}', max({key})) FROM {name} HAVING count(*) > 0");
+                    client.query(&sql, &[]).await?;
+                }
+            }
+            let event: i64 = client.query_one("SELECT coalesce(max(seq), 0) FROM events", &[]).await?.get(0);
+            let last = one(&client, "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1", &[]).await?;
+            let audit = match last {
+                Some(row) => AuditHead { seq: unsigned(row.get(0))?, hash: parse_hash(row.get(1))? },
+                None => AuditHead::default(),
+            };
+            set_heads(&client, Heads { event: unsigned(event)?, audit }).await
+        })
+    }
+
+    fn verify(&mut self) -> Result<Verified, VerifyError> {
+        let ground = Arc::clone(&self.ground);
+        self.ground.block(async move { verify::verify(&ground, None).await })
+    }
+}
