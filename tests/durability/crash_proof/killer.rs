@@ -9,7 +9,7 @@ use std::{
 use countersign_store::crash::POINTS;
 
 use super::{chance::Chance, plan::Plan, world::World};
-use support::{self, Gateway, Options, PATIENCE, Process, listening};
+use support::{self, Gateway, Options, PATIENCE, Process, listening, postgres};
 
 pub struct Killer<'a> {
     world: &'a World,
@@ -20,6 +20,8 @@ pub struct Killer<'a> {
     pub at_random: usize,
     pub during_start: usize,
     pub during_end: usize,
+    /// How often the store's server crashed under a gateway that lived on.
+    pub servers: usize,
     /// So many kills are wanted.
     pub enough: usize,
     last: Option<Process>,
@@ -40,6 +42,8 @@ enum Kill {
     Random(Duration, usize),
     /// So long after its start, whether it listens or not.
     Start(Duration),
+    /// So long after it listens the server of its store crashes, and is there again so long after that.
+    Server(Duration, Duration),
     /// So long after it listens it is told to end, and so long after that it is killed.
     End(Duration, Duration),
 }
@@ -47,7 +51,8 @@ enum Kill {
 impl<'a> Killer<'a> {
     pub fn new(world: &'a World, chance: Chance, enough: usize) -> Self {
         let points = BTreeMap::new();
-        Self { world, chance, points, at_random: 0, during_start: 0, during_end: 0, enough, last: None, head: None }
+        let (at_random, during_start, during_end, servers) = (0, 0, 0, 0);
+        Self { world, chance, points, at_random, during_start, during_end, servers, enough, last: None, head: None }
     }
 
     pub fn kills(&self) -> usize {
@@ -99,6 +104,19 @@ impl<'a> Killer<'a> {
                 self.kill(process);
                 self.during_start += 1;
             }
+            Kill::Server(after, then) => {
+                let process = self.start(Vec::new());
+                for pause in [after, then, after] {
+                    std::thread::sleep(pause);
+                    postgres::shared().halt();
+                    std::thread::sleep(then);
+                    postgres::shared().launch();
+                    self.servers += 1;
+                }
+                std::thread::sleep(after);
+                self.kill(process);
+                self.at_random += 1;
+            }
             Kill::End(after, then) => {
                 let process = self.start(Vec::new());
                 std::thread::sleep(after);
@@ -134,6 +152,7 @@ impl<'a> Killer<'a> {
                 let points: Vec<_> = reachable().collect();
                 Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)
             }
+            9..13 if postgres::is_asked_for() => Kill::Server(some(400), some(400)),
             9..16 => Kill::Random(some(400), more),
             16..18 => Kill::End(some(500), some(150)),
             _ => Kill::Start(some(250)),

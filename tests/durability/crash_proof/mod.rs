@@ -115,6 +115,9 @@ fn prove(size: &Size) {
         killer.during_start,
         killer.during_end,
     );
+    if support::postgres::is_asked_for() {
+        println!("crashes of the store's server under a gateway that lived on: {}", killer.servers);
+    }
     println!(
         "upstream calls {}; applied {}, failed {}, of unknown outcome {} (settled by a person), rejected {}, withdrawn {}, \
          expired {}, pending {}, stale {}",

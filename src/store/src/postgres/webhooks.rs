@@ -27,10 +27,6 @@ impl WebhookStore {
     }
 }
 
-/// Begins a transaction whose commit need not outlive the server's own crash: then something is sent again, and nothing
-/// is lost.
-const BEGIN: &str = "BEGIN; SET LOCAL synchronous_commit = off";
-
 /// Ends it, or takes back what failed.
 async fn end<T>(client: Object, result: Result<T, StoreError>) -> Result<T, StoreError> {
     let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
@@ -67,7 +63,7 @@ impl Deliveries for WebhookStore {
     fn take_in(&self, webhook: &str, position: u64, events: &[Waiting]) -> Result<Vec<u64>, StoreError> {
         let (webhook, events) = (webhook.to_owned(), events.to_vec());
         self.ground.wait(move |client| async move {
-            client.batch_execute(BEGIN).await?;
+            client.batch_execute("BEGIN").await?;
             let taken = take_in(&client, &webhook, position, &events).await;
             end(client, taken).await
         })
@@ -88,7 +84,7 @@ impl Deliveries for WebhookStore {
     ) -> Result<(), StoreError> {
         let (webhook, tried) = (webhook.to_owned(), tried.clone());
         self.ground.wait(move |client| async move {
-            client.batch_execute(BEGIN).await?;
+            client.batch_execute("BEGIN").await?;
             let noted = note(&client, &webhook, id, state, &tried, at).await;
             end(client, noted).await
         })
