@@ -5,7 +5,8 @@
 //! upstream, beside the same call through nginx. `proposals`: durable proposals a second beside
 //! raw SQLite group commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket
 //! sessions. `latency`: how long a reviewer waits during large calls. `instructions` (only when named): what a proxied
-//! call costs in instructions, by valgrind, beside another build of the gateway. CPU is read from `/proc/PID/stat` of the
+//! call costs in instructions, by valgrind, beside another build of the gateway. `store` (only when named): proposals and
+//! decisions on SQLite and on PostgreSQL. CPU is read from `/proc/PID/stat` of the
 //! server, so the load generator's own does not count.
 
 mod bare;
@@ -20,6 +21,7 @@ mod process;
 mod proposals;
 mod proxied;
 mod report;
+mod store;
 mod ws;
 
 use std::path::PathBuf;
@@ -39,6 +41,7 @@ enum Section {
     Fanout,
     Idle,
     Latency,
+    Store,
     Instructions,
 }
 
@@ -109,6 +112,7 @@ fn main() -> Result<()> {
                 Section::Fanout => fanout::run(&setting).await?,
                 Section::Idle => idle::run(&setting).await?,
                 Section::Latency => latency::run(&setting).await?,
+                Section::Store => store::run(&setting).await?,
                 Section::Instructions => instructions::run(&setting, args.beside.as_deref()).await?,
             }
         }

@@ -186,10 +186,16 @@ impl Server {
 
     /// A reviewer's key.
     pub fn reviewer(&self, setting: &Setting) -> Result<String> {
+        self.reviewer_with(setting, &[])
+    }
+
+    /// As [`Self::reviewer`], where the gateway's store is.
+    pub fn reviewer_with(&self, setting: &Setting, env: &[(&str, &str)]) -> Result<String> {
         let output = Command::new(&setting.gateway)
             .args(["keys", "create", "--role", "reviewer", "--name", "bench", "--data"])
             .arg(self.data())
             .env("XDG_CONFIG_HOME", "/nonexistent")
+            .envs(env.iter().copied())
             .output()?;
         if !output.status.success() {
             bail!("{}", String::from_utf8_lossy(&output.stderr));

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use rusqlite::{Connection, types::Value};
 use serde_json::json;
 
@@ -17,7 +17,66 @@ use crate::{
 };
 
 /// Clients that each wait for their own change to be durable before they propose the next.
-const WRITERS: usize = 64;
+pub const WRITERS: usize = 64;
+
+/// Nothing is in the way of many changes.
+pub const UNBOUND: [(&str, &str); 3] = [
+    ("COUNTERSIGN_CHANGES__MAX_PENDING", "1000000"),
+    ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", "1000000000"),
+    ("COUNTERSIGN_CHANGES__MAX_BYTES_PER_DAY", "0"),
+];
+
+/// The sample project of the gateway's tracker.
+pub async fn project(http: &mut Http, port: u16) -> Result<String> {
+    let call = modern(port, "tools/call", json!({"name": "list_projects", "arguments": {}}));
+    let projects = http.json(&call).await?;
+    Ok(projects["result"]["structuredContent"]["projects"][0]["id"].as_str().context("no project")?.to_owned())
+}
+
+/// [`WRITERS`] clients propose for so long, or so many changes; answers how long each proposal took, and its id.
+pub async fn load(port: u16, project: &str, time: Duration, most: Option<usize>) -> Result<Vec<(Duration, String)>> {
+    let end = Instant::now() + time;
+    let each = most.map_or(usize::MAX, |most| most.div_ceil(WRITERS));
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let project = project.to_owned();
+                    tokio::task::spawn_local(async move {
+                        let mut http = Http::connect(port).await?;
+                        let mut proposed = Vec::new();
+                        // Made once, so that the load costs little beside what it measures.
+                        let mut request = proposal(port, &project, TITLE);
+                        let at = request
+                            .windows(TITLE.len())
+                            .position(|part| part == TITLE.as_bytes())
+                            .context("no title")?;
+                        while Instant::now() < end && proposed.len() < each {
+                            let title = format!("{:0width$}", proposed.len() * 1_000 + writer, width = TITLE.len());
+                            request[at..at + TITLE.len()].copy_from_slice(title.as_bytes());
+                            let began = Instant::now();
+                            let (status, _, head) = http.exchange(&request).await?;
+                            let body = http.body(head);
+                            let id = body.windows(4).position(|part| part == b"chg_");
+                            let (200, Some(id)) = (status, id) else {
+                                anyhow::bail!("{}", String::from_utf8_lossy(body));
+                            };
+                            let id = String::from_utf8_lossy(&body[id..(id + 28).min(body.len())]).into_owned();
+                            proposed.push((began.elapsed(), id));
+                        }
+                        anyhow::Ok(proposed)
+                    })
+                })
+                .collect();
+            let mut all = Vec::new();
+            for writer in writers {
+                all.extend(writer.await??);
+            }
+            anyhow::Ok(all)
+        })
+        .await
+}
 
 pub async fn run(setting: &Setting) -> Result<()> {
     report::section(
@@ -25,20 +84,10 @@ pub async fn run(setting: &Setting) -> Result<()> {
         "scripts/bench proposals",
     );
     let time = if setting.quick { Duration::from_secs(2) } else { Duration::from_secs(6) };
-    let big = "1000000000";
-    let env = [
-        ("COUNTERSIGN_CHANGES__MAX_PENDING", "1000000"),
-        ("COUNTERSIGN_CHANGES__MAX_PENDING_BYTES", big),
-        ("COUNTERSIGN_CHANGES__MAX_BYTES_PER_DAY", "0"),
-    ];
-    let gateway = Server::gateway(setting, &env).await?;
+    let gateway = Server::gateway(setting, &UNBOUND).await?;
     let key = gateway.reviewer(setting)?;
     let mut http = Http::connect(gateway.port).await?;
-    let projects =
-        http.json(&modern(gateway.port, "tools/call", json!({"name": "list_projects", "arguments": {}}))).await?;
-    let project =
-        projects["result"]["structuredContent"]["projects"][0]["id"].as_str().context("no project")?.to_owned();
-
+    let project = project(&mut http, gateway.port).await?;
     let first = propose(&mut http, gateway.port, &project, "The first").await?;
     let change = format!(
         "GET /api/changes/{first} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: Bearer {key}\r\n\r\n",
@@ -48,45 +97,8 @@ pub async fn run(setting: &Setting) -> Result<()> {
     let bytes = whole - head;
 
     let commits = commits_so_far(&mut http, gateway.port).await?;
-    let (cpu, since, end) = (gateway.cpu()?, Instant::now(), Instant::now() + time);
-    let local = tokio::task::LocalSet::new();
-    let proposed = local
-        .run_until(async {
-            let writers: Vec<_> = (0..WRITERS as u64)
-                .map(|writer| {
-                    let (project, port) = (project.clone(), gateway.port);
-                    tokio::task::spawn_local(async move {
-                        let mut http = Http::connect(port).await?;
-                        let mut count = 0u64;
-                        // Made once, so that the load costs little beside what it measures.
-                        let request = proposal(port, &project, TITLE);
-                        let at = request
-                            .windows(TITLE.len())
-                            .position(|part| part == TITLE.as_bytes())
-                            .context("no title")?;
-                        let mut request = request;
-                        while Instant::now() < end {
-                            let title = format!("{:0width$}", count * 1_000 + writer, width = TITLE.len());
-                            request[at..at + TITLE.len()].copy_from_slice(title.as_bytes());
-                            let (status, _, head) = http.exchange(&request).await?;
-                            ensure!(
-                                status == 200 && has(http.body(head), b"chg_"),
-                                "{}",
-                                String::from_utf8_lossy(http.body(head))
-                            );
-                            count += 1;
-                        }
-                        anyhow::Ok(count)
-                    })
-                })
-                .collect();
-            let mut total = 0;
-            for writer in writers {
-                total += writer.await??;
-            }
-            anyhow::Ok(total)
-        })
-        .await?;
+    let (cpu, since) = (gateway.cpu()?, Instant::now());
+    let proposed = load(gateway.port, &project, time, None).await?.len() as u64;
     let ours = proposed as f64 / since.elapsed().as_secs_f64();
     let cpu = (gateway.cpu()? - cpu).as_secs_f64() * 1e6 / proposed as f64;
     let grouped = proposed as f64 / (commits_so_far(&mut http, gateway.port).await? - commits);
@@ -124,10 +136,6 @@ const TITLE: &str = "000000000000000000000000";
 fn proposal(port: u16, project: &str, title: &str) -> Vec<u8> {
     let arguments = json!({"projectId": project, "title": title, "type": "Story", "description": "As long as one is."});
     modern(port, "tools/call", json!({"name": "create_issue", "arguments": arguments}))
-}
-
-fn has(bytes: &[u8], part: &[u8]) -> bool {
-    bytes.windows(part.len()).any(|window| window == part)
 }
 
 async fn propose(http: &mut Http, port: u16, project: &str, title: &str) -> Result<String> {
