@@ -1,5 +1,7 @@
 //! The real program on a PostgreSQL that ends under it, that another gateway uses, and that is not there.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, postgres::Server};
 
@@ -92,6 +94,51 @@ fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_i
     assert!(status.success());
     let said = verified(&home.path().join("data"), &url);
     assert!(said.contains(&format!("{} changes", accepted + 1)), "{said}");
+}
+
+#[test]
+fn a_failover_of_the_database_loses_nothing_and_the_gateway_finds_the_new_one() {
+    let server = Server::start(&["-c", "fsync=off"]);
+    server.sql("postgres", "CREATE DATABASE gateway");
+    server.follow();
+    let url = server.database_of_both("gateway");
+    let gateway = Gateway::with(&options(&url));
+    let key = reviewer(&gateway, &url);
+    let project = gateway.project();
+    let propose = |title: &str| {
+        let body = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", title)];
+        let response = gateway.request("POST", "/tools/create_issue", &headers, body.as_bytes());
+        (response.status, response.json_or_null())
+    };
+    let accepted = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for agent in 0..4 {
+            let (propose, accepted) = (&propose, &accepted);
+            scope.spawn(move || {
+                for n in 0..50 {
+                    eventually("it is accepted in the end", || {
+                        let (status, said) = propose(&format!("agent {agent} change {n}"));
+                        assert!(status == 202 || said["code"] == "STORE_UNAVAILABLE", "{status} {said}");
+                        (status == 202).then_some(())
+                    });
+                    accepted.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        eventually("they are at work", || (accepted.load(Ordering::SeqCst) > 40).then_some(()));
+        server.halt();
+        assert!(accepted.load(Ordering::SeqCst) < 200, "they are still at work");
+        server.promote();
+    });
+    let second = server.folder().join("second");
+    let sql = "SELECT count(*), count(DISTINCT idempotency_key) FROM changes";
+    assert_eq!(Server::sql_at(&second, "gateway", sql), "200|200", "each once");
+    assert_eq!(health(&gateway).0, 200);
+    let (_, listed) = gateway.api_as(&key, "GET", "/api/changes?limit=1", None);
+    assert_eq!(listed["changes"].as_array().unwrap().len(), 1);
+    let (_, home) = gateway.stop();
+    assert!(verified(&home.path().join("data"), &url).contains("200 changes"));
 }
 
 #[test]

@@ -56,6 +56,29 @@ impl Server {
         self.order("launch");
     }
 
+    /// A second one replicates it from now on, and what is committed is committed at both.
+    pub fn follow(&self) {
+        self.order("follow");
+        self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql("postgres", "SELECT pg_reload_conf()");
+    }
+
+    /// The second one takes writes from now on.
+    pub fn promote(&self) {
+        self.order("promote");
+        let second = self.folder().join("second");
+        for statement in ["ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"] {
+            Self::sql_at(&second, "postgres", statement);
+        }
+    }
+
+    /// As [`Self::database`], of whichever of the two takes writes.
+    #[must_use]
+    pub fn database_of_both(&self, name: &str) -> String {
+        let (user, host) = self.base.trim_end_matches('/').split_once('@').unwrap();
+        format!("{user}@{host},{host}%2Fsecond/{name}")
+    }
+
     #[track_caller]
     fn order(&self, order: &str) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,9 +91,15 @@ impl Server {
     /// Runs SQL in that database and answers what it prints.
     #[track_caller]
     pub fn sql(&self, database: &str, sql: &str) -> String {
+        Self::sql_at(&self.folder(), database, sql)
+    }
+
+    /// As [`Self::sql`], of the server with its socket in that folder.
+    #[track_caller]
+    pub fn sql_at(folder: &Path, database: &str, sql: &str) -> String {
         let mut psql = Command::new("psql");
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--username=countersign", "--host"]);
-        let output = psql.arg(self.folder()).args(["--dbname", database, "--command", sql]).output().unwrap();
+        let output = psql.arg(folder).args(["--dbname", database, "--command", sql]).output().unwrap();
         assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }

@@ -22,8 +22,9 @@ use crate::{
 };
 use countersign_domain::principal::Role;
 
-/// How often the copy is compared with what is stored.
-const REFRESHED: Duration = Duration::from_millis(500);
+/// How often the copy is compared with what is stored. With the time that requests believe it, a revoked key counts no more
+/// within a second.
+const REFRESHED: Duration = Duration::from_millis(200);
 /// The copy is not gone by when it is older: nobody could have revoked a key in a database that answers nobody, but this
 /// gateway may be the one that does not reach it.
 const GOOD: Duration = Duration::from_secs(10);
