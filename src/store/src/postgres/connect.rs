@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// For an answer; longer than the server lets a statement run.
 pub(super) const ANSWER: Duration = Duration::from_secs(35);
 
+/// For an answer that a request waits for.
+pub(super) const SOON: Duration = Duration::from_secs(2);
+
 /// What the server ends by itself: a statement, a wait for a lock, a transaction that somebody left open, and a connection
 /// to a machine that is gone.
 const LIMITS: &str = "-c statement_timeout=30000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000 \
@@ -174,6 +177,19 @@ impl Ground {
     {
         let ground = Arc::clone(self);
         self.block(async move { ground.with(work).await })
+    }
+
+    /// As [`Self::wait`], of what a request waits for on a thread that serves others: not longer than [`SOON`].
+    pub fn wait_briefly<T, F, Fut>(self: &Arc<Self>, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(Object) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, StoreError>> + Send,
+    {
+        let ground = Arc::clone(self);
+        self.block(async move {
+            tokio::time::timeout(SOON, ground.with(work)).await.unwrap_or_else(|_| Err(error::silent()))
+        })
     }
 
     /// Runs it on the thread, and waits for it: never on the thread itself.

@@ -23,6 +23,8 @@ const DECEIVE: u8 = 2;
 const CUT: u8 = 3;
 /// There are no connections.
 const CLOSED: u8 = 4;
+/// Nothing passes, and no connection ends.
+const SILENT: u8 = 5;
 
 /// Between the gateway and the server.
 struct Proxy {
@@ -68,6 +70,9 @@ fn forth(mut client: TcpStream, mut server: UnixStream, mode: &AtomicU8) {
         && n > 0
     {
         let holds = |word: &[u8]| buffer[..n].windows(word.len()).any(|part| part == word);
+        while mode.load(Ordering::SeqCst) == SILENT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let now = mode.load(Ordering::SeqCst);
         if now == CLOSED {
             break;
@@ -161,6 +166,44 @@ async fn a_connection_that_ends_before_the_commit_leaves_nothing_and_is_replaced
     )
     .await;
     assert_eq!(write(&*store, created("b")).await.map_or(3, |written| written.seq), 3);
+    store.close();
+    place.verify_audit(None).unwrap();
+}
+
+/// As one whose machine has stopped.
+#[tokio::test]
+async fn a_server_that_is_silent_holds_no_request_up_and_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, place) = proxied(dir.path());
+    let (store, keys) = (place.open().unwrap(), place.credentials().unwrap());
+    let key = crate::keys::ApiKey {
+        id: "k".into(),
+        name: "alice".into(),
+        role: countersign_domain::principal::Role::Viewer,
+        owner: None,
+        created_at: Timestamp::UNIX_EPOCH,
+        last_used_at: None,
+        revoked_at: None,
+    };
+    keys.insert(&key, &[1; 32]).unwrap();
+    write(&*store, created("a")).await.unwrap();
+    proxy.set(SILENT);
+    assert!(keys.find(&[1; 32]).unwrap().is_some(), "what is known needs no answer");
+    let unknown = keys.find(&[2; 32]);
+    assert!(matches!(unknown, Err(StoreError::Unreachable(_))), "{unknown:?}");
+    while store.trouble().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Nobody can say any more whether it was revoked.
+    while keys.find(&[1; 32]).is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(keys.held().is_err());
+    proxy.set(PASS);
+    while store.trouble().is_some() || keys.find(&[1; 32]).is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(write(&*store, created("b")).await.unwrap().seq, 2);
     store.close();
     place.verify_audit(None).unwrap();
 }

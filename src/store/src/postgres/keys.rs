@@ -11,7 +11,9 @@ use jiff::Timestamp;
 use tokio_postgres::Row;
 
 use super::{
-    Ground, error,
+    Ground,
+    connect::SOON,
+    error,
     rows::{execute, one, query, stored},
     trail,
 };
@@ -46,10 +48,6 @@ struct Copy {
 }
 
 impl Copy {
-    fn is_good(&self) -> bool {
-        self.at.is_some_and(|at| at.elapsed() < GOOD)
-    }
-
     fn replace(&mut self, mut keys: HashMap<SecretHash, ApiKey>, at: Instant) {
         // A use that was noted here may not have been stored when they were read.
         for (hash, key) in &mut keys {
@@ -70,13 +68,18 @@ impl Keys {
             loop {
                 let Some(ground) = reading.upgrade() else { return };
                 let began = Instant::now();
-                let read = ground.ask(|client| async move { read_all(&client).await }).await;
-                drop(ground);
+                let reading = ground.ask(|client| async move { read_all(&client).await });
+                let read = tokio::time::timeout(SOON, reading).await.unwrap_or_else(|_| Err(error::silent()));
                 let Some(copy) = kept.upgrade() else { return };
                 match read {
                     Ok(keys) => copy.write().unwrap_or_else(PoisonError::into_inner).replace(keys, began),
-                    Err(error) => tracing::debug!(%error, "the keys could not be read"),
+                    Err(error) => {
+                        tracing::debug!(%error, "the keys could not be read");
+                        // The writer finds out when that is over.
+                        ground.health.failed(&error);
+                    }
                 }
+                drop(ground);
                 drop(copy);
                 tokio::time::sleep(REFRESHED).await;
             }
@@ -84,9 +87,17 @@ impl Keys {
         Self { ground, copy }
     }
 
-    fn copied<T>(&self, look: impl FnOnce(&Copy) -> T) -> Option<T> {
+    /// What the copy says; `None` as long as there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`] where it is too old: the database, which is asked all the while, is not asked once more.
+    fn copied<T>(&self, look: impl FnOnce(&Copy) -> T) -> Result<Option<T>, StoreError> {
         let copy = self.copy.read().unwrap_or_else(PoisonError::into_inner);
-        copy.is_good().then(|| look(&copy))
+        match copy.at {
+            None => Ok(None),
+            Some(at) if at.elapsed() < GOOD => Ok(Some(look(&copy))),
+            Some(_) => Err(error::silent()),
+        }
     }
 
     fn note(&self, hash: SecretHash, key: ApiKey) {
@@ -136,20 +147,20 @@ impl Credentials for Keys {
             let keys = copy.keys.values().filter(|key| key.revoked_at.is_none());
             keys.map(|key| (key.id.clone(), key.role)).collect()
         };
-        match self.copied(held) {
+        match self.copied(held)? {
             Some(held) => Ok(held),
-            None => self.ground.wait(|client| async move { held_of(&client).await }),
+            None => self.ground.wait_briefly(|client| async move { held_of(&client).await }),
         }
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
-        let known = self.copied(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)));
+        let known = self.copied(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
         if let Some(Some(known)) = known {
             return Ok(Some(known));
         }
         // It may have been made a moment ago.
         let wanted = *hash;
-        let found = self.ground.wait(move |client| async move {
+        let found = self.ground.wait_briefly(move |client| async move {
             let sql = format!("SELECT {COLUMNS} FROM api_keys WHERE hash = $1");
             let row = one(&client, &sql, &[&wanted.as_slice()]).await?;
             row.map(|row| Ok((read_key(&row)?, parse_hash(row.get(7))?))).transpose()
@@ -217,7 +228,7 @@ impl Credentials for Keys {
 
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
         let hash = *hash;
-        self.ground.wait(move |client| async move {
+        self.ground.wait_briefly(move |client| async move {
             Ok(one(&client, "SELECT 1 FROM sign_in_codes WHERE hash = $1", &[&hash.as_slice()]).await?.is_some())
         })
     }
