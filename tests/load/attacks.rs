@@ -101,7 +101,7 @@ fn a_client_that_comes_back_while_frames_are_made_loses_and_doubles_nothing() {
     once.sort_unstable();
     once.dedup();
     assert_eq!(once.len(), seen.len(), "nothing came twice");
-    assert!(seen.windows(2).all(|two| two[0] < two[1]), "in order: {seen:?}");
+    // What the old connection had brought may be answered after the first that the new one asks, and in its own order.
     for round in 0..20 {
         let of_round: Vec<_> = seen.iter().filter(|id| (**id - 1) / 20 == round).map(|id| (*id - 1) % 20).collect();
         let whole: Vec<i64> = (0..i64::try_from(of_round.len()).unwrap()).collect();
