@@ -327,7 +327,7 @@ fn open_endpoints(
     let rest = web::Data::new(RestState {
         changes: services.changes.clone(),
         authenticator: Arc::clone(&services.authenticator),
-        sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&services.authenticator), &origins)),
+        sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&services.authenticator), Arc::clone(keys) as _, &origins)),
         codes: Arc::clone(keys) as _,
         config: Arc::clone(&config),
         origins: Arc::clone(&origins),

@@ -1,11 +1,13 @@
 //! Signed-in browsers. A sign-in is two secrets: a cookie that scripts cannot read, and one that only the page has.
 //!
 //! The cookie authorizes nothing alone, so that no other site (nor another port of this host, which shares the
-//! cookie) can act for the person. In memory and bounded; a restart signs everybody out.
+//! cookie) can act for the person. Stored as hashes, and bounded; one that somebody else ended counts no more within
+//! [`FRESH`].
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use actix_web::cookie::{Cookie, SameSite, time::Duration as CookieDuration};
@@ -13,10 +15,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Authenticator, Credential, Identity, OriginRules, OriginVerdict,
+    authenticator::FRESH,
     secret::{self, SecretHash},
 };
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::keys::SignIn;
 
 pub const COOKIE: &str = "countersign_session";
 /// The header that carries the page's own secret.
@@ -29,12 +33,46 @@ const MAX_OF_ONE: usize = 64;
 /// Cookies of our name that are looked at: other ports of the host may have set some.
 const MAX_COOKIES: usize = 8;
 
-struct SignIn {
-    cookie: SecretHash,
+/// A use is stored when the one that is stored is so old: it is a durable write.
+const NOTED: SignedDuration = SignedDuration::from_mins(10);
+
+/// Where sign-ins are stored.
+pub trait SignInStore: Send + Sync {
+    /// Stores one, and forgets those others. Blocks for a durable write.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), McpError>;
+
+    /// Looks one up.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError>;
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    fn sign_ins(&self) -> Result<Vec<SignIn>, McpError>;
+
+    /// Notes a use in the background.
+    fn note_sign_in(&self, id: SecretHash, at: Timestamp);
+
+    /// Ends these. Blocks for a durable write.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), McpError>;
+}
+
+/// A sign-in as it was when it was looked up.
+struct Known {
+    sign_in: SignIn,
     principal: Arc<Principal>,
-    /// The key it was made from; it dies with it.
-    key: Option<SecretHash>,
-    last_used: Timestamp,
+    /// The use that is stored.
+    noted: Timestamp,
+    checked: Instant,
 }
 
 /// What a browser gets when it signs in.
@@ -49,19 +87,46 @@ pub struct NewSignIn {
 /// All sign-ins of this gateway.
 pub struct DashboardSignIns {
     authenticator: Arc<Authenticator>,
+    store: Arc<dyn SignInStore>,
     /// By the hash of the page's secret.
-    sign_ins: Mutex<HashMap<SecretHash, SignIn>>,
+    known: Mutex<HashMap<SecretHash, Known>>,
     secure: bool,
 }
 
 impl DashboardSignIns {
+    /// With those that are stored, where they can be read.
     #[must_use]
-    pub fn new(authenticator: Arc<Authenticator>, rules: &OriginRules) -> Self {
-        Self { authenticator, sign_ins: Mutex::default(), secure: rules.browsers_use_https() }
+    pub fn new(authenticator: Arc<Authenticator>, store: Arc<dyn SignInStore>, rules: &OriginRules) -> Self {
+        let all = store.sign_ins().unwrap_or_default();
+        let known = all.into_iter().map(|sign_in| (sign_in.id, Known::new(sign_in))).collect();
+        Self { authenticator, store, known: Mutex::new(known), secure: rules.browsers_use_https() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, SignIn>> {
-        self.sign_ins.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sign-in with that id, if it is live: from memory, or from the store where what is known is older than [`FRESH`].
+    fn find(&self, id: &SecretHash, now: Timestamp) -> Result<Option<(SignIn, Arc<Principal>)>, McpError> {
+        let answer = |known: &Known| (known.sign_in.clone(), Arc::clone(&known.principal));
+        if let Some(known) = self.lock().get(id).filter(|known| known.checked.elapsed() < FRESH) {
+            return Ok(Some(answer(known)).filter(|(sign_in, _)| is_live(sign_in, now)));
+        }
+        let stored = self.store.sign_in(id)?;
+        let mut all = self.lock();
+        let Some(stored) = stored else {
+            all.remove(id);
+            return Ok(None);
+        };
+        let mut fresh = Known::new(stored);
+        if let Some(before) = all.get(id) {
+            fresh.sign_in.last_used = fresh.sign_in.last_used.max(before.sign_in.last_used);
+        }
+        let found = Some(answer(&fresh)).filter(|(sign_in, _)| is_live(sign_in, now));
+        if found.is_some() {
+            all.insert(*id, fresh);
+        }
+        Ok(found)
     }
 
     /// Signs a principal in. A browser that is signed in as the same principal keeps its cookie, so that its other
@@ -81,23 +146,30 @@ impl DashboardSignIns {
         }
         let page = secret::generate("")?;
         let fresh_cookie = secret::generate("")?;
-        let mut sign_ins = self.lock();
-        sign_ins.retain(|_, s| is_live(s, now));
+        // As they are stored: another process may have signed somebody in or out.
+        let mut all: HashMap<SecretHash, SignIn> =
+            self.store.sign_ins()?.into_iter().map(|sign_in| (sign_in.id, sign_in)).collect();
+        let mut gone: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
+        all.retain(|_, s| is_live(s, now));
         let kept = cookies.iter().take(MAX_COOKIES).find(|value| {
             let hash = secret::hash(value.as_bytes());
-            sign_ins.values().any(|s| s.principal == principal && s.key == key && secret::same(&s.cookie, &hash))
+            all.values().any(|s| s.principal == *principal && s.key == key && secret::same(&s.cookie, &hash))
         });
         let cookie = kept.cloned().unwrap_or(fresh_cookie);
-        while sign_ins.values().filter(|s| s.principal.name == principal.name).count() >= MAX_OF_ONE {
-            evict(&mut sign_ins, Some(&principal.name));
+        while all.values().filter(|s| s.principal.name == principal.name).count() >= MAX_OF_ONE {
+            gone.extend(evict(&mut all, Some(&principal.name)));
         }
-        while sign_ins.len() >= MAX_SIGN_INS {
-            evict(&mut sign_ins, None);
+        while all.len() >= MAX_SIGN_INS {
+            gone.extend(evict(&mut all, None));
         }
-        let record =
-            SignIn { cookie: secret::hash(cookie.as_bytes()), principal: Arc::clone(&principal), key, last_used: now };
-        sign_ins.insert(secret::hash(page.as_bytes()), record);
-        drop(sign_ins);
+        let id = secret::hash(page.as_bytes());
+        let cookie_hash = secret::hash(cookie.as_bytes());
+        let sign_in = SignIn { id, cookie: cookie_hash, principal: (*principal).clone(), key, last_used: now };
+        self.store.put_sign_in(&sign_in, &gone)?;
+        let mut known = self.lock();
+        gone.iter().for_each(|id| drop(known.remove(id)));
+        known.insert(id, Known::new(sign_in));
+        drop(known);
         Ok(NewSignIn { cookie: self.cookie(cookie), secret: page, principal, expires_at: later(now) })
     }
 
@@ -109,21 +181,27 @@ impl DashboardSignIns {
         let refused = || McpError::new(ErrorKind::Unauthorized, "not signed in");
         let page = page.filter(|page| page.len() <= 128).ok_or_else(refused)?;
         let id = secret::hash(page);
-        let (principal, key) = {
-            let mut sign_ins = self.lock();
-            let sign_in = sign_ins.get_mut(&id).filter(|s| is_live(s, now)).ok_or_else(refused)?;
-            let matches = cookies
-                .iter()
-                .take(MAX_COOKIES)
-                .fold(false, |found, value| found | secret::same(&sign_in.cookie, &secret::hash(value.as_bytes())));
-            if !matches {
-                return Err(refused());
-            }
-            sign_in.last_used = sign_in.last_used.max(now);
-            (Arc::clone(&sign_in.principal), sign_in.key)
-        };
-        self.check_key(&id, key)?;
+        let (sign_in, principal) = self.find(&id, now)?.ok_or_else(refused)?;
+        let matches = cookies
+            .iter()
+            .take(MAX_COOKIES)
+            .fold(false, |found, value| found | secret::same(&sign_in.cookie, &secret::hash(value.as_bytes())));
+        if !matches {
+            return Err(refused());
+        }
+        self.note_use(&id, now);
+        self.check_key(&id, sign_in.key)?;
         Ok(Identity { principal, credential: Credential::SignIn(id) })
+    }
+
+    fn note_use(&self, id: &SecretHash, now: Timestamp) {
+        let mut all = self.lock();
+        let Some(known) = all.get_mut(id) else { return };
+        known.sign_in.last_used = known.sign_in.last_used.max(now);
+        if now.duration_since(known.noted) >= NOTED {
+            known.noted = now;
+            self.store.note_sign_in(*id, now);
+        }
     }
 
     /// Whether one of the cookies is that of somebody who is signed in. It authorizes nothing.
@@ -131,8 +209,8 @@ impl DashboardSignIns {
     pub fn knows(&self, cookies: &[String], now: Timestamp) -> bool {
         let hashes: Vec<SecretHash> =
             cookies.iter().take(MAX_COOKIES).map(|value| secret::hash(value.as_bytes())).collect();
-        let sign_ins = self.lock();
-        let live = sign_ins.values().filter(|sign_in| is_live(sign_in, now));
+        let known = self.lock();
+        let live = known.values().map(|known| &known.sign_in).filter(|sign_in| is_live(sign_in, now));
         live.fold(false, |found, sign_in| {
             hashes.iter().fold(found, |found, hash| found | secret::same(&sign_in.cookie, hash))
         })
@@ -143,6 +221,8 @@ impl DashboardSignIns {
         self.authenticator.recheck(&key).map(drop).inspect_err(|error| {
             if error.kind == ErrorKind::Unauthorized {
                 self.lock().remove(id);
+                // It is refused as long as it is there.
+                let _ = self.store.forget_sign_ins(&[*id]);
             }
         })
     }
@@ -156,8 +236,9 @@ impl DashboardSignIns {
             Credential::Loopback => Ok(()),
             Credential::Key(key) => self.authenticator.recheck(key).map(drop),
             Credential::SignIn(id) => {
-                let key = self.lock().get(id).filter(|s| is_live(s, now)).map(|s| s.key);
-                self.check_key(id, key.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?)
+                let found = self.find(id, now)?;
+                let (sign_in, _) = found.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
+                self.check_key(id, sign_in.key)
             }
         }
     }
@@ -169,16 +250,22 @@ impl DashboardSignIns {
     }
 
     /// Signs the whole browser out: every tab with the cookie of this sign-in. Gives the cookie that clears it.
-    pub fn sign_out(&self, credential: &Credential) -> Cookie<'static> {
-        if let Credential::SignIn(id) = credential {
-            let mut sign_ins = self.lock();
-            if let Some(cookie) = sign_ins.get(id).map(|s| s.cookie) {
-                sign_ins.retain(|_, s| !secret::same(&s.cookie, &cookie));
-            }
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`; then it is signed in still.
+    pub fn sign_out(&self, credential: &Credential) -> Result<Cookie<'static>, McpError> {
+        if let Credential::SignIn(id) = credential
+            && let Some(sign_in) = self.store.sign_in(id)?
+        {
+            let of_browser = self.store.sign_ins()?.into_iter().filter(|s| secret::same(&s.cookie, &sign_in.cookie));
+            let gone: Vec<SecretHash> = of_browser.map(|s| s.id).collect();
+            self.store.forget_sign_ins(&gone)?;
+            let mut known = self.lock();
+            gone.iter().for_each(|id| drop(known.remove(id)));
         }
         let mut cookie = self.cookie(String::new());
         cookie.set_max_age(CookieDuration::ZERO);
-        cookie
+        Ok(cookie)
     }
 
     /// No `Max-Age`: it ends with the browser, as the page's half does with the tab.
@@ -209,21 +296,27 @@ fn later(now: Timestamp) -> Timestamp {
     now.saturating_add(IDLE).unwrap_or(now)
 }
 
-fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, of: Option<&str>) {
-    let oldest = sign_ins
-        .iter()
-        .filter(|(_, s)| of.is_none_or(|name| s.principal.name == name))
-        .min_by_key(|(_, s)| s.last_used)
-        .map(|(id, _)| *id);
-    if let Some(id) = oldest {
-        sign_ins.remove(&id);
+impl Known {
+    fn new(sign_in: SignIn) -> Self {
+        let principal = Arc::new(sign_in.principal.clone());
+        Self { principal, noted: sign_in.last_used, sign_in, checked: Instant::now() }
     }
+}
+
+/// Takes the one out that was not used for longest.
+fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, of: Option<&str>) -> Option<SecretHash> {
+    let oldest = sign_ins
+        .values()
+        .filter(|s| of.is_none_or(|name| s.principal.name == name))
+        .min_by_key(|s| s.last_used)
+        .map(|s| s.id)?;
+    sign_ins.remove(&oldest).map(|s| s.id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authenticator::tests::MemoryKeys;
+    use crate::{authenticator::tests::MemoryKeys, stored::Stored};
     use countersign_config::Config;
     use countersign_domain::principal::Role;
 
@@ -231,7 +324,66 @@ mod tests {
         let store = Arc::new(MemoryKeys::default());
         let config = Config::default();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&store) as _));
-        (DashboardSignIns::new(Arc::clone(&authenticator), &OriginRules::new(&config)), authenticator, store)
+        let sign_ins = Arc::new(MemorySignIns::default());
+        let sign_ins = DashboardSignIns::new(Arc::clone(&authenticator), sign_ins, &OriginRules::new(&config));
+        (sign_ins, authenticator, store)
+    }
+
+    #[derive(Default)]
+    struct MemorySignIns(Mutex<HashMap<SecretHash, SignIn>>);
+
+    impl SignInStore for MemorySignIns {
+        fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), McpError> {
+            self.forget_sign_ins(gone)?;
+            self.0.lock().unwrap().insert(sign_in.id, sign_in.clone());
+            Ok(())
+        }
+
+        fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
+            Ok(self.0.lock().unwrap().get(id).cloned())
+        }
+
+        fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
+            Ok(self.0.lock().unwrap().values().cloned().collect())
+        }
+
+        fn note_sign_in(&self, id: SecretHash, at: Timestamp) {
+            self.0.lock().unwrap().get_mut(&id).unwrap().last_used = at;
+        }
+
+        fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), McpError> {
+            self.0.lock().unwrap().retain(|id, _| !gone.contains(id));
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sign_in_outlives_the_process_and_ends_for_all_of_them_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let gateway = || {
+            let stored = Arc::new(Stored::in_directory(dir.path()).unwrap());
+            let config = Config::default();
+            let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as _));
+            DashboardSignIns::new(authenticator, stored, &OriginRules::new(&config))
+        };
+        let first = gateway();
+        let new = first.sign_in(alice(), None, &[], now()).unwrap();
+        let ask = |gateway: &DashboardSignIns, at| gateway.authenticate(&jar(&new), Some(new.secret.as_bytes()), at);
+        let second = gateway();
+        assert!(second.knows(&jar(&new), now()));
+        let later = now() + SignedDuration::from_hours(11);
+        let who = ask(&second, later).unwrap();
+        assert_eq!(who.principal, alice());
+        // Its use is stored, so that it does not end twelve hours after it was made.
+        let third = gateway();
+        while ask(&third, now() + SignedDuration::from_hours(20)).is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        second.sign_out(&who.credential).unwrap();
+        while ask(&first, later).is_ok() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        assert!(ask(&gateway(), later).is_err());
     }
 
     fn alice() -> Arc<Principal> {
@@ -281,7 +433,8 @@ mod tests {
         );
         let rules = OriginRules::new(&Config { public_url: Some("https://gw.example".into()), ..Config::default() });
         let (_, authenticator, _) = make();
-        let secure = DashboardSignIns::new(authenticator, &rules).sign_in(alice(), None, &[], now()).unwrap();
+        let sign_ins = DashboardSignIns::new(authenticator, Arc::new(MemorySignIns::default()), &rules);
+        let secure = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
         assert_eq!(secure.cookie.secure(), Some(true));
     }
 
@@ -329,7 +482,7 @@ mod tests {
         let planted = dashboard.sign_in(alice(), None, &["planted".into()], now()).unwrap();
         assert_ne!(planted.cookie.value(), "planted");
         let who = dashboard.authenticate(&jar(&one), Some(one.secret.as_bytes()), now()).unwrap();
-        let cleared = dashboard.sign_out(&who.credential);
+        let cleared = dashboard.sign_out(&who.credential).unwrap();
         assert_eq!((cleared.value(), cleared.max_age()), ("", Some(CookieDuration::ZERO)));
         dashboard.authenticate(&jar(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
         dashboard.still_valid(&who.credential, now()).unwrap_err();

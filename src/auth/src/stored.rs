@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{
     codes::CodeStore,
+    dashboard::SignInStore,
     keyring::{Held, HeldKeys},
     keys::{KeyStore, StoredKey},
     secret::SecretHash,
@@ -13,7 +14,7 @@ use super::{
 use countersign_protocol::McpError;
 use countersign_store::{
     Place, StoreError,
-    keys::{ApiKey, CodeOutcome, Credentials, is_worth_noting},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
 };
 
 /// Two connections to the database: looking a key up must not wait behind a write.
@@ -87,6 +88,34 @@ impl CodeStore for Stored {
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
         self.writes.take_code(hash, now).map_err(|error| unavailable(&error))
+    }
+}
+
+impl SignInStore for Stored {
+    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), McpError> {
+        self.writes.put_sign_in(sign_in, gone).map_err(|error| unavailable(&error))
+    }
+
+    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
+        self.reads.sign_in(id).map_err(|error| unavailable(&error))
+    }
+
+    fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
+        self.reads.sign_ins().map_err(|error| unavailable(&error))
+    }
+
+    fn note_sign_in(&self, id: SecretHash, at: Timestamp) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let writes = Arc::clone(&self.writes);
+        runtime.spawn_blocking(move || {
+            if let Err(error) = writes.use_sign_in(&id, at) {
+                tracing::debug!(%error, "cannot note that a sign-in was used");
+            }
+        });
+    }
+
+    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), McpError> {
+        self.writes.forget_sign_ins(gone).map_err(|error| unavailable(&error))
     }
 }
 

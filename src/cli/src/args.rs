@@ -678,6 +678,8 @@ pub enum KeysCommand {
     },
     /// Revoke a key by its id; it stops working within a second
     Revoke { id: String },
+    /// End all sign-ins to the dashboard, within a second
+    SignOut,
 }
 
 /// The roles, with what they may do.

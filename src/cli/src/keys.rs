@@ -41,6 +41,13 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             }
             Ok(Exit::Ok)
         }
+        KeysCommand::SignOut => {
+            let keys = place.credentials()?;
+            let gone: Vec<_> = keys.sign_ins()?.into_iter().map(|sign_in| sign_in.id).collect();
+            keys.forget_sign_ins(&gone)?;
+            out.line(&format!("Browser tabs that were signed in: {}. They are signed out.", gone.len()))?;
+            Ok(Exit::Ok)
+        }
         KeysCommand::Revoke { id } => {
             let keys = place.credentials()?;
             if keys.revoke(id, Timestamp::now())? {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::StoreError;
-use countersign_domain::principal::Role;
+use countersign_domain::principal::{Principal, Role};
 
 /// Who makes and revokes keys: whoever may write where they are stored, at a terminal.
 pub(crate) const ACTOR: &str = "terminal";
@@ -26,6 +26,20 @@ pub struct ApiKey {
     /// To the minute (see [`Credentials::touch`]).
     pub last_used_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,
+}
+
+/// A browser that is signed in, as it is stored; never its secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignIn {
+    /// Of the secret that the page has.
+    pub id: SecretHash,
+    /// Of the browser's cookie, which its tabs share.
+    pub cookie: SecretHash,
+    pub principal: Principal,
+    /// Of the key that it was made from, if it was.
+    pub key: Option<SecretHash>,
+    /// To some minutes, in milliseconds.
+    pub last_used: Timestamp,
 }
 
 /// What became of a sign-in code.
@@ -82,6 +96,36 @@ pub trait Credentials: Send + Sync + 'static {
     /// # Errors
     /// Those of the database.
     fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError>;
+
+    /// Stores a sign-in, and forgets those others, all or nothing.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError>;
+
+    /// The sign-in with that id.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError>;
+
+    /// All sign-ins, those that were not used for long too.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError>;
+
+    /// Notes that a sign-in was used, where it is there. It is a durable write: not to be made with every request.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError>;
+
+    /// Ends these sign-ins.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError>;
 
     /// Whether there is a code with this hash, used or not.
     ///

@@ -107,6 +107,20 @@ pub(crate) const TABLES: &[Table] = &[
         ],
         page: None,
     },
+    Table {
+        name: "sign_ins",
+        columns: &[
+            ("id", Blob),
+            ("cookie", Blob),
+            ("key", Blob),
+            ("name", Text),
+            ("role", Text),
+            ("key_id", Text),
+            ("owner", Text),
+            ("last_used_ms", Int),
+        ],
+        page: None,
+    },
     Table { name: "pinned_servers", columns: &[("server", Text)], page: None },
     Table {
         name: "tool_pins",

@@ -15,6 +15,11 @@ pub(crate) fn parse_time(text: &str) -> Result<Timestamp, StoreError> {
     text.parse().map_err(|_| StoreError::BadRecord(format!("not a timestamp: {text:?}")))
 }
 
+/// Milliseconds.
+pub(crate) fn parse_moment(ms: i64) -> Result<Timestamp, StoreError> {
+    Timestamp::from_millisecond(ms).map_err(|_| StoreError::BadRecord(format!("not a time: {ms}")))
+}
+
 pub(crate) fn parse_state(text: &str) -> Result<ChangeState, StoreError> {
     ChangeState::parse(text).ok_or_else(|| StoreError::BadRecord(format!("not a state: {text:?}")))
 }

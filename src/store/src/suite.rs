@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{
     drafts::{created, draft, moved, send, write},
-    keys::{ApiKey, CodeOutcome},
+    keys::{ApiKey, CodeOutcome, SecretHash, SignIn},
     webhooks::{DeliveryState, Tried, Waiting},
     *,
 };
@@ -22,7 +22,7 @@ use countersign_domain::{
         digest::body_hash,
         testing::change,
     },
-    principal::Role,
+    principal::{Principal, Role},
 };
 
 /// The store of a directory, whatever its backend: the same place each time for the same directory.
@@ -627,6 +627,35 @@ fn a_code_is_taken_once_whoever_asks(at: At) {
     assert_eq!(keys.take_code(&[1; 32], time(1)).unwrap(), CodeOutcome::Unknown, "old codes are forgotten");
 }
 
+fn a_sign_in_is_kept_until_somebody_ends_it(at: At) {
+    let dir = tempfile::tempdir().unwrap();
+    let sign_in = |id: u8, cookie: u8, key: Option<SecretHash>| SignIn {
+        id: [id; 32],
+        cookie: [cookie; 32],
+        principal: Principal {
+            name: format!("alice {id}"),
+            role: Role::Reviewer,
+            key_id: key.map(|_| "k1".into()),
+            owner: Some("Alice Ä.".into()),
+        },
+        key,
+        last_used: time(i64::from(id)),
+    };
+    let keys = at(dir.path()).credentials().unwrap();
+    keys.put_sign_in(&sign_in(1, 9, None), &[]).unwrap();
+    keys.put_sign_in(&sign_in(2, 9, Some([7; 32])), &[]).unwrap();
+    let keys = at(dir.path()).credentials().unwrap();
+    assert_eq!(keys.sign_in(&[2; 32]).unwrap(), Some(sign_in(2, 9, Some([7; 32]))));
+    keys.use_sign_in(&[2; 32], time(50)).unwrap();
+    keys.use_sign_in(&[5; 32], time(50)).unwrap();
+    assert_eq!(keys.sign_in(&[2; 32]).unwrap().unwrap().last_used, time(50));
+    assert_eq!(keys.sign_ins().unwrap().len(), 2);
+    keys.put_sign_in(&sign_in(3, 8, None), &[[1; 32], [5; 32]]).unwrap();
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), None);
+    keys.forget_sign_ins(&[[2; 32], [3; 32]]).unwrap();
+    assert!(keys.sign_ins().unwrap().is_empty());
+}
+
 /// What became of a key is told in the chain, also while the store is open.
 fn what_becomes_of_keys_stands_in_the_trail(at: At) {
     let dir = tempfile::tempdir().unwrap();
@@ -814,7 +843,7 @@ macro_rules! suite {
                 what_reviewers_said_is_kept_with_its_entry);
             suite!(@plain $at;
                 it_behaves_as_the_model, a_key_is_found_by_its_hash_by_every_process_until_it_is_revoked,
-                use_is_noted_once_a_minute, a_code_is_taken_once_whoever_asks, what_becomes_of_keys_stands_in_the_trail,
+                use_is_noted_once_a_minute, a_sign_in_is_kept_until_somebody_ends_it, a_code_is_taken_once_whoever_asks, what_becomes_of_keys_stands_in_the_trail,
                 what_was_taken_in_waits_until_it_is_through,
                 what_is_through_is_forgotten_in_the_end_and_what_waits_never);
         }

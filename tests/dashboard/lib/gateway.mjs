@@ -117,21 +117,22 @@ export class Gateway {
     rmSync(this.data, { recursive: true, force: true });
   }
 
-  #cli(...args) {
+  /** Runs the program on the gateway's data directory; answers what it prints. */
+  cli(...args) {
     const [program, ...first] = COMMAND;
     return execFileSync(program, [...first, ...args, '--data', this.data], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] }).trim();
   }
 
   /** A key of that role; the same name gives the same key. */
   key(role, name, owner = null) {
-    if (!this.#keys.has(name)) this.#keys.set(name, this.#cli('keys', 'create', '--role', role, '--name', name, ...(owner ? ['--owner', owner] : [])));
+    if (!this.#keys.has(name)) this.#keys.set(name, this.cli('keys', 'create', '--role', role, '--name', name, ...(owner ? ['--owner', owner] : [])));
     return this.#keys.get(name);
   }
 
   /** What `countersign open` prints. */
   link() {
     const args = real ? [] : ['--listen', `127.0.0.1:${this.port}`];
-    return /https?:\/\/\S+#code=\S+/.exec(this.#cli('open', '--print', ...args))[0];
+    return /https?:\/\/\S+#code=\S+/.exec(this.cli('open', '--print', ...args))[0];
   }
 
   async api(path, { body, key = this.key('reviewer', 'rest-reviewer') } = {}) {

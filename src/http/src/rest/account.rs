@@ -91,7 +91,7 @@ async fn verify(
 
 /// `POST /api/sign-out`: ends the sign-in of the whole browser.
 pub async fn sign_out(caller: Caller, state: web::Data<RestState>) -> Result<HttpResponse, Problem> {
-    let cookie = state.sign_ins.sign_out(&caller.credential);
+    let cookie = state.sign_ins.sign_out(&caller.credential)?;
     let mut response = HttpResponse::NoContent().insert_header((CACHE_CONTROL, "no-store")).finish();
     set_cookie(&mut response, &cookie)?;
     Ok(response)

@@ -14,15 +14,15 @@ use super::{
     Ground,
     connect::SOON,
     error,
-    rows::{execute, one, query, stored},
+    rows::{Value, execute, one, query, stored},
     trail,
 };
 use crate::{
     StoreError, covered,
-    keys::{ApiKey, CodeOutcome, Credentials, SecretHash, is_worth_noting, role_of},
-    rows::{parse_hash, parse_time},
+    keys::{ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
+    rows::{parse_hash, parse_moment, parse_time},
 };
-use countersign_domain::principal::Role;
+use countersign_domain::principal::{Principal, Role};
 
 /// How often the copy is compared with what is stored. With the time that requests believe it, a revoked key counts no more
 /// within a second.
@@ -226,6 +226,57 @@ impl Credentials for Keys {
         })
     }
 
+    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
+        let (sign_in, gone) = (sign_in.clone(), blobs(gone));
+        self.ground.wait_briefly(move |client| async move {
+            let SignIn { id, cookie, principal, key, last_used } = sign_in;
+            let sql = "WITH gone AS (DELETE FROM sign_ins WHERE id = ANY($9))
+                       INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
+                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+            let values: &[Value<'_>] = &[
+                &id.as_slice(),
+                &cookie.as_slice(),
+                &key.as_ref().map(<[u8; 32]>::as_slice),
+                &stored(&principal.name),
+                &principal.role.as_str(),
+                &principal.key_id,
+                &principal.owner.as_deref().map(stored),
+                &last_used.as_millisecond(),
+                &gone,
+            ];
+            execute(&client, sql, values).await.map(drop)
+        })
+    }
+
+    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
+        let id = *id;
+        self.ground.wait_briefly(move |client| async move {
+            let row = one(&client, &format!("{SIGN_INS} WHERE id = $1"), &[&id.as_slice()]).await?;
+            row.as_ref().map(read_sign_in).transpose()
+        })
+    }
+
+    fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError> {
+        self.ground.wait_briefly(|client| async move {
+            query(&client, SIGN_INS, &[]).await?.iter().map(read_sign_in).collect()
+        })
+    }
+
+    fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
+        let (id, at) = (*id, at.as_millisecond());
+        self.ground.wait(move |client| async move {
+            let sql = "UPDATE sign_ins SET last_used_ms = $2 WHERE id = $1";
+            execute(&client, sql, &[&id.as_slice(), &at]).await.map(drop)
+        })
+    }
+
+    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
+        let gone = blobs(gone);
+        self.ground.wait_briefly(move |client| async move {
+            execute(&client, "DELETE FROM sign_ins WHERE id = ANY($1)", &[&gone]).await.map(drop)
+        })
+    }
+
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
         let hash = *hash;
         self.ground.wait_briefly(move |client| async move {
@@ -248,6 +299,22 @@ impl Credentials for Keys {
             })
         })
     }
+}
+
+const SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
+
+fn blobs(hashes: &[SecretHash]) -> Vec<Vec<u8>> {
+    hashes.iter().map(|hash| hash.to_vec()).collect()
+}
+
+fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
+    Ok(SignIn {
+        id: parse_hash(row.get(0))?,
+        cookie: parse_hash(row.get(1))?,
+        key: row.get::<_, Option<&[u8]>>(2).map(parse_hash).transpose()?,
+        principal: Principal { name: row.get(3), role: role_of(row.get(4))?, key_id: row.get(5), owner: row.get(6) },
+        last_used: parse_moment(row.get(7))?,
+    })
 }
 
 /// Runs it in a transaction, and takes it back where it fails. A commit of unknown outcome is said to be that.

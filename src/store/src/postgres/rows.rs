@@ -9,7 +9,7 @@ use tokio_postgres::{Row, types::ToSql};
 
 use crate::{
     Heads, LiveChange, Proposed, StoreError, StoredEvent,
-    rows::{parse_change, parse_hash, parse_state, parse_time, signed, unsigned},
+    rows::{parse_change, parse_hash, parse_moment, parse_state, parse_time, signed, unsigned},
 };
 use countersign_domain::changes::{
     Change, ChangeState,
@@ -87,13 +87,9 @@ pub(super) async fn proposed_since(client: &ClientWrapper, since: Timestamp) -> 
                WHERE s.created_ms >= $1 ORDER BY s.no";
     let rows = query(client, sql, &[&since.as_millisecond()]).await?;
     let read = |row: &Row| -> Result<Proposed, StoreError> {
-        Ok(Proposed { principal: row.get(1), bytes: unsigned(row.get(2))?, at: moment(row.get(0))? })
+        Ok(Proposed { principal: row.get(1), bytes: unsigned(row.get(2))?, at: parse_moment(row.get(0))? })
     };
     rows.iter().map(read).collect()
-}
-
-pub(super) fn moment(ms: i64) -> Result<Timestamp, StoreError> {
-    Timestamp::from_millisecond(ms).map_err(|_| StoreError::BadRecord(format!("not a time: {ms}")))
 }
 
 pub(super) async fn voted(client: &ClientWrapper) -> Result<Vec<String>, StoreError> {

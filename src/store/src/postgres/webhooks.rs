@@ -8,11 +8,11 @@ use tokio_postgres::Row;
 
 use super::{
     Ground,
-    rows::{execute, moment, one, query, stored},
+    rows::{execute, one, query, stored},
 };
 use crate::{
     StoreError,
-    rows::{signed, unsigned},
+    rows::{parse_moment, signed, unsigned},
     webhooks::{Deliveries, Delivery, DeliveryState, KEPT, Tried, Waiting},
 };
 
@@ -178,7 +178,7 @@ async fn read_waiting(client: &ClientWrapper, webhook: &str) -> Result<Vec<Waiti
             subject: row.get(4),
             event: row.get::<_, Option<String>>(5).unwrap_or_default(),
             attempts: counted(row.get(6))?,
-            since: moment(row.get(7))?,
+            since: parse_moment(row.get(7))?,
         })
     };
     query(client, sql, &[&webhook]).await?.iter().map(read).collect()
@@ -201,7 +201,7 @@ fn read_delivery(row: &Row) -> Result<Delivery, StoreError> {
         attempts: counted(row.get(5))?,
         status: row.get::<_, Option<i32>>(6).and_then(|status| u16::try_from(status).ok()),
         error: row.get(7),
-        taken_at: moment(row.get(8))?,
-        last_attempt_at: row.get::<_, Option<i64>>(9).map(moment).transpose()?,
+        taken_at: parse_moment(row.get(8))?,
+        last_attempt_at: row.get::<_, Option<i64>>(9).map(parse_moment).transpose()?,
     })
 }

@@ -12,11 +12,11 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use super::{open::open_writer, retention, trail};
 use crate::{
     StoreError, covered,
-    keys::{ACTOR, ApiKey, CodeOutcome, Credentials, SecretHash, is_worth_noting, role_of},
+    keys::{ACTOR, ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
     moving::{self, COMING, GONE},
-    rows::parse_time,
+    rows::{parse_moment, parse_time},
 };
-use countersign_domain::principal::Role;
+use countersign_domain::principal::{Principal, Role};
 
 /// Keys and codes of one data directory. Calls block for one read (microseconds) or one durable write (milliseconds).
 pub(crate) struct Keys {
@@ -142,6 +142,60 @@ impl Credentials for Keys {
         })
     }
 
+    fn put_sign_in(&self, sign_in: &SignIn, gone: &[SecretHash]) -> Result<(), StoreError> {
+        self.with(|conn| {
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            forget(&tx, gone)?;
+            let SignIn { id, cookie, principal, key, last_used } = sign_in;
+            tx.prepare_cached(
+                "INSERT OR REPLACE INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![
+                id,
+                cookie,
+                key,
+                principal.name,
+                principal.role.as_str(),
+                principal.key_id,
+                principal.owner,
+                last_used.as_millisecond(),
+            ])?;
+            Ok(tx.commit()?)
+        })
+    }
+
+    fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
+        self.with(|conn| {
+            let mut statement = conn.prepare_cached(&format!("{SIGN_INS} WHERE id = ?1"))?;
+            statement.query_row(params![id], |row| Ok(read_sign_in(row))).optional()?.transpose()
+        })
+    }
+
+    fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError> {
+        self.with(|conn| {
+            let mut statement = conn.prepare_cached(SIGN_INS)?;
+            let rows = statement.query_map([], |row| Ok(read_sign_in(row)))?;
+            rows.map(|row| row?).collect()
+        })
+    }
+
+    fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
+        self.with(|conn| {
+            conn.prepare_cached("UPDATE sign_ins SET last_used_ms = ?2 WHERE id = ?1")?
+                .execute(params![id, at.as_millisecond()])?;
+            Ok(())
+        })
+    }
+
+    fn forget_sign_ins(&self, gone: &[SecretHash]) -> Result<(), StoreError> {
+        self.with(|conn| {
+            let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            forget(&tx, gone)?;
+            Ok(tx.commit()?)
+        })
+    }
+
     fn knows_code(&self, hash: &SecretHash) -> Result<bool, StoreError> {
         self.with(|conn| {
             let mut statement = conn.prepare_cached("SELECT 1 FROM sign_in_codes WHERE hash = ?1")?;
@@ -169,6 +223,27 @@ impl Credentials for Keys {
             Ok(CodeOutcome::Taken)
         })
     }
+}
+
+const SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
+
+fn forget(conn: &Connection, gone: &[SecretHash]) -> Result<(), StoreError> {
+    let mut statement = conn.prepare_cached("DELETE FROM sign_ins WHERE id = ?1")?;
+    for id in gone {
+        statement.execute(params![id])?;
+    }
+    Ok(())
+}
+
+fn read_sign_in(row: &Row<'_>) -> Result<SignIn, StoreError> {
+    let role: String = row.get(4)?;
+    Ok(SignIn {
+        id: row.get(0)?,
+        cookie: row.get(1)?,
+        key: row.get(2)?,
+        principal: Principal { name: row.get(3)?, role: role_of(&role)?, key_id: row.get(5)?, owner: row.get(6)? },
+        last_used: parse_moment(row.get(7)?)?,
+    })
 }
 
 /// What became of a key, into the audit trail, by its row as it is now.

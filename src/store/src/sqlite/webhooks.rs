@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use super::open::open_writer;
 use crate::{
     StoreError,
-    rows::{signed, unsigned},
+    rows::{parse_moment, signed, unsigned},
     webhooks::{Deliveries, Delivery, DeliveryState, KEPT, Tried, Waiting},
 };
 
@@ -183,7 +183,7 @@ fn read_waiting(conn: &Connection, webhook: &str) -> Result<Vec<Waiting>, StoreE
                 subject: row.get(4)?,
                 event: row.get::<_, Option<String>>(5)?.unwrap_or_default(),
                 attempts: row.get(6)?,
-                since: moment(row.get(7)?)?,
+                since: parse_moment(row.get(7)?)?,
             })
         }())
     })?;
@@ -203,13 +203,9 @@ fn read_delivery(row: &Row<'_>) -> Result<Delivery, StoreError> {
         attempts: row.get(5)?,
         status: row.get(6)?,
         error: row.get(7)?,
-        taken_at: moment(row.get(8)?)?,
-        last_attempt_at: row.get::<_, Option<i64>>(9)?.map(moment).transpose()?,
+        taken_at: parse_moment(row.get(8)?)?,
+        last_attempt_at: row.get::<_, Option<i64>>(9)?.map(parse_moment).transpose()?,
     })
-}
-
-fn moment(ms: i64) -> Result<Timestamp, StoreError> {
-    Timestamp::from_millisecond(ms).map_err(|_| StoreError::BadRecord(format!("not a time: {ms}")))
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ impl Endpoints {
             reloads,
             webhooks: Arc::new(Webhooks::none(changes.feed().clone())),
             changes: changes.clone(),
-            sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), &origins)),
+            sign_ins: Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&stored) as _, &origins)),
             authenticator,
             codes: Arc::clone(&stored) as Arc<dyn CodeStore>,
             origins: Arc::clone(&origins),

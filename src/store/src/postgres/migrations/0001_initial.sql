@@ -82,6 +82,17 @@ CREATE TABLE sign_in_codes (
     used_ms    BIGINT
 );
 
+CREATE TABLE sign_ins (
+    id           BYTEA  PRIMARY KEY,
+    cookie       BYTEA  NOT NULL,
+    key          BYTEA,
+    name         TEXT   NOT NULL,
+    role         TEXT   NOT NULL,
+    key_id       TEXT,
+    owner        TEXT,
+    last_used_ms BIGINT NOT NULL
+);
+
 CREATE TABLE pinned_servers (
     server TEXT PRIMARY KEY
 );
