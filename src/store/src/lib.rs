@@ -4,8 +4,9 @@
 //! answers before the commit, and never guesses how one ended.
 //!
 //! [`Place`] says where it is and opens it, the only way in. The traits [`Store`], [`keys::Credentials`] and
-//! [`webhooks::Deliveries`] are what a backend has; `sqlite` is one. What any of them needs stands beside it: `rows` reads
-//! columns, `covered` says what entries tell of, `verify` proves them, [`crash`] names the points where tests kill the process.
+//! [`webhooks::Deliveries`] are what a backend has: `sqlite` or `postgres`. What both need stands beside them: `queue` holds what
+//! is to be written, `rows` reads columns, `covered` says what entries tell of, `verify` proves them, `moving` brings a store from
+//! one to the other, [`crash`] names the points where tests kill the process.
 
 mod covered;
 pub mod crash;
@@ -189,7 +190,8 @@ pub type StoreFuture<T> = BoxFuture<'static, Result<T, StoreError>>;
 /// A backend. Writes are answered in commit order; reads see everything that was answered before they began.
 ///
 /// To add one:
-/// 1. Implement this trait, [`keys::Credentials`] and [`webhooks::Deliveries`] in a folder beside `src/store/src/sqlite`. A
+/// 1. Implement this trait, [`keys::Credentials`], [`webhooks::Deliveries`] and `moving::Shelf` in a folder beside
+///    `src/store/src/sqlite`. A
 ///    failure says whether it certainly did nothing ([`StoreError::certainly_aborted`]).
 /// 2. Let `src/store/src/place.rs` open it: nothing else names a backend. What does not compile is what it has to have.
 /// 3. Give it to the suite: a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite`
