@@ -8,13 +8,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::Mutex,
 };
 
 use countersign_check::{Check, checks};
 use serde_json::Value;
-use support::{Gateway, binary};
+use support::{Gateway, Process, binary};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_model-server");
 
@@ -30,14 +30,6 @@ struct Ran {
     code: Option<i32>,
     report: Value,
     errors: String,
-}
-
-struct Served(Child);
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn run(arguments: &[&str]) -> Ran {
@@ -62,7 +54,7 @@ fn checked(place: Place, fault: &str) -> Ran {
     let mut child = Command::new(SERVER).args(&server).arg("--listen").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let _served = Served(child);
+    let _served = Process(child);
     let scheme = if place.transport == "http" { "http" } else { "ws" };
     let url = format!("{scheme}://{}/mcp", line.trim());
     run(&["--json", "--timeout", "2", "--revision", revision, "--url", &url])

@@ -23,6 +23,30 @@ fn reviewer(gateway: &Gateway, url: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
+/// Approves it as it stands.
+fn approve(gateway: &Gateway, key: &str, id: &str) -> (u16, Value) {
+    let (_, change) = gateway.api_as(key, "GET", &format!("/api/changes/{id}"), None);
+    let body =
+        json!({ "decision": "approve", "comment": "x", "version": change["version"], "digest": change["digest"] });
+    gateway.api_as(key, "POST", &format!("/api/changes/{id}/decision"), Some(&body))
+}
+
+/// Proposes so many changes as an agent that tries again what the store could not take.
+fn insist(gateway: &Gateway, project: &str, agent: usize, changes: usize, accepted: &AtomicUsize) {
+    for n in 0..changes {
+        let title = format!("agent {agent} change {n}");
+        let body = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", title.as_str())];
+        eventually("it is accepted in the end", || {
+            let response = gateway.request("POST", "/tools/create_issue", &headers, body.as_bytes());
+            let said = response.json_or_null();
+            assert!(response.status == 202 || said["code"] == "STORE_UNAVAILABLE", "{} {said}", response.status);
+            (response.status == 202).then_some(())
+        });
+        accepted.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 fn verified(gateway_data: &std::path::Path, url: &str) -> String {
     let mut verify = support::command(&[("COUNTERSIGN_STORE__URL", url)]);
     let output = verify.args(["audit", "verify", "--data"]).arg(gateway_data).output().unwrap();
@@ -40,35 +64,13 @@ fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_i
     let key = reviewer(&gateway, &url);
     let project = gateway.project();
     let first = gateway.propose("before the crash");
-    let approve = |id: &str| {
-        let (_, change) = gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None);
-        let body =
-            json!({ "decision": "approve", "comment": "x", "version": change["version"], "digest": change["digest"] });
-        gateway.api_as(&key, "POST", &format!("/api/changes/{id}/decision"), Some(&body))
-    };
-    let propose = |title: &str| {
-        let body = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
-        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", title)];
-        let response = gateway.request("POST", "/tools/create_issue", &headers, body.as_bytes());
-        (response.status, response.json_or_null())
-    };
     // Agents propose all the while, and try again what was refused.
-    let accepted: usize = std::thread::scope(|scope| {
-        let agents: Vec<_> = (0..4)
-            .map(|agent| {
-                let propose = &propose;
-                scope.spawn(move || {
-                    for n in 0..25 {
-                        eventually("it is accepted in the end", || {
-                            let (status, said) = propose(&format!("agent {agent} change {n}"));
-                            assert!(status == 202 || said["code"] == "STORE_UNAVAILABLE", "{status} {said}");
-                            (status == 202).then_some(())
-                        });
-                    }
-                    25
-                })
-            })
-            .collect();
+    let accepted = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for agent in 0..4 {
+            let (gateway, project, accepted) = (&gateway, &project, &accepted);
+            scope.spawn(move || insist(gateway, project, agent, 25, accepted));
+        }
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(200));
             server.halt();
@@ -77,13 +79,13 @@ fn a_server_that_crashes_under_agents_loses_nothing_and_the_gateway_goes_on_by_i
             server.launch();
             eventually("it is ready again, by itself", || (health(&gateway).0 == 200).then_some(()));
         }
-        agents.into_iter().map(|agent| agent.join().unwrap()).sum()
     });
+    let accepted = accepted.into_inner();
     let count = server.sql("gateway", "SELECT count(*), count(DISTINCT idempotency_key) FROM changes");
     assert_eq!(count, format!("{}|{accepted}", accepted + 1), "each once");
     let events = server.sql("gateway", "SELECT count(*), min(seq), max(seq) FROM events");
     assert_eq!(events, format!("{0}|1|{0}", accepted + 1), "without a gap");
-    let (status, change) = approve(&first);
+    let (status, change) = approve(&gateway, &key, &first);
     assert_eq!(status, 200, "{change}");
     eventually("it is applied", || {
         let (_, change) = gateway.api_as(&key, "GET", &format!("/api/changes/{first}"), None);
@@ -105,26 +107,11 @@ fn a_failover_of_the_database_loses_nothing_and_the_gateway_finds_the_new_one() 
     let gateway = Gateway::with(&options(&url));
     let key = reviewer(&gateway, &url);
     let project = gateway.project();
-    let propose = |title: &str| {
-        let body = json!({ "projectId": project, "title": title, "type": "Story" }).to_string();
-        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", title)];
-        let response = gateway.request("POST", "/tools/create_issue", &headers, body.as_bytes());
-        (response.status, response.json_or_null())
-    };
     let accepted = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for agent in 0..4 {
-            let (propose, accepted) = (&propose, &accepted);
-            scope.spawn(move || {
-                for n in 0..50 {
-                    eventually("it is accepted in the end", || {
-                        let (status, said) = propose(&format!("agent {agent} change {n}"));
-                        assert!(status == 202 || said["code"] == "STORE_UNAVAILABLE", "{status} {said}");
-                        (status == 202).then_some(())
-                    });
-                    accepted.fetch_add(1, Ordering::SeqCst);
-                }
-            });
+            let (gateway, project, accepted) = (&gateway, &project, &accepted);
+            scope.spawn(move || insist(gateway, project, agent, 50, accepted));
         }
         eventually("they are at work", || (accepted.load(Ordering::SeqCst) > 40).then_some(()));
         server.halt();
@@ -255,9 +242,7 @@ fn the_page_is_followed_from_the_first_role_to_a_restored_dump() {
     let key = reviewer(&gateway, &url);
     let id = gateway.propose("approved when the backup was taken");
     let state = |gateway: &Gateway| gateway.api_as(&key, "GET", &format!("/api/changes/{id}"), None).1;
-    let shown = state(&gateway);
-    let body = json!({ "decision": "approve", "comment": "x", "version": shown["version"], "digest": shown["digest"] });
-    let (status, said) = gateway.api_as(&key, "POST", &format!("/api/changes/{id}/decision"), Some(&body));
+    let (status, said) = approve(&gateway, &key, &id);
     assert_eq!((status, &said["state"]), (200, &json!("approved")), "{said}");
     let dump = server.dump("gateway");
     let (_, home) = gateway.stop();

@@ -69,7 +69,6 @@ pub trait SignInStore: Send + Sync {
 /// A sign-in as it was when it was looked up.
 struct Known {
     sign_in: SignIn,
-    principal: Arc<Principal>,
     /// The use that is stored.
     noted: Timestamp,
     checked: Instant,
@@ -107,10 +106,9 @@ impl DashboardSignIns {
     }
 
     /// The sign-in with that id, if it is live: from memory, or from the store where what is known is older than [`FRESH`].
-    fn find(&self, id: &SecretHash, now: Timestamp) -> Result<Option<(SignIn, Arc<Principal>)>, McpError> {
-        let answer = |known: &Known| (known.sign_in.clone(), Arc::clone(&known.principal));
+    fn find(&self, id: &SecretHash, now: Timestamp) -> Result<Option<SignIn>, McpError> {
         if let Some(known) = self.lock().get(id).filter(|known| known.checked.elapsed() < FRESH) {
-            return Ok(Some(answer(known)).filter(|(sign_in, _)| is_live(sign_in, now)));
+            return Ok(Some(known.sign_in.clone()).filter(|sign_in| is_live(sign_in, now)));
         }
         let stored = self.store.sign_in(id)?;
         let mut all = self.lock();
@@ -122,7 +120,7 @@ impl DashboardSignIns {
         if let Some(before) = all.get(id) {
             fresh.sign_in.last_used = fresh.sign_in.last_used.max(before.sign_in.last_used);
         }
-        let found = Some(answer(&fresh)).filter(|(sign_in, _)| is_live(sign_in, now));
+        let found = Some(fresh.sign_in.clone()).filter(|sign_in| is_live(sign_in, now));
         if found.is_some() {
             all.insert(*id, fresh);
         }
@@ -153,7 +151,7 @@ impl DashboardSignIns {
         all.retain(|_, s| is_live(s, now));
         let kept = cookies.iter().take(MAX_COOKIES).find(|value| {
             let hash = secret::hash(value.as_bytes());
-            all.values().any(|s| s.principal == *principal && s.key == key && secret::same(&s.cookie, &hash))
+            all.values().any(|s| s.principal == principal && s.key == key && secret::same(&s.cookie, &hash))
         });
         let cookie = kept.cloned().unwrap_or(fresh_cookie);
         while all.values().filter(|s| s.principal.name == principal.name).count() >= MAX_OF_ONE {
@@ -164,7 +162,7 @@ impl DashboardSignIns {
         }
         let id = secret::hash(page.as_bytes());
         let cookie_hash = secret::hash(cookie.as_bytes());
-        let sign_in = SignIn { id, cookie: cookie_hash, principal: (*principal).clone(), key, last_used: now };
+        let sign_in = SignIn { id, cookie: cookie_hash, principal: Arc::clone(&principal), key, last_used: now };
         self.store.put_sign_in(&sign_in, &gone)?;
         let mut known = self.lock();
         gone.iter().for_each(|id| drop(known.remove(id)));
@@ -181,7 +179,7 @@ impl DashboardSignIns {
         let refused = || McpError::new(ErrorKind::Unauthorized, "not signed in");
         let page = page.filter(|page| page.len() <= 128).ok_or_else(refused)?;
         let id = secret::hash(page);
-        let (sign_in, principal) = self.find(&id, now)?.ok_or_else(refused)?;
+        let sign_in = self.find(&id, now)?.ok_or_else(refused)?;
         let matches = cookies
             .iter()
             .take(MAX_COOKIES)
@@ -191,7 +189,7 @@ impl DashboardSignIns {
         }
         self.note_use(&id, now);
         self.check_key(&id, sign_in.key)?;
-        Ok(Identity { principal, credential: Credential::SignIn(id) })
+        Ok(Identity { principal: sign_in.principal, credential: Credential::SignIn(id) })
     }
 
     fn note_use(&self, id: &SecretHash, now: Timestamp) {
@@ -236,8 +234,8 @@ impl DashboardSignIns {
             Credential::Loopback => Ok(()),
             Credential::Key(key) => self.authenticator.recheck(key).map(drop),
             Credential::SignIn(id) => {
-                let found = self.find(id, now)?;
-                let (sign_in, _) = found.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
+                let sign_in =
+                    self.find(id, now)?.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
                 self.check_key(id, sign_in.key)
             }
         }
@@ -298,8 +296,7 @@ fn later(now: Timestamp) -> Timestamp {
 
 impl Known {
     fn new(sign_in: SignIn) -> Self {
-        let principal = Arc::new(sign_in.principal.clone());
-        Self { principal, noted: sign_in.last_used, sign_in, checked: Instant::now() }
+        Self { noted: sign_in.last_used, sign_in, checked: Instant::now() }
     }
 }
 

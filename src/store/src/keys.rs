@@ -1,6 +1,6 @@
 //! API keys and one-time sign-in codes, stored as hashes only.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -35,7 +35,7 @@ pub struct SignIn {
     pub id: SecretHash,
     /// Of the browser's cookie, which its tabs share.
     pub cookie: SecretHash,
-    pub principal: Principal,
+    pub principal: Arc<Principal>,
     /// Of the key that it was made from, if it was.
     pub key: Option<SecretHash>,
     /// To some minutes, in milliseconds.

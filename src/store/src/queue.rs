@@ -1,13 +1,22 @@
 //! What waits to be written, whatever the backend: commands, and how many of them share a transaction.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use metrics::{Counter, Gauge, Histogram};
 
 use super::{Done, Draft, Pruning, Record, StoreError, WriteError, Written};
 use countersign_domain::changes::audit::EntryContent;
+use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
 /// Transitions, and bytes of them, in one transaction: bounds how long the first waits for the last.
-pub(crate) const MAX_BATCH: usize = 1024;
-pub(crate) const MAX_BATCH_BYTES: usize = 32 << 20;
+const MAX_BATCH: usize = 1024;
+const MAX_BATCH_BYTES: usize = 32 << 20;
 
 /// Transitions that wait for the writer; over it, they are refused.
 pub(crate) const QUEUE: usize = 8192;
@@ -44,6 +53,96 @@ impl Work {
                 record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
             }
         }
+    }
+}
+
+/// The sending end of a backend's bounded queue.
+pub(crate) trait Offer {
+    /// Gives back what it cannot take, and why.
+    fn offer(&self, command: Command) -> Option<(StoreError, Command)>;
+}
+
+/// Where commands come in.
+pub(crate) struct Intake<S> {
+    sender: Mutex<Option<S>>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl<S: Offer> Intake<S> {
+    pub fn new(sender: S) -> Self {
+        Self { sender: Mutex::new(Some(sender)), queued: Arc::default() }
+    }
+
+    /// Queues it, or answers at once and on this thread that it could not be.
+    pub fn send(&self, work: Work, done: Done) {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let command = Command { work, done };
+        let refused = match sender.as_ref() {
+            None => Some((StoreError::Closed, command)),
+            Some(sender) => {
+                self.queued.fetch_add(1, Ordering::Relaxed);
+                sender.offer(command).inspect(|_| {
+                    self.queued.fetch_sub(1, Ordering::Relaxed);
+                })
+            }
+        };
+        drop(sender);
+        if let Some((error, command)) = refused {
+            (command.done)(Err(error.into()), false);
+        }
+    }
+
+    /// Takes no more.
+    pub fn close(&self) {
+        drop(self.sender.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// For the one that takes them out.
+    pub fn meter(&self) -> Meter {
+        Meter {
+            queued: Arc::clone(&self.queued),
+            depth: queue_length(Queue::Store),
+            commits: metrics::counter!(telemetry::STORE_COMMITS),
+            sizes: metrics::histogram!(telemetry::STORE_COMMIT_CHANGES),
+            seconds: metrics::histogram!(telemetry::STORE_COMMIT_DURATION),
+        }
+    }
+}
+
+/// Takes batches out of the queue, and counts them.
+pub(crate) struct Meter {
+    queued: Arc<AtomicUsize>,
+    depth: Gauge,
+    commits: Counter,
+    sizes: Histogram,
+    seconds: Histogram,
+}
+
+impl Meter {
+    /// What shares a transaction with the first: whatever waits, as far as there is room.
+    pub fn batch(&self, first: Command, mut next: impl FnMut() -> Option<Command>) -> Vec<Command> {
+        let mut bytes = first.work.len();
+        let mut batch = vec![first];
+        while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
+            let Some(next) = next() else { break };
+            bytes += next.work.len();
+            batch.push(next);
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+        self.depth.set(self.queued.fetch_sub(batch.len(), Ordering::Relaxed).saturating_sub(batch.len()) as f64);
+        batch
+    }
+
+    /// A batch of that size was answered.
+    pub fn answered(&self, size: usize, began: Instant) {
+        self.commits.increment(1);
+        #[allow(clippy::cast_precision_loss, reason = "a histogram")]
+        self.sizes.record(size as f64);
+        self.seconds.record(began.elapsed().as_secs_f64());
     }
 }
 

@@ -632,12 +632,12 @@ fn a_sign_in_is_kept_until_somebody_ends_it(at: At) {
     let sign_in = |id: u8, cookie: u8, key: Option<SecretHash>| SignIn {
         id: [id; 32],
         cookie: [cookie; 32],
-        principal: Principal {
+        principal: Arc::new(Principal {
             name: format!("alice {id}"),
             role: Role::Reviewer,
             key_id: key.map(|_| "k1".into()),
             owner: Some("Alice Ä.".into()),
-        },
+        }),
         key,
         last_used: time(i64::from(id)),
     };

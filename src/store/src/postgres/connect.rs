@@ -13,7 +13,10 @@ use std::{
 
 use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{
+    runtime::Handle,
+    sync::{OnceCell, oneshot},
+};
 use tokio_postgres::{
     Config,
     config::{Host, SslMode, TargetSessionAttrs},
@@ -107,6 +110,8 @@ pub(crate) struct Ground {
     pool: Pool,
     handle: Handle,
     pub health: Arc<Health>,
+    /// The schema is up to date.
+    pub migrated: OnceCell<()>,
     _end: oneshot::Sender<()>,
 }
 
@@ -142,7 +147,15 @@ impl Ground {
                 let _ = runtime.block_on(ended);
             })
             .map_err(failed)?;
-        Ok(Arc::new(Self { config: config.clone(), tls, pool, handle, health: Arc::default(), _end: end }))
+        Ok(Arc::new(Self {
+            config: config.clone(),
+            tls,
+            pool,
+            handle,
+            health: Arc::default(),
+            migrated: OnceCell::new(),
+            _end: end,
+        }))
     }
 
     /// Runs it on the thread for as long as it takes.

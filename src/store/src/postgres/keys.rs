@@ -312,7 +312,12 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
         id: parse_hash(row.get(0))?,
         cookie: parse_hash(row.get(1))?,
         key: row.get::<_, Option<&[u8]>>(2).map(parse_hash).transpose()?,
-        principal: Principal { name: row.get(3), role: role_of(row.get(4))?, key_id: row.get(5), owner: row.get(6) },
+        principal: Arc::new(Principal {
+            name: row.get(3),
+            role: role_of(row.get(4))?,
+            key_id: row.get(5),
+            owner: row.get(6),
+        }),
         last_used: parse_moment(row.get(7))?,
     })
 }

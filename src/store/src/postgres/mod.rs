@@ -26,7 +26,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -42,7 +42,7 @@ use crate::{
     AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
     Record, Said, Store, StoreError, StoreFuture, StoredEvent, Verified, VerifyError,
     keys::Credentials,
-    queue::{Command, QUEUE, Work},
+    queue::{Command, Intake, Offer, QUEUE, Work},
     webhooks::Deliveries,
 };
 use countersign_domain::{
@@ -82,11 +82,11 @@ impl Server {
         Ok(ground)
     }
 
-    /// With the schema as this program knows it.
+    /// With the schema as this program knows it: looked at once for all that is opened of it.
     fn migrated(&self) -> Result<Arc<Ground>, StoreError> {
         let ground = self.ground()?;
         let migrating = Arc::clone(&ground);
-        ground.block(async move { migrating.migrate().await })?;
+        ground.block(async move { migrating.migrated.get_or_try_init(|| migrating.migrate()).await.copied() })?;
         Ok(ground)
     }
 
@@ -134,8 +134,7 @@ impl Server {
 
 /// See the module.
 pub(crate) struct PostgresStore {
-    commands: Mutex<Option<Sender<Command>>>,
-    queued: Arc<AtomicUsize>,
+    intake: Intake<Sender<Command>>,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     ground: Arc<Ground>,
@@ -145,8 +144,8 @@ impl PostgresStore {
     /// Serves the database; waits so long for a gateway that does.
     fn begin(ground: Arc<Ground>, patience: Duration) -> Result<Self, StoreError> {
         let (commands, queue) = channel(QUEUE);
-        let (queued, closing) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let writer = Writer::new(Arc::clone(&ground), queue, Arc::clone(&queued), Arc::clone(&closing));
+        let (intake, closing) = (Intake::new(commands), Arc::new(AtomicBool::new(false)));
+        let writer = Writer::new(Arc::clone(&ground), queue, intake.meter(), Arc::clone(&closing));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -157,27 +156,7 @@ impl PostgresStore {
             .spawn(move || runtime.block_on(writer.run(patience, ready)))
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
         opened.recv().unwrap_or(Err(StoreError::Closed))?;
-        let (commands, writer) = (Mutex::new(Some(commands)), Mutex::new(Some(thread)));
-        Ok(Self { commands, queued, closing, writer, ground })
-    }
-
-    fn send(&self, work: Work, done: Done) {
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let command = Command { work, done };
-        let (error, command) = match commands.as_ref() {
-            None => (StoreError::Closed, command),
-            Some(commands) => {
-                self.queued.fetch_add(1, Ordering::Relaxed);
-                let Err(refused) = commands.try_send(command) else { return };
-                self.queued.fetch_sub(1, Ordering::Relaxed);
-                match refused {
-                    TrySendError::Full(command) => (StoreError::QueueFull, command),
-                    TrySendError::Closed(command) => (StoreError::Closed, command),
-                }
-            }
-        };
-        drop(commands);
-        (command.done)(Err(error.into()), false);
+        Ok(Self { intake, closing, writer: Mutex::new(Some(thread)), ground })
     }
 
     fn read<T, F, Fut>(&self, query: F) -> StoreFuture<T>
@@ -193,21 +172,30 @@ impl PostgresStore {
     }
 }
 
+impl Offer for Sender<Command> {
+    fn offer(&self, command: Command) -> Option<(StoreError, Command)> {
+        self.try_send(command).err().map(|refused| match refused {
+            TrySendError::Full(command) => (StoreError::QueueFull, command),
+            TrySendError::Closed(command) => (StoreError::Closed, command),
+        })
+    }
+}
+
 impl Store for PostgresStore {
     fn submit(&self, draft: Draft, done: Done) {
-        self.send(Work::Transition(draft), done);
+        self.intake.send(Work::Transition(draft), done);
     }
 
     fn submit_record(&self, record: Record, done: Done) {
-        self.send(Work::Record(record), done);
+        self.intake.send(Work::Record(record), done);
     }
 
     fn submit_restored(&self, record: Record, done: Done) {
-        self.send(Work::Restored(record), done);
+        self.intake.send(Work::Restored(record), done);
     }
 
     fn submit_pruning(&self, pruning: Pruning, done: Done) {
-        self.send(Work::Prune(pruning), done);
+        self.intake.send(Work::Prune(pruning), done);
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
@@ -280,12 +268,12 @@ impl Store for PostgresStore {
     }
 
     fn is_open(&self) -> bool {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.intake.is_open()
             && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
     }
 
     fn close(&self) {
-        drop(self.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.intake.close();
         self.closing.store(true, Ordering::Release);
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {

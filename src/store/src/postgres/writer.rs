@@ -11,7 +11,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::SyncSender,
     },
     time::{Duration, Instant},
@@ -34,9 +34,7 @@ use crate::{
     Draft, Heads, Pruning, Record, StoreError, WriteError, Written,
     covered::with_rows,
     crash::crash_point,
-    queue::{
-        Command, GIVE_UP, MAX_BATCH, MAX_BATCH_BYTES, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse,
-    },
+    queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
     search::needle,
 };
@@ -44,7 +42,6 @@ use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
     machine::{EventKind, SYSTEM},
 };
-use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
 const INSERT: &str =
     "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)
@@ -65,7 +62,7 @@ pub(super) struct Writer {
     /// What this gateway wrote when it began: it is not there any more where another one has served since.
     token: String,
     queue: Receiver<Command>,
-    queued: Arc<AtomicUsize>,
+    meter: Meter,
     closing: Arc<AtomicBool>,
 }
 
@@ -93,14 +90,9 @@ impl From<StoreError> for Failed {
 }
 
 impl Writer {
-    pub fn new(
-        ground: Arc<Ground>,
-        queue: Receiver<Command>,
-        queued: Arc<AtomicUsize>,
-        closing: Arc<AtomicBool>,
-    ) -> Self {
+    pub fn new(ground: Arc<Ground>, queue: Receiver<Command>, meter: Meter, closing: Arc<AtomicBool>) -> Self {
         let token = nanoid::nanoid!();
-        Self { ground, link: None, pid: None, token, queue, queued, closing }
+        Self { ground, link: None, pid: None, token, queue, meter, closing }
     }
 
     /// Runs until the queue's senders are gone. `ready` hears whether it could begin.
@@ -112,27 +104,11 @@ impl Writer {
         if failed {
             return;
         }
-        let depth = queue_length(Queue::Store);
-        let commits = metrics::counter!(telemetry::STORE_COMMITS);
-        let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
-        let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
         while let Some(first) = self.next().await {
-            let mut bytes = first.work.len();
-            let mut batch = vec![first];
-            while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
-                let Ok(next) = self.queue.try_recv() else { break };
-                bytes += next.work.len();
-                batch.push(next);
-            }
-            #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-            depth.set(self.queued.fetch_sub(batch.len(), Ordering::Relaxed).saturating_sub(batch.len()) as f64);
-            let began = Instant::now();
-            let size = batch.len();
+            let batch = self.meter.batch(first, || self.queue.try_recv().ok());
+            let (size, began) = (batch.len(), Instant::now());
             self.batch(batch).await;
-            commits.increment(1);
-            #[allow(clippy::cast_precision_loss, reason = "a histogram")]
-            sizes.record(size as f64);
-            seconds.record(began.elapsed().as_secs_f64());
+            self.meter.answered(size, began);
         }
     }
 

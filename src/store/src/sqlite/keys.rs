@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +13,6 @@ use super::{open::open_writer, retention, trail};
 use crate::{
     StoreError, covered,
     keys::{ACTOR, ApiKey, CodeOutcome, Credentials, SecretHash, SignIn, is_worth_noting, role_of},
-    moving::{self, COMING, GONE},
     rows::{parse_moment, parse_time},
 };
 use countersign_domain::principal::{Principal, Role};
@@ -32,8 +31,7 @@ impl Keys {
     /// See [`open_writer`].
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
         let conn = open_writer(data_dir)?;
-        let fact = |name| retention::fact(&conn, name);
-        moving::check(fact(COMING)?.as_deref(), fact(GONE)?.as_deref())?;
+        retention::check_moved(&conn)?;
         Ok(Self { conn: Mutex::new(conn) })
     }
 
@@ -241,7 +239,12 @@ fn read_sign_in(row: &Row<'_>) -> Result<SignIn, StoreError> {
         id: row.get(0)?,
         cookie: row.get(1)?,
         key: row.get(2)?,
-        principal: Principal { name: row.get(3)?, role: role_of(&role)?, key_id: row.get(5)?, owner: row.get(6)? },
+        principal: Arc::new(Principal {
+            name: row.get(3)?,
+            role: role_of(&role)?,
+            key_id: row.get(5)?,
+            owner: row.get(6)?,
+        }),
         last_used: parse_moment(row.get(7)?)?,
     })
 }

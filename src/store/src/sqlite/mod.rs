@@ -25,7 +25,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
@@ -43,8 +43,7 @@ use crate::{
     AuditSearch, Done, Draft, FoundEntries, Heads, ListQuery, Listing, LiveChange, Old, OldBefore, Proposed, Pruning,
     Record, Store, StoreError, StoreFuture, StoredEvent,
     health::Health,
-    moving::{COMING, GONE},
-    queue::{Command, QUEUE, Work},
+    queue::{Command, Intake, Offer, QUEUE, Work},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry},
@@ -68,8 +67,7 @@ impl Default for SqliteOptions {
 
 /// See the module.
 pub struct SqliteStore {
-    commands: Mutex<Option<SyncSender<Command>>>,
-    queued: Arc<AtomicUsize>,
+    intake: Intake<SyncSender<Command>>,
     closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
@@ -87,8 +85,7 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, options: SqliteOptions, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
-        let fact = |name| retention::fact(&conn, name);
-        crate::moving::check(fact(COMING)?.as_deref(), fact(GONE)?.as_deref())?;
+        retention::check_moved(&conn)?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
         let heads = rows::heads(&conn)?;
@@ -97,7 +94,7 @@ impl SqliteStore {
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, options.readers, &health)?;
         let (commands, queue) = sync_channel(options.queue);
-        let queued = Arc::new(AtomicUsize::new(0));
+        let intake = Intake::new(commands);
         let closing = Arc::new(AtomicBool::new(false));
         let writer = Writer {
             conn,
@@ -105,7 +102,7 @@ impl SqliteStore {
             heads,
             version: None,
             queue,
-            queued: Arc::clone(&queued),
+            meter: intake.meter(),
             closing: Arc::clone(&closing),
             commit,
             health: Arc::clone(&health),
@@ -115,52 +112,34 @@ impl SqliteStore {
             .name("store-write".into())
             .spawn(move || writer.run())
             .map_err(|e| StoreError::DataDir { path: dir.to_owned(), source: Arc::new(e) })?;
-        Ok(Self {
-            commands: Mutex::new(Some(commands)),
-            queued,
-            closing,
-            writer: Mutex::new(Some(thread)),
-            readers,
-            health,
-        })
+        Ok(Self { intake, closing, writer: Mutex::new(Some(thread)), readers, health })
     }
 }
 
-impl SqliteStore {
-    fn send(&self, command: Command) {
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let (error, command) = match commands.as_ref() {
-            None => (StoreError::Closed, command),
-            Some(commands) => {
-                self.queued.fetch_add(1, Ordering::Relaxed);
-                let Err(refused) = commands.try_send(command) else { return };
-                self.queued.fetch_sub(1, Ordering::Relaxed);
-                match refused {
-                    TrySendError::Full(command) => (StoreError::QueueFull, command),
-                    TrySendError::Disconnected(command) => (StoreError::Closed, command),
-                }
-            }
-        };
-        drop(commands);
-        (command.done)(Err(error.into()), false);
+impl Offer for SyncSender<Command> {
+    fn offer(&self, command: Command) -> Option<(StoreError, Command)> {
+        self.try_send(command).err().map(|refused| match refused {
+            TrySendError::Full(command) => (StoreError::QueueFull, command),
+            TrySendError::Disconnected(command) => (StoreError::Closed, command),
+        })
     }
 }
 
 impl Store for SqliteStore {
     fn submit(&self, draft: Draft, done: Done) {
-        self.send(Command { work: Work::Transition(draft), done });
+        self.intake.send(Work::Transition(draft), done);
     }
 
     fn submit_record(&self, record: Record, done: Done) {
-        self.send(Command { work: Work::Record(record), done });
+        self.intake.send(Work::Record(record), done);
     }
 
     fn submit_restored(&self, record: Record, done: Done) {
-        self.send(Command { work: Work::Restored(record), done });
+        self.intake.send(Work::Restored(record), done);
     }
 
     fn submit_pruning(&self, pruning: Pruning, done: Done) {
-        self.send(Command { work: Work::Prune(pruning), done });
+        self.intake.send(Work::Prune(pruning), done);
     }
 
     fn old(&self, before: OldBefore) -> StoreFuture<Old> {
@@ -230,13 +209,13 @@ impl Store for SqliteStore {
     }
 
     fn is_open(&self) -> bool {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.intake.is_open()
             && self.writer.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|t| !t.is_finished())
     }
 
     fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        drop(self.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.intake.close();
         self.readers.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if writer.is_some_and(|thread| thread.join().is_err()) {

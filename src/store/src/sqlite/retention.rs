@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, Rows, params};
 
 use crate::{
     StoreError,
+    moving::{self, COMING, GONE},
     retention::{Deletion, MAX_BYTES, MAX_CHANGES, MAX_EVENTS, Old, OldBefore, Redaction},
     rows::{parse_change, parse_state, parse_time, signed, unsigned},
 };
@@ -117,6 +118,11 @@ pub(crate) fn forget_events(conn: &Connection, to: u64) -> rusqlite::Result<usiz
 /// When the backup was taken that this store was restored from, until a gateway has started on it.
 pub(crate) fn backup_of(conn: &Connection) -> Result<Option<Timestamp>, StoreError> {
     fact(conn, "backup_of")?.as_deref().map(parse_time).transpose()
+}
+
+/// Refuses a store that was moved, or is not whole yet.
+pub(crate) fn check_moved(conn: &Connection) -> Result<(), StoreError> {
+    moving::check(fact(conn, COMING)?.as_deref(), fact(conn, GONE)?.as_deref())
 }
 
 /// Something that is noted of the store as a whole.

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError},
     },
     time::{Duration, Instant},
@@ -25,16 +25,13 @@ use crate::{
     Draft, Heads, Pruning, Record, StoreError, WriteError, Written, covered,
     crash::crash_point,
     health::Health,
-    queue::{
-        Command, GIVE_UP, MAX_BATCH, MAX_BATCH_BYTES, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse,
-    },
+    queue::{Command, GIVE_UP, Meter, QUIET, Work, WriteResult, answer, entry_of, event_of, refuse},
     rows::signed,
 };
 use countersign_domain::changes::{
     audit::{AuditHead, EntryContent},
     machine::SYSTEM,
 };
-use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
 
 /// Bytes that must be free before a disk counts as one with room again.
 const ROOM: u64 = 1 << 20;
@@ -54,7 +51,7 @@ pub(super) struct Writer {
     /// What the database says of commits that are not this connection's, when [`Writer::heads`] was read.
     pub version: Option<i64>,
     pub queue: Receiver<Command>,
-    pub queued: Arc<AtomicUsize>,
+    pub meter: Meter,
     pub closing: Arc<AtomicBool>,
     pub commit: CommitFn,
     pub health: Arc<Health>,
@@ -76,27 +73,11 @@ pub(super) fn plain_commit() -> CommitFn {
 impl Writer {
     /// Runs until the queue's senders are gone.
     pub(super) fn run(mut self) {
-        let depth = queue_length(Queue::Store);
-        let commits = metrics::counter!(telemetry::STORE_COMMITS);
-        let sizes = metrics::histogram!(telemetry::STORE_COMMIT_CHANGES);
-        let seconds = metrics::histogram!(telemetry::STORE_COMMIT_DURATION);
         while let Some(first) = self.next() {
-            let mut bytes = first.work.len();
-            let mut batch = vec![first];
-            while batch.len() < MAX_BATCH && bytes < MAX_BATCH_BYTES {
-                let Ok(next) = self.queue.try_recv() else { break };
-                bytes += next.work.len();
-                batch.push(next);
-            }
-            #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-            depth.set(self.queued.fetch_sub(batch.len(), Ordering::Relaxed).saturating_sub(batch.len()) as f64);
-            let began = Instant::now();
-            let size = batch.len();
+            let batch = self.meter.batch(first, || self.queue.try_recv().ok());
+            let (size, began) = (batch.len(), Instant::now());
             self.batch(batch);
-            commits.increment(1);
-            #[allow(clippy::cast_precision_loss, reason = "a histogram")]
-            sizes.record(size as f64);
-            seconds.record(began.elapsed().as_secs_f64());
+            self.meter.answered(size, began);
         }
         self.witness.write(self.heads.audit);
         // The log is folded into the database, so that a copy of the one file is a backup.
